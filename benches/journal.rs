@@ -111,7 +111,7 @@ fn steps(file: &Path, out: &mut dyn Write) {
         }
     }
     let mut store = Store::open(&options(file)).expect("opens");
-    store.relate(&[&*definition]).expect("relates");
+    store.make_status_tables(&[&*definition]).expect("tables of statuses");
     let (bytes, cpu, started) = (process::written(), process::cpu("self"), Instant::now());
     for (at, group) in records.chunks(GROUP).enumerate() {
         store.append(&group.iter().collect::<Vec<_>>()).expect("commits");

@@ -131,7 +131,7 @@ fn cost(folder: &Path, out: &mut dyn Write) {
                     // A relation that cannot be made is done without.
                     other.execute_batch("CREATE TABLE \"index job of w\"(x)").expect("creates");
                 }
-                store.relate(&[&*definition]).expect("relates");
+                store.make_status_tables(&[&*definition]).expect("tables of statuses");
                 if way == 1 {
                     other.execute_batch("DROP INDEX \"index job of w\"").expect("drops");
                 }
@@ -156,7 +156,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
     let definition = definition();
     let started = Instant::now();
     let mut store = Store::open(&options(file)).expect("opens");
-    store.relate(&[&*definition]).expect("relates");
+    store.make_status_tables(&[&*definition]).expect("tables of statuses");
     for first in (1..=JOBS).step_by(10_000) {
         let batch = (first..first + 10_000).flat_map(|number| {
             // One in ten thousand fails at the background check; the others wait there, or at the
@@ -182,7 +182,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
 
     let mut store = Store::open(&options(file)).expect("opens");
     let started = Instant::now();
-    store.relate(&[&*definition]).expect("relates");
+    store.make_status_tables(&[&*definition]).expect("tables of statuses");
     writeln!(
         out,
         "the look at the start whether the relation is whole   {:.0} ms",
@@ -225,7 +225,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
         .execute_batch("DROP TABLE status_w")
         .expect("drops");
     let started = Instant::now();
-    store.relate(&[&*definition]).expect("relates");
+    store.make_status_tables(&[&*definition]).expect("tables of statuses");
     writeln!(
         out,
         "the relation made anew from the journal   {:.0} s",

@@ -152,15 +152,14 @@ impl JournalActor {
                 }
                 self.positions.reached(position);
             }
-            JournalInput::Relate(definitions) => {
+            JournalInput::MakeStatusTables(definitions) => {
                 if !self.commit(ctx) {
                     // No room: the first job of each makes what is missing.
                     return;
                 }
-                if let Err(error) = self
-                    .store
-                    .relate(&definitions.iter().map(|definition| &**definition).collect::<Vec<_>>())
-                {
+                if let Err(error) = self.store.make_status_tables(
+                    &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
+                ) {
                     match error.remedy() {
                         Remedy::WaitForRoom => {
                             tracing::warn!(%error, "the tables of statuses have to wait")

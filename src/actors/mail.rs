@@ -208,7 +208,7 @@ pub enum JournalInput {
     /// A bus has read or written this far; it is written down a moment later.
     Reached(Position),
     /// Make the tables of statuses for newly loaded definitions.
-    Relate(Vec<Arc<Definition>>),
+    MakeStatusTables(Vec<Arc<Definition>>),
     /// Answer once everything appended before is committed and derived; no answer if the disk is
     /// full.
     Barrier(oneshot::Sender<()>),

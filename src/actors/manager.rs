@@ -145,8 +145,8 @@ pub fn start_on(
             "recovered from the journal"
         );
     }
-    if let Err(error) =
-        store.relate(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
+    if let Err(error) = store
+        .make_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
     {
         match error.remedy() {
             // The first job of each workflow makes the table that is missing.

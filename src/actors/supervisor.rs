@@ -94,7 +94,7 @@ impl Supervisor {
         self.ways
             .mailboxes()
             .journal
-            .post(JournalInput::Relate(definitions.values().cloned().collect()));
+            .post(JournalInput::MakeStatusTables(definitions.values().cloned().collect()));
         self.ways.common.set_definitions(definitions);
         // From now on calls find the workflows.
         for (bus, queues) in serving {

@@ -61,7 +61,7 @@ pub trait Journal: Send {
 
     /// Makes what is missing of the tables of statuses. Called with the loaded definitions before
     /// their first jobs.
-    fn relate(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
+    fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
     /// Deletes up to `limit` top-level jobs, with their children, that have been kept long enough
     /// after their end: as long as the definition says that they started with, or for `kept` if it

@@ -184,7 +184,7 @@ impl Live {
 
 fn opened(place: &dyn Place) -> Box<dyn Journal> {
     let mut journal = place.open().expect("opens");
-    journal.relate(&[&chain(), &three_levels()]).expect("relates");
+    journal.make_status_tables(&[&chain(), &three_levels()]).expect("tables of statuses");
     journal
 }
 

@@ -58,7 +58,7 @@ fn open(file: &Path) -> Store {
         pages_max: 0,
     };
     let mut store = Store::open(&options).expect("opens");
-    store.relate(&[&*definition()]).expect("relates");
+    store.make_status_tables(&[&*definition()]).expect("tables of statuses");
     store
 }
 

@@ -45,7 +45,7 @@ impl Place {
     /// As at a start with these definitions.
     fn open(&self, definitions: &[&Definition]) -> Store {
         let mut store = Store::open(&self.options()).expect("opens");
-        store.relate(definitions).expect("relates");
+        store.make_status_tables(definitions).expect("tables of statuses");
         store
     }
 
@@ -272,7 +272,7 @@ fn a_batch_without_room_leaves_no_row() {
     let definition = chain("w", &["a"]);
     drop(place.open(&[&definition]));
     let mut store = Store::open(&Options { pages_max: 60, ..place.options() }).expect("opens");
-    store.relate(&[&definition]).expect("relates");
+    store.make_status_tables(&[&definition]).expect("tables of statuses");
     let records: Vec<Record> =
         (1..2_000).flat_map(|number| Live::create(number, &definition).records).collect();
     store.append(&records.iter().collect::<Vec<_>>()).expect_err("there is no room");

@@ -23,7 +23,6 @@ mod place;
 mod positions;
 mod reader;
 mod records;
-mod relate;
 mod relation;
 mod retention;
 mod row;
@@ -32,6 +31,7 @@ mod schema;
 mod search;
 mod status;
 mod status_query;
+mod status_tables;
 mod store;
 mod watch;
 

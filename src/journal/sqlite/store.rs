@@ -90,8 +90,8 @@ impl Journal for Store {
         self.core().recover()
     }
 
-    fn relate(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
-        self.core().relate(definitions.iter().copied())
+    fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
+        self.core().make_status_tables(definitions.iter().copied())
     }
 
     fn delete_ended(

@@ -14,7 +14,7 @@ impl Core {
     /// # Errors
     ///
     /// What SQLite says; a job that a row follows from is damaged.
-    pub(super) fn relate<'a>(
+    pub(super) fn make_status_tables<'a>(
         &mut self,
         definitions: impl IntoIterator<Item = &'a Definition>,
     ) -> Result<(), JournalError> {
@@ -22,12 +22,12 @@ impl Core {
         let tallies =
             tallies(&self.connection).map_err(|error| damaged_or_failed(&self.file, error))?;
         for definition in definitions {
-            self.mending(|core| core.relate_one(definition, &tallies))?;
+            self.mending(|core| core.make_status_table(definition, &tallies))?;
         }
         Ok(())
     }
 
-    fn relate_one(
+    fn make_status_table(
         &mut self,
         definition: &Definition,
         tallies: &HashMap<String, Tally>,
