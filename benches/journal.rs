@@ -117,7 +117,7 @@ fn steps(file: &Path, out: &mut dyn Write) {
         store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
         if at % LAG_GROUPS == LAG_GROUPS - 1 {
             store.derive().expect("derives");
-            store.carry().expect("carries");
+            store.write_confirms().expect("writes confirms");
         }
     }
     let (cpu, elapsed) = (process::cpu("self") - cpu, started.elapsed().as_secs_f64());

@@ -32,7 +32,7 @@ pub struct JournalActor {
     /// Whether deriving what is committed is scheduled.
     is_deriving: bool,
     /// Whether records for confirms are scheduled.
-    is_carrying: bool,
+    is_writing_confirms: bool,
     /// How far buses have come.
     positions: Positions,
     /// How many records the last commit had.
@@ -59,10 +59,10 @@ enum Flush {
 }
 
 /// How often the journal's files are looked at while nothing is committed.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+const FILES_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
 /// How often confirms get a record of their own, if no other record of their job has come since.
-const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
+const CONFIRMS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// How often positions of buses are written. After a crash, a bus reads again what it took in
 /// since.
@@ -88,7 +88,7 @@ impl JournalActor {
             flush: Flush::NotDue,
             is_retried: false,
             is_deriving: false,
-            is_carrying: false,
+            is_writing_confirms: false,
             positions: Positions::default(),
             group: 0,
         }
@@ -220,7 +220,7 @@ impl JournalActor {
     /// Commits what waits, then releases its effects; false while the disk is full, and when the
     /// journal is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
-        if !self.look() {
+        if !self.check_files() {
             return false;
         }
         self.flush = Flush::NotDue;
@@ -240,10 +240,10 @@ impl JournalActor {
             }
         };
         // What went into a file that is gone was not committed.
-        if !self.look() {
+        if !self.check_files() {
             return false;
         }
-        self.follow(ctx);
+        self.follow_up(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
             let decided = self
                 .waiting
@@ -308,20 +308,20 @@ impl JournalActor {
     }
 
     /// Schedules what follows commits: deriving, and records for confirms.
-    fn follow(&mut self, ctx: &mut Context<Self>) {
+    fn follow_up(&mut self, ctx: &mut Context<Self>) {
         if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
             ctx.run_later(self.ways.common.settings.journal.lag.0, |actor, ctx| {
                 actor.is_deriving = false;
                 let derived = actor.store.derive();
-                actor.followed(derived, ctx);
+                actor.followed_up(derived, ctx);
             });
         }
-        if self.store.has_confirms() && !std::mem::replace(&mut self.is_carrying, true) {
-            ctx.run_later(CONFIRMS_CARRIED_EVERY, |actor, ctx| {
-                actor.is_carrying = false;
-                if actor.look() {
-                    let carried = actor.store.carry();
-                    actor.followed(carried.map(|_| ()), ctx);
+        if self.store.has_confirms() && !std::mem::replace(&mut self.is_writing_confirms, true) {
+            ctx.run_later(CONFIRMS_WRITTEN_EVERY, |actor, ctx| {
+                actor.is_writing_confirms = false;
+                if actor.check_files() {
+                    let written = actor.store.write_confirms();
+                    actor.followed_up(written.map(|_| ()), ctx);
                 }
             });
         }
@@ -329,7 +329,7 @@ impl JournalActor {
 
     /// Writes how far buses have come. Everything that this counts as done is committed already.
     fn write_positions(&mut self, ctx: &mut Context<Self>) {
-        if self.positions.is_empty() || !self.look() {
+        if self.positions.is_empty() || !self.check_files() {
             return;
         }
         match self.store.write_positions(&self.positions.all()) {
@@ -360,13 +360,13 @@ impl JournalActor {
         }
     }
 
-    fn followed(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
+    fn followed_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
-            Ok(()) => self.follow(ctx),
+            Ok(()) => self.follow_up(ctx),
             Err(error) => match error.remedy() {
                 // All is committed: lists and statuses stay behind until there is room.
                 Remedy::WaitForRoom => {
-                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow);
+                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow_up);
                 }
                 Remedy::Exit => self.broken(&error),
             },
@@ -389,7 +389,7 @@ impl JournalActor {
 
     /// Ends the process. It returns only if the reason is that the journal is lost.
     fn broken(&mut self, error: &JournalError) {
-        if !self.look() {
+        if !self.check_files() {
             return;
         }
         // Not an orderly stop: nothing may be written or acknowledged after this. The next start
@@ -401,11 +401,11 @@ impl JournalActor {
     /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or
     /// sent until the next start. What is decided is held, as while the disk is full. Whoever waits
     /// for an answer is told.
-    fn look(&mut self) -> bool {
+    fn check_files(&mut self) -> bool {
         if self.flush == Flush::Lost {
             return false;
         }
-        match self.store.look() {
+        match self.store.check_files() {
             Ok(()) => true,
             Err(loss) => {
                 self.lose(&loss);
@@ -426,7 +426,7 @@ impl JournalActor {
     }
 
     fn delete_retained(&mut self, ctx: &mut Context<Self>) {
-        if !self.look() {
+        if !self.check_files() {
             return;
         }
         let kept = Millis(
@@ -493,8 +493,8 @@ impl Actor for JournalActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(LOOKED_AT_EVERY, |actor, _| {
-            actor.look();
+        ctx.run_interval(FILES_CHECKED_EVERY, |actor, _| {
+            actor.check_files();
         });
     }
 }

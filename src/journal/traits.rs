@@ -27,7 +27,7 @@ pub trait Journal: Send {
     /// # Errors
     ///
     /// What has happened to it.
-    fn look(&mut self) -> Result<(), Loss>;
+    fn check_files(&mut self) -> Result<(), Loss>;
 
     /// The number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;
@@ -50,7 +50,7 @@ pub trait Journal: Send {
 
     /// Writes a record for each job whose confirms have waited since the last call. Tells whether
     /// any still wait.
-    fn carry(&mut self) -> Result<bool, JournalError>;
+    fn write_confirms(&mut self) -> Result<bool, JournalError>;
 
     /// Commits positions, all or none, over those of the same partitions. Whatever they count as
     /// done must be committed already.

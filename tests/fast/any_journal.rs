@@ -351,7 +351,7 @@ fn a_confirm_counts_at_once_and_after_a_crash(place: &dyn Place) {
     assert!(!is_sent_again(&*journal, 1));
     assert!(!is_sent_again(&*opened(&*place.crash()), 1), "after a crash");
     journal.append(&[&live.reply("a", "{}")]).expect("commits");
-    while journal.carry().expect("carries") {}
+    while journal.write_confirms().expect("writes confirms") {}
     journal.derive().expect("derives");
     for live in [&live, &other] {
         live.assert_read_by(&*journal.records(), "whole and in order");

@@ -259,13 +259,13 @@ fn confirms_that_no_record_follows_get_one_of_their_own() {
     store.append(&[&created, &of_other]).expect("commits");
     store.append(&[&live.confirm(0)]).expect("commits");
     assert!(store.has_confirms());
-    assert!(store.carry().expect("carries"), "a young one may yet have company");
+    assert!(store.write_confirms().expect("writes confirms"), "a young one may yet have company");
     store.append(&[&other.confirm(0)]).expect("commits");
-    assert!(store.carry().expect("carries"), "the second is young");
+    assert!(store.write_confirms().expect("writes confirms"), "the second is young");
     assert_eq!(place.count("entries"), 3);
     store.derive().expect("derives");
     assert_eq!(place.count("confirmed"), 1);
-    assert!(!store.carry().expect("carries"));
+    assert!(!store.write_confirms().expect("writes confirms"));
     store.derive().expect("derives");
     assert_eq!((place.count("entries"), place.count("confirmed")), (4, 0));
     [&live, &other].into_iter().for_each(|live| live.assert_read_by(&store.reader(), "carried"));

@@ -341,7 +341,7 @@ fn what_sqlite_and_its_clients_do_is_no_loss() {
     };
     let largest = std::cell::Cell::new(0);
     let mut look = |what: &str| {
-        store.look().unwrap_or_else(|loss| panic!("{what}: {loss}"));
+        store.check_files().unwrap_or_else(|loss| panic!("{what}: {loss}"));
         reader.all_running(0, 10).unwrap();
         largest.set(largest.get().max(fs::metadata(&file).unwrap().size()));
     };
@@ -368,5 +368,5 @@ fn what_sqlite_and_its_clients_do_is_no_loss() {
     look("a lock that was removed is taken again");
     assert!(matches!(refused(&file), JournalError::InUse { .. }));
     fs::remove_file(&file).unwrap();
-    assert!(matches!(store.look(), Err(Loss::Removed(_))));
+    assert!(matches!(store.check_files(), Err(Loss::Removed(_))));
 }

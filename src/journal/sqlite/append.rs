@@ -25,7 +25,7 @@ struct Written {
     /// New jobs.
     new: HashMap<JobNumber, JobRow>,
     /// Jobs that have a record here. The first of each has taken their confirms along.
-    carried: HashSet<JobNumber>,
+    with_confirms: HashSet<JobNumber>,
     /// The confirms of jobs that have no later record here.
     confirmed: BTreeMap<JobNumber, Vec<Told>>,
     /// The place of each job's last record here.
@@ -60,7 +60,7 @@ impl Core {
         let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
         for (record, seq) in records.iter().zip(rows) {
             if let Some(seq) = seq {
-                self.confirms.carried(record.job);
+                self.confirms.written(record.job);
                 self.tail.add(record, seq, new.remove(&record.job));
             }
         }
@@ -147,7 +147,7 @@ impl Core {
                     continue;
                 }
                 let now = written.confirmed.remove(&record.job).unwrap_or_default();
-                let is_first = written.carried.insert(record.job);
+                let is_first = written.with_confirms.insert(record.job);
                 let earlier = self.confirms.of(record.job).filter(|_| is_first);
                 let before: Vec<&Told> = earlier.chain(&now).collect();
                 let confirms = (!before.is_empty()).then(|| encode(&before)).transpose()?;

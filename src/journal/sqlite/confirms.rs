@@ -54,7 +54,7 @@ impl Confirms {
     }
 
     /// A record of the job is committed, or the job is deleted.
-    pub(super) fn carried(&mut self, job: JobNumber) {
+    pub(super) fn written(&mut self, job: JobNumber) {
         for (seq, _) in self.waiting.remove(&job).into_iter().flatten() {
             if let Some(left) = self.groups.get_mut(&seq) {
                 *left -= 1;

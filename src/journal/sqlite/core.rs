@@ -46,8 +46,8 @@ pub(super) struct Core {
     pub(super) tail: Tail,
     pub(super) new_ids: Arc<NewIds>,
     pub(super) confirms: Confirms,
-    /// The last row when confirms were carried last.
-    pub(super) carried_to: i64,
+    /// The last row when records for confirms were last written.
+    pub(super) confirms_written_to: i64,
     /// The most pages that the file may have; 0: no limit.
     pages_max: u32,
     /// Why nothing can be written any more.
@@ -86,7 +86,7 @@ impl Core {
             tail: Tail::default(),
             new_ids: Arc::default(),
             confirms: Confirms::default(),
-            carried_to: 0,
+            confirms_written_to: 0,
             pages_max: options.pages_max,
             broken: None,
         };
@@ -103,7 +103,7 @@ impl Core {
 
     /// Whether the files are still those that were opened. Once they are not, what is committed is
     /// gone with the process, and nothing is written to them any more when this is dropped.
-    pub(super) fn look(&mut self) -> Result<(), Loss> {
+    pub(super) fn check_files(&mut self) -> Result<(), Loss> {
         let held = |lock: &mut Lock| match lock.hold() {
             Err(NotTaken::InUse) => Err(Loss::Locked(lock.path().display().to_string())),
             // As it was; the next look tries again.

@@ -21,7 +21,7 @@ impl Core {
     pub(super) fn derive(&mut self) -> Result<(), JournalError> {
         self.unless_broken()?;
         let is_done = self.tail.is_empty() && self.confirms.done.is_empty();
-        if is_done || self.look().is_err() {
+        if is_done || self.check_files().is_err() {
             return Ok(());
         }
         let tail = std::mem::take(&mut self.tail);
@@ -87,24 +87,25 @@ impl Core {
 
     /// Writes a record for each job whose confirms have waited since the last call, or longer.
     /// Tells whether any still wait.
-    pub(super) fn carry(&mut self) -> Result<bool, JournalError> {
-        let jobs = self.confirms.since(self.carried_to);
-        self.carried_to = self.last;
+    pub(super) fn write_confirms(&mut self) -> Result<bool, JournalError> {
+        let jobs = self.confirms.since(self.confirms_written_to);
+        self.confirms_written_to = self.last;
         if !jobs.is_empty() {
             self.unless_broken()?;
-            let last = self.carry_in_transaction(&jobs).map_err(|error| self.error(error))?;
+            let last =
+                self.write_confirms_in_transaction(&jobs).map_err(|error| self.error(error))?;
             for (seq, job) in (self.last + 1..).zip(&jobs) {
                 if let Some(first) = self.confirms.last_of(*job) {
                     self.tail.add_row(*job, first, seq);
                 }
-                self.confirms.carried(*job);
+                self.confirms.written(*job);
             }
             self.last = last;
         }
         Ok(!self.confirms.is_empty())
     }
 
-    fn carry_in_transaction(&mut self, jobs: &[JobNumber]) -> rusqlite::Result<i64> {
+    fn write_confirms_in_transaction(&mut self, jobs: &[JobNumber]) -> rusqlite::Result<i64> {
         let transaction = self.connection.transaction()?;
         let mut last = self.last;
         for job in jobs {
@@ -132,7 +133,7 @@ impl Core {
         if is_behind {
             self.last = self.mending(Core::catch_up_in_transaction)?;
         }
-        self.carried_to = self.last;
+        self.confirms_written_to = self.last;
         Ok(())
     }
 

@@ -34,7 +34,7 @@ impl Core {
         }
         let roots = self.deletable(roots)?;
         let (deleted, numbers) = self.with_reserve(|core| core.delete_in_transaction(&roots))?;
-        numbers.into_iter().for_each(|number| self.confirms.carried(number));
+        numbers.into_iter().for_each(|number| self.confirms.written(number));
         Ok(deleted)
     }
 

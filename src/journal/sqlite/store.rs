@@ -54,8 +54,8 @@ impl Journal for Store {
         Arc::new(self.reader())
     }
 
-    fn look(&mut self) -> Result<(), Loss> {
-        self.core().look()
+    fn check_files(&mut self) -> Result<(), Loss> {
+        self.core().check_files()
     }
 
     fn next_number(&mut self) -> Result<JobNumber, JournalError> {
@@ -78,8 +78,8 @@ impl Journal for Store {
         !self.core().confirms.is_empty()
     }
 
-    fn carry(&mut self) -> Result<bool, JournalError> {
-        self.core().carry()
+    fn write_confirms(&mut self) -> Result<bool, JournalError> {
+        self.core().write_confirms()
     }
 
     fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError> {
