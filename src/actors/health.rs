@@ -78,7 +78,11 @@ impl Health {
     /// the bus is not connected, while it is catching up, and for the span `replies_first` after it
     /// has connected again.
     /// None: all replies are read.
-    pub fn deaf_to(&self, key: &BusKey, replies_first: Duration) -> Option<Timestamp> {
+    pub fn replies_unread_before(
+        &self,
+        key: &BusKey,
+        replies_first: Duration,
+    ) -> Option<Timestamp> {
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
         let BusHealth { state, connected } = buses.get(key)?;
         match *connected {

@@ -85,7 +85,7 @@ impl LossWatch {
         let depths = depths.await.ok()?;
         let now = clock::ticks();
         let hears = matches!(ways.common.health.bus(bus), Some(BusState::Connected))
-            && ways.common.health.deaf_to(bus, self.span).is_none();
+            && ways.common.health.replies_unread_before(bus, self.span).is_none();
         match depths {
             // After a time in which replies could not be taken, earlier looks say nothing.
             _ if !hears || ways.common.health.journal_full.load(Ordering::Relaxed) => {

@@ -62,10 +62,10 @@ impl Job {
     pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
         let before = self.state;
         let mut decision = Decision::begin(self, ctx);
-        if let Input::Timer { due, deaf_to } = input {
+        if let Input::Timer { due, unread } = input {
             // Once for each step. If the clock was set back, what begins now would already be due
             // by that time.
-            for what in self.due(due, &deaf_to) {
+            for what in self.due(due, &unread) {
                 let entries = self.decide_due(what, ctx);
                 self.record(entries, &mut decision);
             }

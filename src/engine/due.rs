@@ -3,7 +3,7 @@
 use super::entry::{Entry, Failure};
 use super::fail::expired;
 use super::id::StepIndex;
-use super::input::{Context, DeafTo};
+use super::input::{Context, UnreadReplies};
 use super::job::Job;
 use super::reply::Failed;
 use super::state::JobState;
@@ -21,9 +21,9 @@ pub(super) enum Due {
 }
 
 impl Job {
-    /// What is due at `due`. Attempts that began before their step's time in `deaf_to` do not time
+    /// What is due at `due`. Attempts that began before their step's time in `unread` do not time
     /// out.
-    pub(super) fn due(&self, due: Timestamp, deaf_to: &DeafTo) -> Vec<Due> {
+    pub(super) fn due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
@@ -35,7 +35,7 @@ impl Job {
             } else if run.is_under_way()
                 && is_due(run.deadline)
                 && self.takes_replies()
-                && !self.is_deaf_to(step, deaf_to)
+                && !self.may_have_unread_reply(step, unread)
             {
                 Some(Due::Timeout(step))
             } else {
@@ -45,16 +45,16 @@ impl Job {
         self.graph().indices().filter_map(of_step).collect()
     }
 
-    /// Whether the worker may have replied without being heard. Child jobs and people are always
-    /// heard.
-    fn is_deaf_to(&self, step: StepIndex, deaf_to: &DeafTo) -> bool {
+    /// Whether the worker may have replied already, and nobody has read the reply yet. Child jobs
+    /// and people have no such replies.
+    fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
         let span = definition.timeout.unwrap_or(Millis(0));
         definition.has_queue()
-            && deaf_to
+            && unread
                 .get(&step)
                 .zip(run.deadline)
-                .is_some_and(|(deaf_to, deadline)| deadline.before(span) < *deaf_to)
+                .is_some_and(|(unread, deadline)| deadline.before(span) < *unread)
     }
 
     /// What follows from `due`, unless an earlier entry has settled it.

@@ -42,8 +42,9 @@ impl Context<'_> {
     }
 }
 
-/// Until when replies to each of these steps may not have been heard.
-pub type DeafTo = BTreeMap<StepIndex, Timestamp>;
+/// For each of these steps a time: a reply to an attempt that began before it may lie unread in the
+/// reply queue.
+pub type UnreadReplies = BTreeMap<StepIndex, Timestamp>;
 
 /// What happens to a job.
 #[derive(Clone, Debug)]
@@ -107,9 +108,9 @@ pub enum Input {
     Timer {
         /// That time.
         due: Timestamp,
-        /// Attempts of these steps that began before this must not time out now: their replies may
-        /// not have been heard. All others may.
-        deaf_to: DeafTo,
+        /// Attempts of these steps that began before these times must not time out now: their
+        /// replies may not have been read yet. All others may.
+        unread: UnreadReplies,
     },
     /// The parent tells its child.
     Order(Order),

@@ -4,7 +4,7 @@
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::id::{JobId, StepIndex};
-use super::input::DeafTo;
+use super::input::UnreadReplies;
 use super::json::Message;
 use super::origin::Origin;
 use super::state::{JobState, StepState};
@@ -139,16 +139,16 @@ impl Job {
     /// The earliest time at which something happens by itself: then
     /// [`Input::Timer`](super::Input::Timer) is due.
     pub fn next_timer(&self) -> Option<Timestamp> {
-        self.next_timer_without(&DeafTo::new())
+        self.next_timer_without(&UnreadReplies::new())
     }
 
-    /// The same, without the timeouts of steps whose replies may not have been heard.
-    pub fn next_timer_without(&self, unheard: &DeafTo) -> Option<Timestamp> {
+    /// The same, without the timeouts of steps whose replies may lie unread.
+    pub fn next_timer_without(&self, unread: &UnreadReplies) -> Option<Timestamp> {
         let takes_replies = self.takes_replies();
         let timeouts = self
             .graph()
             .indices()
-            .filter(|step| !unheard.contains_key(step))
+            .filter(|step| !unread.contains_key(step))
             .map(|step| &self.steps[step.at()])
             .filter(|run| takes_replies && run.is_under_way())
             .filter_map(|run| run.deadline);

@@ -3,9 +3,9 @@
 
 use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
-    Cause, ChildEnd, ChildOutcome, Context, DeafTo, Definition, Entry, FanOutEntry, Graph, Input,
-    Job, JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, Sender,
-    StepEntry, StepIndex, StepState, Timestamp,
+    Cause, ChildEnd, ChildOutcome, Context, Definition, Entry, FanOutEntry, Graph, Input, Job,
+    JobEntry, JobState, Json, Limits, Message, Operation, Origin, Recorded, Reply, Sender,
+    StepEntry, StepIndex, StepState, Timestamp, UnreadReplies,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl<'r> Play<'r> {
             JobEntry::Failed { expired: true, .. } => {
                 // The recorded deadline: nobody knows what would have come until another one.
                 let due = recorded.origin().created.max(self.now);
-                return self.take(Input::Timer { due, deaf_to: self.deaf() });
+                return self.take(Input::Timer { due, unread: self.unread() });
             }
             JobEntry::Created { .. }
             | JobEntry::Completed
@@ -182,7 +182,7 @@ impl<'r> Play<'r> {
             let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
             if let Some(due) = self.job.step(step).retry_at {
                 // The attempt that matches the recorded one has begun by now.
-                self.take(Input::Timer { due, deaf_to: self.deaf() });
+                self.take(Input::Timer { due, unread: self.unread() });
             }
             self.give(step, came);
         }
@@ -202,7 +202,7 @@ impl<'r> Play<'r> {
     }
 
     /// No attempt times out by itself: the record tells which did.
-    fn deaf(&self) -> DeafTo {
+    fn unread(&self) -> UnreadReplies {
         self.job.graph().indices().map(|step| (step, Timestamp(i64::MAX))).collect()
     }
 

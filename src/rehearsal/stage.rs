@@ -4,9 +4,9 @@
 use super::script::{Act, Acts, ProgressMessage, Test, UserAct};
 use super::value;
 use crate::engine::{
-    Context, DeafTo, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId,
-    Limits, Message, Millis, Objection, Operation, Origin, Parent, Reply, Sender, StepEntry,
-    StepIndex, Timestamp,
+    Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
+    Message, Millis, Objection, Operation, Origin, Parent, Reply, Sender, StepEntry, StepIndex,
+    Timestamp, UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -140,7 +140,7 @@ impl<'t> Stage<'t> {
             }
             Coming::Timer(job, due) => {
                 if self.jobs.get(&job).and_then(Job::next_timer) == Some(due) {
-                    self.take(job, Input::Timer { due, deaf_to: DeafTo::new() });
+                    self.take(job, Input::Timer { due, unread: UnreadReplies::new() });
                 }
             }
             Coming::User(act) => {

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, DeafTo, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId,
-    Limits, Message, Millis, Operation, Origin, Parent, Reply, Retry, Sender, Step, StepIndex,
-    Timestamp,
+    Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
+    Message, Millis, Operation, Origin, Parent, Reply, Retry, Sender, Step, StepIndex, Timestamp,
+    UnreadReplies,
 };
 use workflow_manager::events::Event;
 use workflow_manager::journal::{Journal, NewJob, Notice, Options, Reader, Record, Records, Store};
@@ -118,7 +118,7 @@ fn a_job_with_a_retry_is_told_step_by_step() {
     );
     told.reply("first", Reply::Error(r#"{"error":"too early"}"#.into()));
     let due = told.job.next_timer().expect("the next attempt");
-    told.take(Input::Timer { due, deaf_to: DeafTo::new() });
+    told.take(Input::Timer { due, unread: UnreadReplies::new() });
     told.reply("first", result(r#"{"items":[]}"#));
     let expected = [
         "job.running",

@@ -6,9 +6,9 @@ use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Caller, CallerEntry, Context, DeafTo, Definition, Dependency, Effect, Entry, FanOutEntry,
-    FanOutKeys, Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation,
-    Origin, Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp,
+    Caller, CallerEntry, Context, Definition, Dependency, Effect, Entry, FanOutEntry, FanOutKeys,
+    Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation, Origin,
+    Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
@@ -259,7 +259,7 @@ fn written(file: &Path) -> Live {
     );
     live.reply(job, "first", Reply::Error(br#"{"error":"no"}"#.as_slice().into()));
     let due = live.jobs[job].next_timer().expect("the next attempt");
-    live.take(job, Input::Timer { due, deaf_to: DeafTo::new() });
+    live.take(job, Input::Timer { due, unread: UnreadReplies::new() });
     let id = uuid::Uuid::from_u128(77);
     let items = format!(r#"{{"items":["a",{{"id":"{id}"}},3],"k":0.10}}"#);
     let started = live.reply(job, "first", Reply::Result(items.into()));
@@ -288,7 +288,7 @@ fn written(file: &Path) -> Live {
             .next_timer()
             .filter(|_| live.jobs[other].step(step).retry_at.is_some());
         if let Some(due) = timer {
-            live.take(other, Input::Timer { due, deaf_to: DeafTo::new() });
+            live.take(other, Input::Timer { due, unread: UnreadReplies::new() });
         }
         live.reply(other, "first", Reply::Result(b"[1]".as_slice().into()));
     }

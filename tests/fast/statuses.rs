@@ -8,8 +8,8 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Context, DeafTo, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits,
-    Message, Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp,
+    Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
+    Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::Open;
 use workflow_manager::journal::{Filter, Journal, Records};
@@ -206,7 +206,7 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("the next attempt", |live| {
             live.now += 600_000_000_000;
             let due = Timestamp(live.now);
-            live.take(Input::Timer { due, deaf_to: DeafTo::new() })
+            live.take(Input::Timer { due, unread: UnreadReplies::new() })
         }),
         ("failed", |live| live.fail("b")),
         ("retried", |live| live.take(Input::operate(Operation::Retry))),

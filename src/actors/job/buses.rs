@@ -4,19 +4,19 @@ use super::JobActor;
 use crate::actors::answer_on_drop::AnswerOnDrop;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey};
-use crate::engine::{DeafTo, Input, StepIndex};
+use crate::engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
     /// For each step that waits for a reply: an attempt that began before this time may have been
     /// answered already, with the reply still unread in the reply queue of its bus.
-    pub(super) fn deaf_to(&self) -> DeafTo {
-        let Some(job) = self.job() else { return DeafTo::new() };
+    pub(super) fn unread_replies(&self) -> UnreadReplies {
+        let Some(job) = self.job() else { return UnreadReplies::new() };
         let Ways { common, buses, .. } = &*self.ways;
         let until = |step: StepIndex| {
             let sends = job.graph().step(step);
             let bus = buses.of_step(job.definition(), sends);
-            common.health.deaf_to(&bus, common.settings.replies_first(&bus.bus))
+            common.health.replies_unread_before(&bus, common.settings.replies_first(&bus.bus))
         };
         let sent = job
             .graph()

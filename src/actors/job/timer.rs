@@ -7,7 +7,7 @@ use crate::engine::{Input, Timestamp};
 use actix::AsyncContext;
 use std::time::Duration;
 
-/// The pause before another look at a timeout that passed while replies could not be heard.
+/// The pause before another look at a timeout that passed while a reply may have lain unread.
 const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 
 /// The longest wait for a timer. For what is due later, the wait begins again.
@@ -34,8 +34,8 @@ impl JobActor {
         let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
             if is_enough {
-                let deaf_to = actor.deaf_to();
-                actor.take(Input::Timer { due: awaited, deaf_to }, Vec::new());
+                let unread = actor.unread_replies();
+                actor.take(Input::Timer { due: awaited, unread }, Vec::new());
                 actor.leave_or_go_on();
             }
             actor.set_timer(ctx);
@@ -50,7 +50,7 @@ impl JobActor {
         if !pause.is_zero() {
             return (due, pause);
         }
-        let other = self.job().and_then(|job| job.next_timer_without(&self.deaf_to()));
+        let other = self.job().and_then(|job| job.next_timer_without(&self.unread_replies()));
         if other == Some(due) {
             return (due, pause);
         }
