@@ -44,7 +44,7 @@ impl Job {
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
         // If the job has gone on after that end, its next end must still be answered.
-        if self.callers.is_owed(caller) && end == self.went_on && self.state.is_ended() {
+        if self.callers.is_owed(caller) && end == self.earlier_ends && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
             Err(Rejected::Void)

@@ -39,7 +39,7 @@ pub enum Effect {
     AnswerCaller {
         /// Which one, by the order in which they came.
         caller: u32,
-        /// Which end of the job: how often the job had gone on after an end.
+        /// Which end of the job: how many ends came before it.
         end: u32,
     },
 }

@@ -237,6 +237,6 @@ impl Job {
     }
 
     fn answer(&self, caller: u32) -> Effect {
-        Effect::AnswerCaller { caller, end: self.went_on }
+        Effect::AnswerCaller { caller, end: self.earlier_ends }
     }
 }

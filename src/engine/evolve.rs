@@ -23,7 +23,7 @@ impl Job {
     pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
         self.length += 1;
         if entry.job_state().is_some() {
-            self.turned = self.length;
+            self.state_entry = self.length;
         }
         match entry {
             Entry::Job(entry) => self.evolve_job(entry, at),
@@ -271,7 +271,7 @@ impl Job {
         self.expired = false;
         self.failed_by = None;
         self.deadline = deadline;
-        self.went_on += 1;
+        self.earlier_ends += 1;
         self.callers.owe_again();
         self.count_anew();
     }

@@ -32,7 +32,7 @@ pub struct Job {
     /// How many entries it was built from.
     pub(super) length: u64,
     /// The number of the entry that gave it its state, from 1.
-    pub(super) turned: u64,
+    pub(super) state_entry: u64,
     pub(super) steps: Vec<StepRun>,
     /// Steps that have not started although their dependencies are done, in the order in which they
     /// became ready.
@@ -45,8 +45,8 @@ pub struct Job {
     pub(super) steps_left: u32,
     /// Who asked for it by a message on its workflow's queue.
     pub(super) callers: Callers,
-    /// How often it went on after an end.
-    pub(super) went_on: u32,
+    /// How many ends it has had from which it went on.
+    pub(super) earlier_ends: u32,
 }
 
 impl Job {
@@ -168,8 +168,8 @@ impl Job {
     }
 
     /// The number of the entry that gave it its state.
-    pub fn turned(&self) -> u64 {
-        self.turned
+    pub fn state_entry(&self) -> u64 {
+        self.state_entry
     }
 
     /// The job's result (SPEC §3.6). For a job that is not completed, it merges the outputs that
@@ -359,14 +359,14 @@ impl Job {
             failed_by: None,
             round: 0,
             length: 0,
-            turned: 0,
+            state_entry: 0,
             steps,
             ready,
             fanning_out: Vec::new(),
             awaited: 0,
             steps_left,
             callers: Callers::default(),
-            went_on: 0,
+            earlier_ends: 0,
         }
     }
 

@@ -83,7 +83,7 @@ impl Event {
     pub fn of_state(job: &Job, source: &str) -> Event {
         let at = job.ended().unwrap_or(job.origin().created);
         Teller::new(job, source).job(
-            job.turned(),
+            job.state_entry(),
             job.state(),
             at,
             job.reason().map(|reason| &**reason),
