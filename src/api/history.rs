@@ -7,7 +7,7 @@ use super::reads::PAGE_ROWS;
 use super::reads::{self, read};
 use crate::actors::common::Common;
 use crate::engine::JobId;
-use crate::journal::{Records, Then};
+use crate::journal::{JobAt, Records};
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -69,9 +69,9 @@ pub(super) async fn at(
     let load =
         move |reader: &dyn Records| reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id));
     let shown = reads::rebuilt(common, id, load, move |then, answer| match then {
-        Then::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
-        Then::Was { job, at } => answer.json(&JobView::whole(&job, at)),
-        Then::Never { entries } => Err(no_entry(id, at, entries)),
+        JobAt::Was { job, at } if is_light => answer.json(&JobView::light(&job, at)),
+        JobAt::Was { job, at } => answer.json(&JobView::whole(&job, at)),
+        JobAt::Never { entries } => Err(no_entry(id, at, entries)),
     });
     Ok(shown.await?.1.into_response())
 }

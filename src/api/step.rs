@@ -11,7 +11,7 @@ use crate::actors::ways::Ways;
 use crate::clock;
 use crate::engine::words::{did_you_mean, quoted};
 use crate::engine::{Graph, Job, JobId, Message, StepIndex};
-use crate::journal::{Records, Then};
+use crate::journal::{JobAt, Records};
 use crate::view::{Attempts, StepDetail};
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::sync::Arc;
@@ -35,11 +35,11 @@ pub(super) async fn detail(
             reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id))
         };
         let shown = reads::rebuilt(&ways.common, id, load, move |then, answer| match then {
-            Then::Was { job, at } => {
+            JobAt::Was { job, at } => {
                 let step = step_of(job.graph(), id, &name)?;
                 answer.json(&StepDetail::of(&job, step, attempts, at))
             }
-            Then::Never { entries } => Err(history::no_entry(id, at, entries)),
+            JobAt::Never { entries } => Err(history::no_entry(id, at, entries)),
         });
         return Ok(shown.await?.1.into_response());
     }

@@ -10,7 +10,7 @@ use super::show::parse;
 use super::table::cut;
 use super::text::Text;
 use crate::engine::words::escaped;
-use crate::journal::{JournalError, Reader, Records, Then};
+use crate::journal::{JobAt, JournalError, Reader, Records};
 use crate::view::{EntryView, JobView};
 use serde::Deserialize;
 use serde_json::Value;
@@ -78,10 +78,10 @@ pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result
     };
     if let Some(at) = arguments.record.at {
         return match reader.job_at(id, at).map_err(unreadable)?.ok_or_else(unknown)? {
-            Then::Was { job, at } => {
+            JobAt::Was { job, at } => {
                 print_job(&json(&JobView::whole(&job, at))?, is_json, screen, out)
             }
-            Then::Never { entries } => Err(ClientError::Usage(format!(
+            JobAt::Never { entries } => Err(ClientError::Usage(format!(
                 "--at {at}: the record of job {id} has the entries 1 to {entries}"
             ))),
         };

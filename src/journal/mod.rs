@@ -14,8 +14,8 @@ mod traits;
 pub use error::{JournalError, Loss, Remedy};
 pub use query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, NEWEST, ParentRow, RecordHead, RecordPage, SearchOrder, StatusFilter,
-    StatusRow, Then,
+    ItemRow, JobAt, KeptJob, NEWEST, ParentRow, RecordHead, RecordPage, SearchOrder, StatusFilter,
+    StatusRow,
 };
 pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record};
 pub use recover::Recovered;

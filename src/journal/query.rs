@@ -60,7 +60,7 @@ impl RecordHead {
 }
 
 /// A job at a point of its record.
-pub enum Then {
+pub enum JobAt {
     /// As it was then.
     Was {
         /// The job.

@@ -2,7 +2,7 @@
 //! single one, for a reader or after a panic.
 
 use super::error::JournalError;
-use super::query::Then;
+use super::query::JobAt;
 use super::record::{JobNumber, NewJob};
 use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
@@ -273,13 +273,13 @@ impl<'a> Rebuild<'a> {
         &mut self,
         number: JobNumber,
         entries: u64,
-    ) -> Result<Option<Then>, JournalError> {
+    ) -> Result<Option<JobAt>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
         let Fold { job, entries: length, at, .. } = self.fold(&row, entries)?;
         if !(1..=length).contains(&entries) {
-            return Ok(Some(Then::Never { entries: length }));
+            return Ok(Some(JobAt::Never { entries: length }));
         }
-        Ok(Some(Then::Was { job: Box::new(job), at }))
+        Ok(Some(JobAt::Was { job: Box::new(job), at }))
     }
 
     /// The number of the top-level job that this job belongs to.

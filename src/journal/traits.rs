@@ -4,7 +4,7 @@
 use super::error::{JournalError, Loss};
 use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record};
 use super::recover::Recovered;
@@ -90,7 +90,7 @@ pub trait Records: Send + Sync {
     fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
     /// A job as it was after the entry numbered `at`.
-    fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError>;
+    fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError>;
 
     /// The entries of a job behind the entry numbered `after`, up to `limit` of them, and rows of
     /// about `bytes_max` bytes.

@@ -13,8 +13,8 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    ChildCursor, ChildFilter, EndedCursor, Filter, JobNumber, Journal, JournalError, NEWEST,
-    NewJob, Notice, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store, Then,
+    ChildCursor, ChildFilter, EndedCursor, Filter, JobAt, JobNumber, Journal, JournalError, NEWEST,
+    NewJob, Notice, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store,
 };
 
 /// Where a journal is kept.
@@ -442,13 +442,13 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
         assert!(bytes > 10, "{bytes}");
         let at = |entry| records.job_at(id, entry).expect("reads").expect("is there");
         let first = rows[0].recorded.entries.len() as u64;
-        assert!(matches!(at(first), Then::Was { job, .. } if *job == new), "as it was created");
+        assert!(matches!(at(first), JobAt::Was { job, .. } if *job == new), "as it was created");
         let whole = all.len() as u64;
         assert!(
-            matches!(at(whole), Then::Was { job, at } if *job == live.job && at == Timestamp(100))
+            matches!(at(whole), JobAt::Was { job, at } if *job == live.job && at == Timestamp(100))
         );
         for none in [0, whole + 1] {
-            assert!(matches!(at(none), Then::Never { entries } if entries == whole), "{none}");
+            assert!(matches!(at(none), JobAt::Never { entries } if entries == whole), "{none}");
         }
     }
 }

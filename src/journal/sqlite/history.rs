@@ -5,7 +5,7 @@ use super::reader::Reader;
 use super::schema;
 use crate::engine::{JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{RecordHead, RecordPage, Then};
+use crate::journal::query::{JobAt, RecordHead, RecordPage};
 use crate::journal::recover::{JobRow, Rows};
 use rusqlite::Connection;
 use std::path::Path;
@@ -120,7 +120,7 @@ impl Reader {
     }
 
     /// The newest job with this id as it was after the entry numbered `at`.
-    pub(super) fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
+    pub(super) fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
             let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };

@@ -5,7 +5,7 @@ use crate::engine::{Definition, DefinitionHash, JobId, JobState, Recorded, StepI
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow, Then,
+    ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
 };
 use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::Recovered;
@@ -23,7 +23,7 @@ impl Records for Reader {
         Reader::job_bytes(self, id)
     }
 
-    fn job_at(&self, id: JobId, at: u64) -> Result<Option<Then>, JournalError> {
+    fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError> {
         Reader::job_at(self, id, at)
     }
 
