@@ -5,7 +5,7 @@ use super::confirms::Confirms;
 use super::core::{Core, fail_point};
 use super::relation::WriteFailed;
 use super::row::{
-    Told, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
+    InnerRow, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
 };
 use super::rows::FileRows;
 use crate::engine::{Definition, DefinitionHash, Timestamp};
@@ -27,7 +27,7 @@ struct Written {
     /// Jobs that have a record here. The first of each has taken their confirms along.
     with_confirms: HashSet<JobNumber>,
     /// The confirms of jobs that have no later record here.
-    confirmed: BTreeMap<JobNumber, Vec<Told>>,
+    confirmed: BTreeMap<JobNumber, Vec<InnerRow>>,
     /// The place of each job's last record here.
     lasts: HashMap<JobNumber, u64>,
     /// The row that has it.
@@ -149,7 +149,7 @@ impl Core {
                 let now = written.confirmed.remove(&record.job).unwrap_or_default();
                 let is_first = written.with_confirms.insert(record.job);
                 let earlier = self.confirms.of(record.job).filter(|_| is_first);
-                let before: Vec<&Told> = earlier.chain(&now).collect();
+                let before: Vec<&InnerRow> = earlier.chain(&now).collect();
                 let confirms = (!before.is_empty()).then(|| encode(&before)).transpose()?;
                 let body = encode(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);

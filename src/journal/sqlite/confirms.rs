@@ -5,7 +5,7 @@
 //! of its own entries: then the rows of the job are complete again. Until then its confirms count
 //! from `confirmed`.
 
-use super::row::Told;
+use super::row::InnerRow;
 use crate::engine::{Entry, StepEntry};
 use crate::journal::record::{JobNumber, Record};
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ pub(super) struct Confirms {
     /// Rows, each with the number of jobs that wait for a record of their own.
     groups: BTreeMap<i64, usize>,
     /// The confirms of each job, with the row that they are in.
-    waiting: HashMap<JobNumber, Vec<(i64, Vec<Told>)>>,
+    waiting: HashMap<JobNumber, Vec<(i64, Vec<InnerRow>)>>,
     /// Rows that nobody needs any more.
     pub(super) done: Vec<i64>,
 }
@@ -36,8 +36,8 @@ impl Confirms {
     }
 
     /// What the next record of a job has before its own entries.
-    pub(super) fn of(&self, job: JobNumber) -> impl Iterator<Item = &Told> {
-        self.waiting.get(&job).into_iter().flatten().flat_map(|(_, told)| told)
+    pub(super) fn of(&self, job: JobNumber) -> impl Iterator<Item = &InnerRow> {
+        self.waiting.get(&job).into_iter().flatten().flat_map(|(_, rows)| rows)
     }
 
     /// The place of the last one of a job.
@@ -46,10 +46,10 @@ impl Confirms {
     }
 
     /// A row is committed.
-    pub(super) fn add(&mut self, seq: i64, group: Vec<(JobNumber, Vec<Told>)>) {
+    pub(super) fn add(&mut self, seq: i64, group: Vec<(JobNumber, Vec<InnerRow>)>) {
         self.groups.insert(seq, group.len());
-        for (job, told) in group {
-            self.waiting.entry(job).or_default().push((seq, told));
+        for (job, rows) in group {
+            self.waiting.entry(job).or_default().push((seq, rows));
         }
     }
 
@@ -73,7 +73,7 @@ impl Confirms {
 
     /// The jobs whose confirms have waited since this row, or longer.
     pub(super) fn since(&self, seq: i64) -> Vec<JobNumber> {
-        let is_old = |waiting: &Vec<(i64, Vec<Told>)>| {
+        let is_old = |waiting: &Vec<(i64, Vec<InnerRow>)>| {
             waiting.first().is_some_and(|(first, _)| *first <= seq)
         };
         let mut jobs: Vec<JobNumber> = self

@@ -6,7 +6,9 @@ use super::append::{INSERT_ENTRY, insert_entry};
 use super::changes::{StatusChange, StatusChanges, Tail};
 use super::core::{Core, fail_point};
 use super::relation::WriteFailed;
-use super::row::{GROUP_ROWS, Told, checked_group, damaged_or_failed, encode, job_checksum, place};
+use super::row::{
+    GROUP_ROWS, InnerRow, checked_group, damaged_or_failed, encode, job_checksum, place,
+};
 use super::rows::{FileRows, TAIL};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
@@ -110,8 +112,8 @@ impl Core {
         let mut last = self.last;
         for job in jobs {
             last += 1;
-            let told: Vec<&Told> = self.confirms.of(*job).collect();
-            insert_told(&transaction, last, *job, &told)?;
+            let rows: Vec<&InnerRow> = self.confirms.of(*job).collect();
+            insert_confirms(&transaction, last, *job, &rows)?;
         }
         fail_point("journal::derive")?;
         transaction.commit()?;
@@ -153,10 +155,10 @@ impl Core {
             insert_place(&transaction, (row.job, row.first, row.seq))?;
             touched.insert(row.job);
         }
-        for (job, told) in unheard(&transaction, &file)? {
+        for (job, rows) in unwritten(&transaction, &file)? {
             last += 1;
-            let told: Vec<&Told> = told.iter().collect();
-            let first = insert_told(&transaction, last, job, &told)?;
+            let rows: Vec<&InnerRow> = rows.iter().collect();
+            let first = insert_confirms(&transaction, last, job, &rows)?;
             insert_place(&transaction, (job, first, last))?;
         }
         transaction.execute("DELETE FROM confirmed", [])?;
@@ -179,25 +181,25 @@ impl Core {
 }
 
 /// The confirms of jobs that have no later row.
-fn unheard(
+fn unwritten(
     connection: &Connection,
     file: &str,
-) -> Result<BTreeMap<JobNumber, Vec<Told>>, WriteFailed> {
-    let mut unheard: BTreeMap<JobNumber, Vec<Told>> = BTreeMap::new();
+) -> Result<BTreeMap<JobNumber, Vec<InnerRow>>, WriteFailed> {
+    let mut unwritten: BTreeMap<JobNumber, Vec<InnerRow>> = BTreeMap::new();
     let mut statement = connection.prepare(&format!("{} ORDER BY seq", GROUP_ROWS))?;
     let mut last_of = connection.prepare("SELECT max(seq) FROM places WHERE job = ?1")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (seq, group) = checked_group(row, file)?;
-        for (job, told) in group {
+        for (job, confirms) in group {
             let last: Option<i64> = last_of.query_row([job], |row| row.get(0))?;
             // None: the job is deleted.
             if last.is_some_and(|last| last < seq) {
-                unheard.entry(job).or_default().extend(told);
+                unwritten.entry(job).or_default().extend(confirms);
             }
         }
     }
-    Ok(unheard)
+    Ok(unwritten)
 }
 
 /// What changes about a job.
@@ -256,13 +258,13 @@ fn insert_place(
 }
 
 /// Writes a row of confirms alone; gives its place.
-fn insert_told(
+fn insert_confirms(
     connection: &Connection,
     seq: i64,
     job: JobNumber,
-    told: &[&Told],
+    rows: &[&InnerRow],
 ) -> rusqlite::Result<u64> {
-    let Some(((first, at, entries), before)) = told.split_last() else { return Ok(0) };
+    let Some(((first, at, entries), before)) = rows.split_last() else { return Ok(0) };
     let confirms = (!before.is_empty()).then(|| encode(before)).transpose()?;
     let body = encode(entries)?;
     let mut insert = connection.prepare_cached(INSERT_ENTRY)?;

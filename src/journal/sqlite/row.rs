@@ -120,11 +120,11 @@ pub(super) struct EntryRow {
     pub(super) origin: Option<JobRow>,
 }
 
-/// Something that was decided, as it stands within another row: its place, its time, its entries.
-pub(super) type Told = (u64, Timestamp, Vec<Entry>);
+/// A decision that stands within another row: its place, its time, its entries.
+pub(super) type InnerRow = (u64, Timestamp, Vec<Entry>);
 
-/// What was told, as it is read.
-pub(super) fn recorded((first, at, entries): Told) -> Recorded {
+/// The decision in it.
+pub(super) fn recorded((first, at, entries): InnerRow) -> Recorded {
     Recorded { first, at, entries }
 }
 
@@ -137,7 +137,7 @@ impl EntryRow {
     /// What was decided, with the confirms before it.
     pub(super) fn recorded(&self, file: &str) -> Result<Vec<Recorded>, JournalError> {
         let read = || -> serde_json::Result<Vec<Recorded>> {
-            let confirms: Option<Vec<Told>> =
+            let confirms: Option<Vec<InnerRow>> =
                 self.confirms.as_deref().map(serde_json::from_str).transpose()?;
             let own = (self.first, self.at, serde_json::from_str(&self.body)?);
             Ok(confirms.into_iter().flatten().chain([own]).map(recorded).collect())
@@ -221,7 +221,7 @@ fn parsed_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
 pub(super) const GROUP_ROWS: &str = "SELECT seq, body, checksum FROM confirmed";
 
 /// A row of `confirmed`: its place among the rows of `entries`, and what was confirmed to each job.
-pub(super) type Group = (i64, Vec<(JobNumber, Vec<Told>)>);
+pub(super) type Group = (i64, Vec<(JobNumber, Vec<InnerRow>)>);
 
 /// Reads a row of [`GROUP_ROWS`] and compares its checksum.
 pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalError> {

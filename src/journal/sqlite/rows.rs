@@ -138,7 +138,7 @@ impl FileRows<'_> {
         each_row((self.connection, self.file), &sql, [behind], |row| {
             let (_, group) = checked_group(row, self.file)?;
             let own = group.into_iter().filter(|(of, _)| *of == job);
-            confirmed.extend(own.flat_map(|(_, told)| told).map(recorded));
+            confirmed.extend(own.flat_map(|(_, rows)| rows).map(recorded));
             Ok(())
         })?;
         Ok(confirmed)
