@@ -55,9 +55,9 @@
 //! the topic is read goes to `actors/journal`, which writes it after the commits.
 //!
 //! A **call** is a message on a workflow's queue that asks for a job. It is a creation that enters
-//! like a reply: `bus/amqp/workflow_queues` → `actors/router` → `actors/job` → `actors/journal` → ack. Its
-//! sender, the *caller*, gets the end of the job as a worker gets a step message: the bus keeps it
-//! until the broker's confirm, which is journaled. Until then the job is not closed.
+//! like a reply: `bus/amqp/workflow_queues` → `actors/router` → `actors/job` → `actors/journal` →
+//! ack. Its sender, the *caller*, gets the end of the job as a worker gets a step message: the bus
+//! keeps it until the broker's confirm, which is journaled. Until then the job is not closed.
 //!
 //! # Invariants
 //!

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Answers when the last [`Arc`] of it is dropped: each of those who are asked holds one until it is
-/// through.
+/// Answers when the last [`Arc`] of it is dropped. Each of those who are asked holds one until it
+/// is through.
 pub struct AnswerOnDrop(Option<oneshot::Sender<()>>);
 
 impl AnswerOnDrop {

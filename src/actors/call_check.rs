@@ -1,5 +1,5 @@
-//! Checks messages on the queues of workflows: each becomes a [`Call`], or its sender is told why it
-//! is refused.
+//! Checks messages on the queues of workflows. Each becomes a [`Call`], or its sender is told why
+//! it is refused.
 
 use super::answer::{Created, Known, Refusal};
 use super::call::{Asker, Call};
