@@ -176,7 +176,7 @@ impl Bus for EmbeddedBus {
         self.desk.put(message);
     }
 
-    /// It waits no more; whoever has it learns so at once, or when asking for more time.
+    /// It no longer waits. Whoever has it learns of this at once, or when it asks for more time.
     fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
         self.desk.withdraw(queue, id, over);
     }

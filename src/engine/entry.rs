@@ -105,7 +105,7 @@ pub enum JobEntry {
     Asked {
         /// The operation.
         operation: Arc<str>,
-        /// The step that it concerns, if it concerns one alone.
+        /// The step that it concerns, if it concerns only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
         /// Why, if a reason was given.

@@ -142,7 +142,7 @@ impl FanOut {
         self.without_item
     }
 
-    /// What has become of each item, in order. None: the step is over, and keeps counts alone.
+    /// What has become of each item, in order. None: the step is over, and keeps only counts.
     pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
         (self.slots.len() == self.items as usize).then(|| {
             self.slots.iter().map(|slot| match slot {

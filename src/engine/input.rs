@@ -324,7 +324,7 @@ pub enum Rejected {
     Duplicate,
     /// A failure, or the progress, of an attempt that is over.
     Late,
-    /// The step takes replies of certain users alone, and this one is not known to be of one.
+    /// The step takes only replies of certain users, and this one is not known to be of one.
     ForeignUser,
     /// A progress message that is not a JSON object, or that has wrong values. The text says which.
     BadProgress(&'static str),

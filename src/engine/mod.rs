@@ -11,7 +11,7 @@
 //! Inside, `decide(&self, input)` gives entries and changes nothing, [`Job::evolve`] applies an
 //! entry, [`Job::effects`] tells what an entry causes; [`decision`] lets them take turns.
 //!
-//! The files, data first; each imports from those before it alone:
+//! The files, data first. Each imports only from those before it:
 //!
 //! | files | what |
 //! |---|---|

@@ -62,7 +62,7 @@ pub enum JournalError {
         /// How many it has.
         names: u64,
     },
-    /// It is read no more: the manager stops, or has lost it.
+    /// It is no longer read: the manager stops, or has lost it.
     #[error("the journal {file} is closed: {why}")]
     Closed {
         /// The journal's file.

@@ -67,7 +67,7 @@ impl Management {
         path: &str,
         body: Option<String>,
     ) -> Result<String, String> {
-        // The password goes to the broker alone, whatever proxy the environment names.
+        // The password goes only to the broker, whatever proxy the environment names.
         let config = ureq::Agent::config_builder()
             .proxy(None)
             .tls_config(self.tls.clone())

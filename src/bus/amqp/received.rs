@@ -1,4 +1,4 @@
-//! What a delivery says: its properties and headers, read once.
+//! What a delivery holds: its properties and headers, read once.
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};

@@ -177,7 +177,7 @@ impl Trial {
         self.relay.orders().cut(correlation_id, at);
     }
 
-    /// Lets this message go back to its queue no more: what puts it back refuses it.
+    /// From now on this message does not go back to its queue: what puts it back refuses it.
     pub fn tame(&self, correlation_id: &str) {
         self.relay.orders().tame(correlation_id);
     }

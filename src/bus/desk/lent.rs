@@ -28,7 +28,7 @@ pub(super) struct Lent {
     pub(super) shortened: Option<Instant>,
     /// Who has it, by the name that it gave itself.
     pub(super) worker: Option<Arc<str>>,
-    /// Where that worker hears that it has the message no more.
+    /// Where that worker hears that it no longer has the message.
     pub(super) line: Option<Line>,
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// The way to a worker that stays. It holds no more than one [`Ended`] for each message lent to it.
 pub type Line = UnboundedSender<Ended>;
 
-/// A worker has a message no more, without having said so.
+/// A worker no longer has a message, although it has not said anything.
 #[derive(Debug)]
 pub struct Ended {
     /// The id of the message.
@@ -25,7 +25,7 @@ pub struct Ended {
     pub why: Why,
 }
 
-/// Why a worker has a message no more.
+/// Why a worker no longer has a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Its lease has ended.
@@ -77,7 +77,7 @@ impl Desk {
 }
 
 impl Lent {
-    /// Tells a worker that stays that it has the message no more.
+    /// Tells a worker that stays that it no longer has the message.
     pub(super) fn tell(&self, id: &str, why: Why) {
         if let Some(line) = &self.line {
             // An error means that the worker has gone.

@@ -44,7 +44,7 @@ pub struct Borrower {
     pub lease: Option<Duration>,
     /// The name that it gives itself.
     pub worker: Option<Arc<str>>,
-    /// Where it hears that it has a message no more; of a worker that stays.
+    /// Where it hears that it no longer has a message; only for a worker that stays.
     pub line: Option<Line>,
     /// Where its messages take room on their way; none: it bounds them itself.
     pub room: Option<MessageRoom>,

@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// The message with this id, which waits in this queue no more.
+    /// Takes the message with this id out of this queue, if it waits there.
     pub(super) fn take_waiting(&mut self, queue: &str, id: &str) -> Option<(Place, Waiting)> {
         let queue = self.queues.get_mut(queue)?;
         let place = queue.places.remove(id)?;
@@ -104,7 +104,7 @@ impl Queue {
         self.waiting.first_key_value().map(|(_, first)| first.message.body.len().max(1))
     }
 
-    /// The next message, which waits no more.
+    /// Takes out the next message.
     pub(super) fn take(&mut self) -> Option<(Place, Waiting)> {
         let (place, first) = self.waiting.pop_first()?;
         if self.threads == 0 {

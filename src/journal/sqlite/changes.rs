@@ -150,8 +150,8 @@ impl StatusChanges {
     }
 }
 
-/// The ids of jobs whose rows are not derived yet. Readers look for these, and for these alone,
-/// among the newest entries.
+/// The ids of jobs whose rows are not derived yet. Only these do readers look for among the newest
+/// entries.
 #[derive(Default)]
 pub(super) struct NewIds(Mutex<HashSet<JobId>>);
 

@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The access that new files get: their owner's alone. SQLite gives what it makes beside the main
-/// file the same.
+/// The access that new files get: only their owner's. SQLite gives the same to the files that it
+/// makes beside the main file.
 const MODE: u32 = 0o600;
 
 /// The access of everybody.
