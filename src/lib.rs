@@ -2,21 +2,29 @@
 //!
 //! # The map
 //!
-//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that):
+//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that). The floors,
+//! with their modules and what these are for:
 //!
-//! | floor | modules | what |
-//! |---|---|---|
-//! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, workers, health and metrics; the document that describes them (`api/openapi`); the files of the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`) |
-//! | 4 | [`reload`] | the workflow files, read again while the manager runs |
-//! | 4 | [`service`] | what systemd is told: ready, status, the watchdog |
-//! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
-//! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
-//! | 2 | [`events`], [`traces`] | what others hear of jobs: the mapping from entries, the streams, the webhook; spans, from records at their ends |
-//! | 1 | [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | who may do what; time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
-//! | 0 | [`engine`] | the rules, as plain data and functions |
-//! | 0 | [`signature`], [`trust`] | what others can tell by that a call comes from us; whose certificates are believed |
-//! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
+//! - **6** `main.rs`, [`cli`]: arguments → settings → manager → exit code; the client commands
+//! - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
+//!   workers, health and metrics; the document that describes them (`api/openapi`); the files of
+//!   the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`)
+//! - **4** [`reload`]: the workflow files, read again while the manager runs
+//! - **4** [`service`]: what systemd is told: ready, status, the watchdog
+//! - **3** [`rehearsal`]: tests of workflows by their users: the engine in virtual time, with
+//!   scripted workers
+//! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, announcer; mail
+//!   below them, the door and the manager above; the outbox through which effects leave
+//! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
+//!   the webhook; spans, from records at their ends
+//! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
+//!   [`room`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
+//!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
+//!   process hold; the record, as traits, and in SQLite; transports
+//! - **0** [`engine`]: the rules, as plain data and functions
+//! - **0** [`signature`], [`trust`]: what others can tell by that a call comes from us; whose
+//!   certificates are believed
+//! - **0** [`faults`]: where tests break the daemon; nothing without the feature `failpoints`
 //!
 //! # The straight lines
 //!
@@ -27,35 +35,36 @@
 //!
 //! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
-//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by an
-//! effect that enters at the router; its end is an input to its parent.
+//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by
+//! an effect that enters at the router; its end is an input to its parent.
 //!
-//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child job
-//! gets an order, which leaves after the commit and enters at the router as their starts do; a child
-//! job that is cancelled so tells its own child jobs, and not its parent.
+//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child
+//! job gets an order, which leaves after the commit and enters at the router as their starts do; a
+//! child job that is cancelled so tells its own child jobs, and not its parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
-//! parents first → their effects leave. Buses deliver once the router has these jobs in its mailbox.
+//! parents first → their effects leave. Buses deliver once the router has these jobs in its
+//! mailbox.
 //!
-//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and its
-//! reply goes from `api/worker` by the same desk to the router; the verdict after the commit is the
-//! answer to the worker.
+//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and
+//! its reply goes from `api/worker` by the same desk to the router; the verdict after the commit is
+//! the answer to the worker.
 //!
 //! A **worker over gRPC** has a stream of its own: `api/grpc/gate` (who it is) → `api/grpc/stream`,
 //! which asks the same desk for as many messages as the worker wants, and tells it what becomes of
 //! them. What both faces mean by a receipt, a lease and a reply is in `api/lending`.
 //!
-//! A **web service that is called**: `bus/push` keeps the message at a desk until the service may be
-//! called, and makes a reply of its answer; a later one comes through `api/worker`.
+//! A **web service that is called**: `bus/push` keeps the message at a desk until the service may
+//! be called, and makes a reply of its answer; a later one comes through `api/worker`.
 //!
-//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until its verdict, and tells the
-//! journal by `actors/journal` how far the topic is read, behind the commits.
+//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until its verdict, and tells
+//! the journal by `actors/journal` how far the topic is read, behind the commits.
 //!
 //! A **call**, a message on a workflow's queue, is a creation that enters like a reply:
-//! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes to
-//! its caller as a step message goes to a worker: kept by the bus until the broker's confirm, which
-//! is journaled; until then the job is not closed.
+//! `bus/amqp/calls` → `actors/router` → `actors/job` → `actors/journal` → ack. The job's end goes
+//! to its caller as a step message goes to a worker: kept by the bus until the broker's confirm,
+//! which is journaled; until then the job is not closed.
 //!
 //! # Invariants
 //!
@@ -69,8 +78,8 @@
 //!   did. Dropped unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`, `sd_notify` in
-//!   `service`.
+//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`,
+//!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
 //! - Actors tell each other by mail. What threads share besides is behind a lock, in the files that
