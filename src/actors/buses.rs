@@ -1,5 +1,5 @@
-//! The registry of buses: one for each bus and virtual host that a workflow uses. A reload may bring
-//! more.
+//! The registry of buses: one for each bus and virtual host that a workflow uses. A reload may
+//! bring more.
 
 use super::mail::BusInput;
 use super::mailbox::Mailbox;

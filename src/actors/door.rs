@@ -94,8 +94,8 @@ pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refu
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says. Answered once
-/// all is committed: how many steps, in how many jobs and child jobs.
+/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
+/// Answered once all is committed: how many steps, in how many jobs and child jobs.
 ///
 /// # Errors
 ///

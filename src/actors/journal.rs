@@ -68,8 +68,8 @@ const CONFIRMS_CARRIED_EVERY: Duration = Duration::from_secs(1);
 /// in so long.
 const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
-/// From so many records in the last commit on, the next waits for company: a commit costs almost the
-/// same for a hundred as for ten.
+/// From so many records in the last commit on, the next waits for company: a commit costs almost
+/// the same for a hundred as for ten.
 const GROUP_UNDER_LOAD: usize = 8;
 
 /// Top-level jobs deleted in one transaction by retention.
@@ -118,9 +118,10 @@ impl JournalActor {
                     return Outgoing::Answer(refused).release(&self.ways);
                 }
                 let outcome = match self.store.delete(&[number]) {
-                    Ok(deleted) if deleted.left > 0 => {
-                        Err(Refusal::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned()))
-                    }
+                    Ok(deleted) if deleted.left > 0 => Err(Refusal::Conflict(
+                        "the job has not ended, or goes on meanwhile: cancel it first, or ask again"
+                            .to_owned(),
+                    )),
                     Ok(deleted) => {
                         self.close(&deleted);
                         Ok(Erased)
@@ -292,8 +293,8 @@ impl JournalActor {
         true
     }
 
-    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what was
-    /// committed. Those that were deleted go in any case.
+    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what
+    /// was committed. Those that were deleted go in any case.
     fn ask_to_leave(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
@@ -378,7 +379,11 @@ impl JournalActor {
         self.flush = Flush::WaitingForRoom;
         self.ways.common.metrics.journal_failures.with_label_values(&["full"]).inc();
         if !self.ways.common.health.journal_full.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
+            tracing::error!(
+                %error,
+                waiting = self.waiting.len(),
+                "no room for the journal: nothing is acknowledged or answered until there is"
+            );
         }
         if !std::mem::replace(&mut self.is_retried, true) {
             ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {

@@ -3,8 +3,8 @@
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
 //! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
-//! the webhook → the journal commits what is left → traces and events of the last commits are sent →
-//! readers → threads.
+//! the webhook → the journal commits what is left → traces and events of the last commits are sent
+//! → readers → threads.
 
 use super::announcer::{ANNOUNCED_MAX, Announcer};
 use super::answer::{Created, Erased, Now, Refusal};
@@ -192,8 +192,8 @@ fn start_actors(
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake each
-    // other more often than they work side by side.
+    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
+    // each other more often than they work side by side.
     let job_arbiters: Vec<ArbiterHandle> = (0..cores.div_ceil(2)).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let definitions = ways.common.definitions();
@@ -202,7 +202,11 @@ fn start_actors(
     let mut makers = Vec::new();
     for (key, served) in queues_by_bus(&ways.buses, &definitions, used) {
         if ways.common.settings.bus_kind(&key.bus).is_none() {
-            tracing::error!(bus = %key, "jobs under way need a bus that the settings do not have: they wait; add it to buses and start again");
+            tracing::error!(
+                bus = %key,
+                "jobs under way need a bus that the settings do not have: they wait; add it to \
+                 buses and start again"
+            );
             continue;
         }
         let opening = Opening::of(&ways.common, &key, served, false)?;

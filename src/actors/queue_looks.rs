@@ -1,5 +1,5 @@
-//! What all queues of the loaded workflows hold. One look serves all who ask within a while, so that
-//! many pages cost the broker no more than one.
+//! What all queues of the loaded workflows hold. One look serves all who ask within a while, so
+//! that many pages cost the broker no more than one.
 
 use super::bulk::Wait;
 use crate::bus::{Address, BusKey, QueueLook};
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 /// How long a look is taken for new, at least.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
-/// The same as a multiple of the time that it took to ask the jobs: however many there are, they spend
-/// little of their time on this.
+/// The same as a multiple of the time that it took to ask the jobs: however many there are, they
+/// spend little of their time on this.
 const FRESH_FACTOR: u32 = 20;
 
 /// A look at all queues.

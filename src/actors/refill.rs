@@ -1,5 +1,5 @@
-//! What became of top-level jobs before the process began, for the statistics of workflows: read from
-//! the journal once, behind the start, the newest first.
+//! What became of top-level jobs before the process began, for the statistics of workflows: read
+//! from the journal once, behind the start, the newest first.
 
 use super::common::Common;
 use crate::clock;

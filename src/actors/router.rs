@@ -92,7 +92,12 @@ impl Router {
     /// that its job no longer has: the entry that says so waits for its commit. Once the queue is
     /// there again, nobody would miss that message after a crash.
     fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
-        tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
+        tracing::info!(
+            bus = %queue.bus,
+            queue = %queue.queue,
+            "the queue is not there: it is declared, and running steps that waited in it are \
+             dispatched again"
+        );
         let (all, heard_by_all) = oneshot::channel();
         let heard = Done::new(all);
         for mailbox in self.ways.routes.all_live() {
@@ -143,7 +148,8 @@ impl Router {
             tracing::warn!(
                 kind,
                 correlation_id,
-                "a reply of a type that is not known counts as a result; known are result, error and progress (logged once a minute)"
+                "a reply of a type that is not known counts as a result; known are result, error \
+                 and progress (logged once a minute)"
             );
         }
     }

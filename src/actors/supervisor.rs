@@ -1,5 +1,6 @@
-//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the definitions
-//! at a reload, and begins the rounds that show that router and journal take their mail.
+//! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the
+//! definitions at a reload, and begins the rounds that show that router and journal take their
+//! mail.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
@@ -38,7 +39,11 @@ impl Supervisor {
             SupervisorInput::Panicked { id, number } => {
                 let (_, panics) = self.panicked.entry(number).or_insert((id, 0));
                 *panics += 1;
-                tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
+                tracing::error!(
+                    job = %id,
+                    panics,
+                    "the job's actor panicked: it is rebuilt from the journal"
+                );
                 self.ways.common.metrics.restarts.with_label_values(&["job"]).inc();
                 self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
             }

@@ -204,8 +204,8 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// The buses of the `used` definitions, with their queues. A loaded workflow has a queue of its own,
-/// besides those of its steps.
+/// The buses of the `used` definitions, with their queues. A loaded workflow has a queue of its
+/// own, besides those of its steps.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,

@@ -1,10 +1,10 @@
-//! The embedded bus: queues in this process, on a [`Desk`]. Its workers are Rust functions on threads,
-//! and programs elsewhere that ask for messages over HTTP. No broker, no durability of its own: it
-//! gives back no receipt of a worker's message, so after a restart every running step is dispatched
-//! again from the journal.
+//! The embedded bus: queues in this process, on a [`Desk`]. Its workers are Rust functions on
+//! threads, and programs elsewhere that ask for messages over HTTP. No broker, no durability of its
+//! own: it gives back no receipt of a worker's message, so after a restart every running step is
+//! dispatched again from the journal.
 //!
-//! A worker's message to the queue of a workflow asks for a job of it, as over AMQP, unless a worker of
-//! the process serves that queue; the job's end is the reply.
+//! A worker's message to the queue of a workflow asks for a job of it, as over AMQP, unless a
+//! worker of the process serves that queue; the job's end is the reply.
 
 use super::desk::{Desk, Desks, Lending};
 use super::{

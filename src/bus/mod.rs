@@ -1,6 +1,6 @@
 //! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`]
-//! speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads one,
-//! [`embedded`] keeps the queues in this process, [`push`] calls web services.
+//! speaks AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads
+//! one, [`embedded`] keeps the queues in this process, [`push`] calls web services.
 //!
 //! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
 //! told to close, keeps each until the broker has taken it, and gives back the receipt that came

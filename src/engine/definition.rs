@@ -477,7 +477,8 @@ impl Definition {
         }
     }
 
-    /// The steps that send messages to queues, those of tasks included, in the order of declaration.
+    /// The steps that send messages to queues, those of tasks included, in the order of
+    /// declaration.
     pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {
         self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
     }

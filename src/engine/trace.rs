@@ -1,5 +1,6 @@
 //! Traces (W3C Trace Context): which one a job belongs to, and the spans in it. All ids follow from
-//! ids of jobs, so that a message that is sent again, and a span that is told again, carry the same.
+//! ids of jobs, so that a message that is sent again, and a span that is told again, carry the
+//! same.
 
 use super::id::{JobId, span_id};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

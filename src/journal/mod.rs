@@ -1,8 +1,8 @@
 //! The journal: the durable, ordered record from which all state can be rebuilt.
 //!
-//! A job's *number* orders creation and ties rows together. Its UUID may come back once the job that
-//! had it has ended. What is told here holds of any
-//! journal, through the traits [`Journal`] and [`Records`]; [`sqlite`] is the one in a file.
+//! A job's *number* orders creation and ties rows together. Its UUID may come back once the job
+//! that had it has ended. What is told here holds of any journal, through the traits [`Journal`]
+//! and [`Records`]; [`sqlite`] is the one in a file.
 
 mod error;
 mod query;

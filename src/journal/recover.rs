@@ -201,7 +201,8 @@ struct Fold {
     reruns: Vec<u64>,
 }
 
-/// A child's message, which follows from its parent's input as soon as the fan-out step has started.
+/// A child's message, which follows from its parent's input as soon as the fan-out step has
+/// started.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.at()).map(|(_, run)| run)?;
     let is_known = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());

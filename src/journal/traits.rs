@@ -102,8 +102,8 @@ pub trait Records: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
-    /// Hands over all rows of a job's record, in order, and tells what never changes about it; none:
-    /// there is no such job.
+    /// Hands over all rows of a job's record, in order, and tells what never changes about it;
+    /// none: there is no such job.
     fn each_row(
         &self,
         id: JobId,

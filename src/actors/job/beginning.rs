@@ -63,7 +63,8 @@ impl JobActor {
         }
     }
 
-    /// Goes on with the job as it was rebuilt after a panic, and hears what was set aside meanwhile.
+    /// Goes on with the job as it was rebuilt after a panic, and hears what was set aside
+    /// meanwhile.
     pub(super) fn rebuilt(
         &mut self,
         mut recovered: Recovered,

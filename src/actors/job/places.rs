@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 const CHILDREN_MIN: u32 = 16;
 
 impl JobActor {
-    /// The limits for the next decision. Its fan-outs start no more child jobs than there are places
-    /// left in the process.
+    /// The limits for the next decision. Its fan-outs start no more child jobs than there are
+    /// places left in the process.
     pub(super) fn limits(&self) -> Limits {
         let common = &self.ways.common;
         let (most, now) =

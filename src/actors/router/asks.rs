@@ -34,7 +34,8 @@ impl Ask {
         }
     }
 
-    /// Whether it is for this job, which has its id: an order is for the child job at a place alone.
+    /// Whether it is for this job, which has its id: an order is for the child job at a place
+    /// alone.
     pub(super) fn is_meant_for(&self, job: &LiveJob<'_>) -> bool {
         match self {
             Ask::Order(told) => job.is_child_of(told.parent, told.place),

@@ -91,7 +91,8 @@ impl Router {
     fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
         if self.ways.common.settings.bus_kind(bus).is_none() {
             return format!(
-                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
+                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses \
+                 and start again"
             );
         }
         let place = match &**vhost {
@@ -99,7 +100,8 @@ impl Router {
             vhost => format!(" of the virtual host \"{vhost}\""),
         };
         format!(
-            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+            "no workflow{place} is loaded that uses the bus \"{bus}\", so job {job} cannot go \
+             on: load one (`workflow-manager reload`)"
         )
     }
 

@@ -1,5 +1,5 @@
-//! A look at some queues, on a connection of its own: looks are rare and must not disturb the loops.
-//! Also what the management API, where there is one, knows about all queues.
+//! A look at some queues, on a connection of its own: looks are rare and must not disturb the
+//! loops. Also what the management API, where there is one, knows about all queues.
 
 use super::connection::{BrokerAddress, close};
 use super::management::QueueCounts;

@@ -150,7 +150,8 @@ impl Publisher {
             if let Err(reason) = self.settle_certain(link) {
                 return End::Lost(reason);
             }
-            // What came back since the burst goes out now: nothing else need happen that would send it.
+            // What came back since the burst goes out now: nothing else need happen that would send
+            // it.
             if self.may_publish(link) {
                 continue;
             }
@@ -171,10 +172,13 @@ impl Publisher {
                 Some(passed) = link.barrier.next() => Happened::Passed(passed),
                 Some((queue, found)) = link.looks.next() => Happened::Looked(queue, found),
                 event = link.events.next() => Happened::Heard(event),
-                count = self.inbox.recv_many(&mut taken, TAKEN_MAX), if !is_ending || !self.inbox.is_closed() => {
+                count = self.inbox.recv_many(&mut taken, TAKEN_MAX),
+                    if !is_ending || !self.inbox.is_closed() =>
+                {
                     if count == 0 { Happened::Ending } else { Happened::Taken }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)), if due.is_some() => Happened::Due,
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)),
+                    if due.is_some() => Happened::Due,
                 () = reached(phases, Phase::EndPublishing), if !is_ending => Happened::Ending,
             };
             let went_on = match happened {

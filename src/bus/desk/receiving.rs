@@ -26,8 +26,8 @@ impl Drop for News<'_> {
 }
 
 impl Desk {
-    /// Lends the next message of a queue as soon as there is one, and room for it; none: the time is
-    /// over, or the desk is closed.
+    /// Lends the next message of a queue as soon as there is one, and room for it; none: the time
+    /// is over, or the desk is closed.
     pub async fn receive(
         &self,
         queue: &Arc<str>,

@@ -135,8 +135,8 @@ impl Configs<'_> {
         config
     }
 
-    /// Reads what it is assigned and commits nothing; no record of a transaction that was broken off.
-    /// The library reads nothing without the name of a group, which it does not join.
+    /// Reads what it is assigned and commits nothing; no record of a transaction that was broken
+    /// off. The library reads nothing without the name of a group, which it does not join.
     pub(super) fn consumer(&self, group: &str) -> ClientConfig {
         let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
         let mut config = self.common();

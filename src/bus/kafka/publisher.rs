@@ -317,7 +317,12 @@ impl Publisher {
                 let pause = REFUSED_PAUSE
                     .saturating_mul(1 << held.refusals.min(16))
                     .min(self.section.reconnect_max.0.max(REFUSED_PAUSE));
-                tracing::debug!(message = held.message.id, %queue, %code, "a message was not taken");
+                tracing::debug!(
+                    message = held.message.id,
+                    %queue,
+                    %code,
+                    "a message was not taken"
+                );
                 self.numbers += 1;
                 self.delayed.insert((clock::ticks() + pause, self.numbers), held);
             }
@@ -431,8 +436,8 @@ impl Publisher {
     /// The topic of a queue is gone, with what was in it and what is on its way to it.
     pub(super) fn lose(&mut self, queue: &Arc<str>) {
         self.places.insert(queue.clone(), Place::Lost);
-        // Brokers that forgot a topic may have forgotten the producer too: then they refuse for ever
-        // what it sends.
+        // Brokers that forgot a topic may have forgotten the producer too: then they refuse for
+        // ever what it sends.
         let written = self.written.get(queue).into_iter().flatten();
         self.is_outdated |= written.into_iter().any(|(_, next)| *next > 0);
         let on_its_way = self.flight.values_mut().filter(|held| held.message.to.queue == *queue);

@@ -1,7 +1,7 @@
 //! The push bus: web services that are called. A message waits at a [`Desk`] until its service may
-//! be called; the answer is the reply. No durability of its own: what was not answered is dispatched
-//! again from the journal after a restart, but for what a service has taken over (202), which is
-//! confirmed as a broker's message is.
+//! be called; the answer is the reply. No durability of its own: what was not answered is
+//! dispatched again from the journal after a restart, but for what a service has taken over (202),
+//! which is confirmed as a broker's message is.
 //!
 //! ```text
 //! answer   what an answer means: one table

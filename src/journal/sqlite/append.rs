@@ -42,8 +42,8 @@ const TAIL_ROWS_MAX: usize = 8_192;
 impl Core {
     /// Commits records, in order, in one transaction: all or nothing. Records of a job that was
     /// deleted are void: a child job may still be about to start, or to hear that it is over, when
-    /// its top-level job is deleted. Gives the numbers of such jobs. A record that is in the journal
-    /// already, by its job and its place, changes nothing.
+    /// its top-level job is deleted. Gives the numbers of such jobs. A record that is in the
+    /// journal already, by its job and its place, changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],
@@ -178,8 +178,8 @@ pub(super) const INSERT_ENTRY: &str =
     "INSERT INTO entries(seq, job, first, at, body, checksum, confirms, origin)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// Writes a row of `entries`, with its checksum. Its texts are its body, the confirms before it, and
-/// the origin of its job.
+/// Writes a row of `entries`, with its checksum. Its texts are its body, the confirms before it,
+/// and the origin of its job.
 pub(super) fn insert_entry(
     insert: &mut Statement<'_>,
     seq: i64,
@@ -191,7 +191,8 @@ pub(super) fn insert_entry(
     insert.execute(params![seq, job, place(first), at.0, body, sum, confirms, origin]).map(|_| ())
 }
 
-/// Whether a record is in the journal already, by its job and its place; an error if another one is.
+/// Whether a record is in the journal already, by its job and its place; an error if another one
+/// is.
 fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteFailed> {
     let rows = FileRows { connection, file, is_derived: false };
     let known = rows.rows_of(record.job)?;

@@ -3,8 +3,8 @@
 //! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a
 //! checksum. A commit writes at its end and nowhere else. The rest is derived behind it, of many
 //! commits at once, and says up to which row it is true (`derive`): the index of a job's rows
-//! (`places`), the table `jobs`, which lists and searches read, and the tables `status_…`, for users
-//! to read (`status`, `status_query`). Confirms are the exception (`confirms`).
+//! (`places`), the table `jobs`, which lists and searches read, and the tables `status_…`, for
+//! users to read (`status`, `status_query`). Confirms are the exception (`confirms`).
 
 mod append;
 mod backup;

@@ -2,8 +2,8 @@
 //! for each of its top-level jobs and a column for each step of its own graph, for any SQLite
 //! client to read.
 //!
-//! They are derived: a row follows from its job's entries, and is written behind them, with those of
-//! other jobs. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
+//! They are derived: a row follows from its job's entries, and is written behind them, with those
+//! of other jobs. Nothing is ever rebuilt from them. One that is missing, was altered or is damaged
 //! is made anew; one that cannot be made is done without.
 
 use super::changes::StatusChanges;
