@@ -22,7 +22,11 @@ const LIMITS: Limits = Limits {
     window_bytes: 1 << 26,
 };
 const CHAINS: u32 = 20_000;
-const BODY: &[u8] = br#"{"filename":"/data/book.txt","title":"De finibus","sections":[1,2,3],"n":12345678901234567890}"#;
+const BODY: &[u8] = concat!(
+    r#"{"filename":"/data/book.txt","title":"De finibus","sections":[1,2,3],"#,
+    r#""n":12345678901234567890}"#,
+)
+.as_bytes();
 
 fn context() -> Context<'static> {
     Context { now: Timestamp(1), limits: &LIMITS }

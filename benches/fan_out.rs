@@ -18,7 +18,8 @@ use workflow_manager::settings::Settings;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
+                   itemListKey: items, steps: [{name: work}]}]}]";
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
@@ -62,10 +63,12 @@ fn main() {
             runs.sort_by_key(|(elapsed, ..)| *elapsed);
             let (elapsed, ..) = runs[1];
             // The first one's: it is the process's.
-            let (peak, read) = (runs.iter().map(|run| run.1).min(), runs.iter().map(|run| run.2).min());
+            let (peak, read) =
+                (runs.iter().map(|run| run.1).min(), runs.iter().map(|run| run.2).min());
             writeln!(
                 out,
-                "{items:>8} items  {:>9.3} s  {:>8.1} µs per item  peak {} MiB, {} once the job was read",
+                "{items:>8} items  {:>9.3} s  {:>8.1} µs per item  peak {} MiB, {} once the job \
+                 was read",
                 elapsed.as_secs_f64(),
                 elapsed.as_secs_f64() * 1e6 / items as f64,
                 peak.unwrap_or_default(),

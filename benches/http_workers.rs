@@ -1,10 +1,10 @@
-//! A chain of five steps whose workers speak HTTP or gRPC, beside the same chain over a real broker in
-//! the same run: what counts is the ratios.
+//! A chain of five steps whose workers speak HTTP or gRPC, beside the same chain over a real broker
+//! in the same run: what counts is the ratios.
 //!
-//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a process
-//! of their own, so that the manager is not charged for them. Then many workers wait for messages
-//! that do not come: what is measured is the memory that the manager needs for them, and for streams over
-//! gRPC that wait or have messages in hand.
+//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a
+//! process of their own, so that the manager is not charged for them. Then many workers wait for
+//! messages that do not come: what is measured is the memory that the manager needs for them, and
+//! for streams over gRPC that wait or have messages in hand.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -192,8 +192,8 @@ fn variable(name: &str) -> String {
 }
 
 /// The process of the workers, until it is ended.
-/// Streams that wait until this is told to give them credit, and then take messages and keep them. Says
-/// how far it has come.
+/// Streams that wait until this is told to give them credit, and then take messages and keep them.
+/// Says how far it has come.
 async fn hold(address: String) {
     let address = address.parse().expect("an address");
     let mut streams = Vec::new();
@@ -306,8 +306,8 @@ async fn settled() -> u64 {
     }
 }
 
-/// What streams hold: at first they wait without credit, then with it; then they have messages in hand,
-/// and as many more wait for others.
+/// What streams hold: at first they wait without credit, then with it; then they have messages in
+/// hand, and as many more wait for others.
 async fn streams() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let mut settings = settings(folder.path(), "streams.db");
@@ -343,8 +343,9 @@ async fn streams() {
     let waiting = settled().await;
     let mib = |now: u64, before: u64| (now as f64 - before as f64) / 1024.0;
     print(&format!(
-        "{STREAMS} streams over gRPC: {:.1} MiB, with credit {:.1} more; with {IN_HAND} messages of \
-         {MESSAGE_BYTES} bytes in hand each {:.1} more; as many jobs that wait {:.1}; peak {:.1} MiB",
+        "{STREAMS} streams over gRPC: {:.1} MiB, with credit {:.1} more; with {IN_HAND} messages \
+         of {MESSAGE_BYTES} bytes in hand each {:.1} more; as many jobs that wait {:.1}; \
+         peak {:.1} MiB",
         mib(idle, without),
         mib(with_credit, idle),
         mib(in_hand, with_credit),

@@ -130,7 +130,8 @@ fn steps(file: &Path, out: &mut dyn Write) {
     let of_chains = (CHAINS * i64::from(STEPS)) as f64;
     writeln!(
         out,
-        "chains of {STEPS}, {AT_ONCE} under way, {GROUP} records a commit   {:.2} rows, {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
+        "chains of {STEPS}, {AT_ONCE} under way, {GROUP} records a commit   {:.2} rows, \
+         {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
         rows as f64 / of_chains,
         bytes as f64 / of_chains,
         cpu * 1e6 / of_chains,

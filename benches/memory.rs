@@ -20,11 +20,14 @@ use workflow_manager::settings::Settings;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
+                   itemListKey: items, steps: [{name: work}]}]}]";
 const IDLE: &str = "workflows: [{name: idle, steps: [{name: wait, external: true}]}]";
 
 /// A chain of five steps.
-const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a, queue: work}, {name: b, queue: work, depends: [a]}, {name: c, queue: work, depends: [b]}, {name: d, queue: work, depends: [c]}, {name: e, queue: work, depends: [d]}]}]";
+const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a, queue: work}, \
+                     {name: b, queue: work, depends: [a]}, {name: c, queue: work, depends: [b]}, \
+                     {name: d, queue: work, depends: [c]}, {name: e, queue: work, depends: [d]}]}]";
 
 const FAN_OUTS: usize = 64;
 const ITEMS: usize = 1_000;
@@ -87,7 +90,8 @@ async fn idle(folder: &Path) -> String {
     manager.stop().await;
     let disk = kib(on_disk(folder) as f64, IDLE_JOBS);
     format!(
-        "{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB of memory, {disk:.1} KiB of disk each"
+        "{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB of memory, {disk:.1} KiB of \
+         disk each"
     )
 }
 
@@ -121,7 +125,8 @@ async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
     let disk = kib(on_disk(folder) as f64, jobs);
     let size = bytes / 1024;
     format!(
-        "{jobs} jobs that wait with a message of {size} KiB: {memory:.1} KiB of memory, {disk:.1} KiB of disk each"
+        "{jobs} jobs that wait with a message of {size} KiB: {memory:.1} KiB of memory, \
+         {disk:.1} KiB of disk each"
     )
 }
 
@@ -138,7 +143,8 @@ async fn chains(folder: &Path, bytes: usize) -> String {
     manager.stop().await;
     let disk = kib(on_disk(folder) as f64, CHAINS);
     format!(
-        "{CHAINS} ended chains of five steps, each reply {bytes} bytes: {disk:.1} KiB of disk each, peak {peak} MiB"
+        "{CHAINS} ended chains of five steps, each reply {bytes} bytes: {disk:.1} KiB of disk \
+         each, peak {peak} MiB"
     )
 }
 

@@ -145,7 +145,8 @@ fn cost(folder: &Path, out: &mut dyn Write) {
         }
         writeln!(
             out,
-            "groups of {batch:>3}   {:>7.1} µs per durable record with the relation, {:>7.1} without its index of ids, {:>7.1} without it",
+            "groups of {batch:>3}   {:>7.1} µs per durable record with the relation, \
+             {:>7.1} without its index of ids, {:>7.1} without it",
             fastest[0], fastest[1], fastest[2]
         )
         .expect("written");

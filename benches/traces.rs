@@ -135,8 +135,10 @@ async fn run(items: usize, traced: bool) {
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "{items:>8} items, {}: {:.2} s; jobs beside, median and most: {} before, {} from its end on; \
-         {:.2} s later its trace was sent, with {:.2} s of CPU for that and the jobs beside; {} requests, {} KiB, the largest {} KiB; {} spans; resident {} MiB at its end, peak {} MiB",
+        "{items:>8} items, {}: {:.2} s; jobs beside, median and most: {} before, {} from its end \
+         on; {:.2} s later its trace was sent, with {:.2} s of CPU for that and the jobs beside; \
+         {} requests, {} KiB, the largest {} KiB; {} spans; resident {} MiB at its end, \
+         peak {} MiB",
         if traced { "traced" } else { "not traced" },
         took.as_secs_f64(),
         shown(&quiet),

@@ -20,14 +20,18 @@
 //! | `journal::positions` | positions of buses are not written, as above |
 //! | `journal::committed` | between the commit and what follows from it |
 //! | `archive::read` | before the archive reads the journal: a delay makes sense here |
-//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: `abort` or a delay make sense here |
+//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: |
+//! | | `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
-//! | `router::round` | before the router passes a round of the supervisor on: a delay makes sense here |
+//! | `router::round` | before the router passes a round of the supervisor on: |
+//! | | a delay makes sense here |
 //! | `manager::stop` | before a stop: a delay makes sense here |
 //! | `clock::now` | the wall clock is off by so many seconds |
-//! | `token::written` | a new file of tokens is written and has not its name yet: `abort` or a delay make sense here |
+//! | `token::written` | a new file of tokens is written and has not its name yet: |
+//! | | `abort` or a delay make sense here |
 //! | `amqp::connect` | a connection cannot be opened |
-//! | `amqp::publish`, `amqp::confirm`, `amqp::deliver`, `amqp::ack`, `amqp::aside` | the connection breaks there |
+//! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks there |
+//! | `amqp::ack`, `amqp::aside` | the connection breaks there |
 //!
 //! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread
 //! ([`Hooks`]).

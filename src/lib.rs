@@ -2,21 +2,29 @@
 //!
 //! # The map
 //!
-//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that):
+//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that). The floors,
+//! with their modules and what these are for:
 //!
-//! | floor | modules | what |
-//! |---|---|---|
-//! | 6 | `main.rs`, [`cli`] | arguments → settings → manager → exit code; the client commands |
-//! | 5 | [`api`] | HTTP: routes, who may call and what bodies and reads may take, problems, jobs, workers, health and metrics; the document that describes them (`api/openapi`); the files of the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`) |
-//! | 4 | [`reload`] | the workflow files, read again while the manager runs |
-//! | 4 | [`service`] | what systemd is told: ready, status, the watchdog |
-//! | 3 | [`rehearsal`] | tests of workflows by their users: the engine in virtual time, with scripted workers |
-//! | 3 | [`actors`] | the shell: router, job, journal, archive, bus, supervisor, announcer; mail below them, the door and the manager above; the outbox through which effects leave |
-//! | 2 | [`events`], [`traces`] | what others hear of jobs: the mapping from entries, the streams, the webhook; spans, from records at their ends |
-//! | 1 | [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`], [`room`], [`journal`], [`bus`] | who may do what; time and chance; YAML → definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the process hold; the record, as traits, and in SQLite; transports |
-//! | 0 | [`engine`] | the rules, as plain data and functions |
-//! | 0 | [`signature`], [`trust`] | what others can tell by that a call comes from us; whose certificates are believed |
-//! | 0 | [`faults`] | where tests break the daemon; nothing without the feature `failpoints` |
+//! - **6** `main.rs`, [`cli`]: arguments → settings → manager → exit code; the client commands
+//! - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
+//!   workers, health and metrics; the document that describes them (`api/openapi`); the files of
+//!   the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`)
+//! - **4** [`reload`]: the workflow files, read again while the manager runs
+//! - **4** [`service`]: what systemd is told: ready, status, the watchdog
+//! - **3** [`rehearsal`]: tests of workflows by their users: the engine in virtual time, with
+//!   scripted workers
+//! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, announcer; mail
+//!   below them, the door and the manager above; the outbox through which effects leave
+//! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
+//!   the webhook; spans, from records at their ends
+//! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
+//!   [`room`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
+//!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
+//!   process hold; the record, as traits, and in SQLite; transports
+//! - **0** [`engine`]: the rules, as plain data and functions
+//! - **0** [`signature`], [`trust`]: what others can tell by that a call comes from us; whose
+//!   certificates are believed
+//! - **0** [`faults`]: where tests break the daemon; nothing without the feature `failpoints`
 //!
 //! # The straight lines
 //!
@@ -71,8 +79,8 @@
 //!   did. Dropped unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`, `sd_notify` in
-//!   `service`.
+//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`,
+//!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
 //! - Actors tell each other by mail. What threads share besides is behind a lock, in the files that

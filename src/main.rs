@@ -176,8 +176,8 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     {
         tracing::warn!(
             "no broker is set: workers take their messages over HTTP (workflow-manager work QUEUE \
-             -- CMD, or POST /api/queue/QUEUE/receive); for RabbitMQ set AMQP_SERVER or --amqp-server to \
-             amqp://user:password@host:port/vhost"
+             -- CMD, or POST /api/queue/QUEUE/receive); for RabbitMQ set AMQP_SERVER or \
+             --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
     let _throwaway =
@@ -225,8 +225,8 @@ impl Drop for Throwaway {
     }
 }
 
-/// Whether the messages of any step on the default bus go to another queue than those on which these
-/// workflows take calls.
+/// Whether the messages of any step on the default bus go to another queue than those on which
+/// these workflows take calls.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
     let own: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
@@ -283,7 +283,10 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
         _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }
         _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
-        reason = manager.failed() => { tracing::error!(reason, "the manager cannot go on: stopping"); ExitCode::FAILURE }
+        reason = manager.failed() => {
+            tracing::error!(reason, "the manager cannot go on: stopping");
+            ExitCode::FAILURE
+        }
     };
     // The sender is closed only after a signal has begun a stop.
     let _ = stopping.send(());

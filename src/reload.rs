@@ -1,5 +1,5 @@
-//! Reloading the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
-//! keep the definition they started with.
+//! Reloading the workflow files, the file of tokens and the certificate: all or nothing. Running
+//! jobs keep the definition they started with.
 
 use crate::access::Pair;
 use crate::actors::common::by_name;
@@ -47,7 +47,8 @@ pub enum ReloadError {
     Refused(String),
 }
 
-/// Loads the files in the settings again, and replaces the definitions, and the tokens, with theirs.
+/// Loads the files in the settings again, and replaces the definitions, and the tokens, with
+/// theirs.
 ///
 /// # Errors
 ///

@@ -336,8 +336,9 @@ impl Settings {
             let Some(listen) = listen.filter(|listen| !listen.ip().is_loopback()) else { continue };
             if !self.http.asks_for_token() && !self.http.insecure {
                 return refuse(format!(
-                    "{name} is {listen}, which others can reach, but calls need no token: set http.token, \
-                     listen on 127.0.0.1, or pass --insecure if the network itself is guarded"
+                    "{name} is {listen}, which others can reach, but calls need no token: set \
+                     http.token, listen on 127.0.0.1, or pass --insecure if the network \
+                     itself is guarded"
                 ));
             }
         }

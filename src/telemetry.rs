@@ -82,8 +82,8 @@ pub struct Metrics {
     pub queue_messages_lost: IntGaugeVec,
     /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, refused and resent messages.
     pub bus_notices: IntCounterVec,
-    /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be read,
-    /// kept or dropped.
+    /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be
+    /// read, kept or dropped.
     pub unreadable: IntCounterVec,
     /// `workflow_api_logins_failed_total{reason}`
     pub logins_failed: IntCounterVec,

@@ -58,8 +58,8 @@ impl Authorities {
             .with_no_client_auth()
     }
 
-    /// A blocking client for calls of this process's own, each of which may take so long. No proxy of
-    /// the environment reads along, no redirect is followed, and every answer is one.
+    /// A blocking client for calls of this process's own, each of which may take so long. No proxy
+    /// of the environment reads along, no redirect is followed, and every answer is one.
     pub fn agent(&self, timeout: Duration) -> Agent {
         let config = Agent::config_builder()
             .proxy(None)
@@ -95,7 +95,8 @@ impl From<Vec<CertificateDer<'static>>> for Authorities {
 pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |why: String| {
         format!(
-            "{}: {why}; expected certificates in PEM, each between BEGIN CERTIFICATE and END CERTIFICATE",
+            "{}: {why}; expected certificates in PEM, each between BEGIN CERTIFICATE and END \
+             CERTIFICATE",
             file.display()
         )
     };

@@ -1,5 +1,5 @@
-//! A chain of five steps whose workers give back what they get, for the benches that measure it over one
-//! transport or another.
+//! A chain of five steps whose workers give back what they get, for the benches that measure it
+//! over one transport or another.
 
 use futures_util::StreamExt;
 use lapin::options::{
@@ -13,7 +13,11 @@ use workflow_manager::actors::manager::Manager;
 use workflow_manager::engine::{JobId, Message};
 
 /// The workflow `chain`.
-pub(crate) const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, {name: bench-b, depends: [bench-a]}, {name: bench-c, depends: [bench-b]}, {name: bench-d, depends: [bench-c]}, {name: bench-e, depends: [bench-d]}]}]";
+pub(crate) const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a}, \
+                                {name: bench-b, depends: [bench-a]}, \
+                                {name: bench-c, depends: [bench-b]}, \
+                                {name: bench-d, depends: [bench-c]}, \
+                                {name: bench-e, depends: [bench-d]}]}]";
 /// The queues of its steps.
 pub(crate) const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
 /// Jobs, or round trips, under way at once.

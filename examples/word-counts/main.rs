@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! cargo run --release --example word-counts [-- --book FILE]
-//! cargo run --release --example word-counts -- --page            serves the page as well, until Ctrl-C
-//! cargo run --release --example word-counts -- --print-book      the default book, to standard output
+//! cargo run --release --example word-counts -- --page        serves the page as well, until Ctrl-C
+//! cargo run --release --example word-counts -- --print-book  the default book, to standard output
 //! ```
 //!
 //! The workflow is `workflow.yaml` beside this file, the same that `run` deploys with a daemon,
@@ -44,7 +44,13 @@ struct Arguments {
     #[arg(long)]
     print_book: bool,
     /// Serve the page and the API while the book is counted, and then until Ctrl-C
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8088")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "127.0.0.1:8088"
+    )]
     page: Option<SocketAddr>,
 }
 

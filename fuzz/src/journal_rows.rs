@@ -178,7 +178,8 @@ fn sums(connection: &Connection, table: &str) -> Vec<(i64, Value, Value)> {
         "definitions" => "number, hash, body",
         "entries" => "seq, checksum, job, first, at, CAST(body AS BLOB)",
         _ => {
-            "number, checksum, id, number, definition, graph, root, parent, step, item, depth, created"
+            "number, checksum, id, number, definition, graph, root, parent, step, item, \
+             depth, created"
         }
     };
     let mut statement =

@@ -1,4 +1,5 @@
-//! The worker for `price` of the README's first workflow: `cargo run -p workflow-worker --example price`.
+//! The worker for `price` of the README's first workflow:
+//! `cargo run -p workflow-worker --example price`.
 
 use serde::{Deserialize, Serialize};
 use workflow_worker::{Failure, Step};

@@ -216,7 +216,12 @@ impl Queue {
             };
             is_connected = false;
             let pause = backoff.next().max(at_least);
-            tracing::warn!(queue = self.name, server = %self.manager.base, ?pause, "no message: {told}");
+            tracing::warn!(
+                queue = self.name,
+                server = %self.manager.base,
+                ?pause,
+                "no message: {told}"
+            );
             sleep(pause).await;
         }
     }

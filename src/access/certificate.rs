@@ -47,8 +47,8 @@ impl Certificate {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = pair;
     }
 
-    /// TLS 1.2 and 1.3, with this certificate, for a protocol by its name in ALPN; clients need one of their own if the settings name
-    /// authorities for them.
+    /// TLS 1.2 and 1.3, with this certificate, for a protocol by its name in ALPN; clients need one
+    /// of their own if the settings name authorities for them.
     ///
     /// # Errors
     ///

@@ -215,7 +215,12 @@ fn unroutable(ways: &Ways, bus: &BusKey, job: JobId) {
         .with_label_values(&[&*bus.bus, &*bus.vhost, "unanswerable"])
         .inc();
     if ways.common.throttle.may_log("unanswerable") {
-        tracing::warn!(%job, %bus, "the queue that a caller waits at is not there: its answer is dropped (logged once a minute)");
+        tracing::warn!(
+            %job,
+            %bus,
+            "the queue that a caller waits at is not there: its answer is dropped \
+             (logged once a minute)"
+        );
     }
 }
 

@@ -37,7 +37,13 @@ impl RefusedCall {
         ways.common.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
         if ways.common.throttle.may_log(refusal.kind) {
             let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
-            tracing::warn!(job = %id, workflow, reply_to, reason = refusal.reason, "a call is refused (logged once a minute per kind)");
+            tracing::warn!(
+                job = %id,
+                workflow,
+                reply_to,
+                reason = refusal.reason,
+                "a call is refused (logged once a minute per kind)"
+            );
         }
         let Some(caller) = caller else { return ack.ack() };
         let content = CallerAnswer {
@@ -152,7 +158,8 @@ fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message,
         return Ok(message);
     }
     let reason = format!(
-        "calls and child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?"
+        "calls and child jobs would nest deeper than {depth_max} levels (setting \
+         limits.depth_max): does the recursion end?"
     );
     Err(CallRefusal { kind: "too_deep", reason })
 }
@@ -186,7 +193,8 @@ fn message_of(body: &Bytes, bytes_max: usize) -> Result<Message, CallRefusal> {
     if body.len() > bytes_max {
         let bytes = body.len();
         let reason = format!(
-            "the message has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)"
+            "the message has {bytes} bytes, the limit is {bytes_max} (setting \
+             limits.step_message_bytes_max)"
         );
         return Err(CallRefusal { kind: "call_too_large", reason });
     }

@@ -150,8 +150,9 @@ impl Health {
     pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
         self.journal_lost.get_or_init(|| {
             format!(
-                "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What was accepted may be only in the files that this \
-                 process has open: before you stop it see \"A journal that is lost\" in docs/operations.md"
+                "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any \
+                 more. What was accepted may be only in the files that this process has open: \
+                 before you stop it see \"A journal that is lost\" in docs/operations.md"
             )
         })
     }

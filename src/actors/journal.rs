@@ -118,9 +118,10 @@ impl JournalActor {
                     return Outgoing::Answer(refused).release(&self.ways);
                 }
                 let outcome = match self.store.delete(&[number]) {
-                    Ok(deleted) if deleted.left > 0 => {
-                        Err(Refusal::Conflict("the job has not ended, or goes on meanwhile: cancel it first, or ask again".to_owned()))
-                    }
+                    Ok(deleted) if deleted.left > 0 => Err(Refusal::Conflict(
+                        "the job has not ended, or goes on meanwhile: cancel it first, or ask again"
+                            .to_owned(),
+                    )),
                     Ok(deleted) => {
                         self.close(&deleted);
                         Ok(Erased)
@@ -377,7 +378,11 @@ impl JournalActor {
         self.flush = Flush::WaitingForRoom;
         self.ways.common.metrics.journal_failures.with_label_values(&["full"]).inc();
         if !self.ways.common.health.journal_full.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, waiting = self.waiting.len(), "no room for the journal: nothing is acknowledged or answered until there is");
+            tracing::error!(
+                %error,
+                waiting = self.waiting.len(),
+                "no room for the journal: nothing is acknowledged or answered until there is"
+            );
         }
         if !std::mem::replace(&mut self.is_retried, true) {
             ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {

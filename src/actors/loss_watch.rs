@@ -111,7 +111,8 @@ impl LossWatch {
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(
                 %bus, %queue, waiting, held,
-                "the queue has lost messages: fewer than steps wait on it; `workflow-manager redispatch --queue` sends them again"
+                "the queue has lost messages: fewer than steps wait on it; \
+                 `workflow-manager redispatch --queue` sends them again"
             );
         }
         if amqp.redispatch_lost {
@@ -184,7 +185,12 @@ impl LossWatch {
                 Some(_) => continue,
             };
             self.resent.insert(queue.clone(), (now, pause));
-            tracing::info!(%bus, %queue, "the steps that wait on the queue are dispatched again (setting amqp.redispatch_lost)");
+            tracing::info!(
+                %bus,
+                %queue,
+                "the steps that wait on the queue are dispatched again \
+                 (setting amqp.redispatch_lost)"
+            );
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             let bulk =
                 Bulk::new(address).of_those_waiting(self.span).asked(Some(LOST.into()), None);

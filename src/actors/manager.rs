@@ -202,7 +202,11 @@ fn start_actors(
     let mut makers = Vec::new();
     for (key, served) in queues_by_bus(&ways.buses, &definitions, used) {
         if ways.common.settings.bus_kind(&key.bus).is_none() {
-            tracing::error!(bus = %key, "jobs under way need a bus that the settings do not have: they wait; add it to buses and start again");
+            tracing::error!(
+                bus = %key,
+                "jobs under way need a bus that the settings do not have: they wait; add it to \
+                 buses and start again"
+            );
             continue;
         }
         let opening = Opening::of(&ways.common, &key, served, false)?;

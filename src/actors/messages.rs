@@ -189,7 +189,12 @@ pub(super) fn caller_answer(
     };
     let result = result.and_then(|result| {
         let bytes = result.len();
-        let too_large = || format!("the result has {bytes} bytes, the limit is {bytes_max} (setting limits.step_message_bytes_max)");
+        let too_large = || {
+            format!(
+                "the result has {bytes} bytes, the limit is {bytes_max} (setting \
+                 limits.step_message_bytes_max)"
+            )
+        };
         if bytes > bytes_max { Err(Body::error(&too_large(), false)) } else { Ok(result) }
     });
     let content = CallerAnswer {

@@ -6,13 +6,19 @@
 //!
 //! | what | files |
 //! |---|---|
-//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer_on_drop`], [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
-//! | what all look at: settings, limits, metrics, definitions, health | `losses`, [`queue_looks`], [`health`], [`rules`], [`common`] |
-//! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], [`ways`] |
+//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer_on_drop`], |
+//! | | [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
+//! | what all look at: settings, limits, metrics, definitions, health | `losses`, |
+//! | | [`queue_looks`], [`health`], [`rules`], [`common`] |
+//! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], |
+//! | | [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of one actor each: of the bus, of the journal, of the job and the router | `loss_watch`, `positions`, `reply_log` |
-//! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
-//! | how buses are made and started; the actor that does so at a reload | [`transport`], [`supervisor`] |
+//! | parts of one actor each: of the bus, of the journal, of the job and the router | `loss_watch`, |
+//! | | `positions`, `reply_log` |
+//! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], |
+//! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
+//! | how buses are made and started; the actor that does so at a reload | [`transport`], |
+//! | | [`supervisor`] |
 //! | the door: what the API, examples and benches call | [`door`] |
 //! | the start and the stop; the statistics of before the start | `refill`, [`manager`] |
 

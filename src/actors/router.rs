@@ -93,7 +93,12 @@ impl Router {
     /// before the commit and the process crashed, the journal would still have the message as
     /// confirmed, and nobody would send it again.
     fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
-        tracing::info!(bus = %queue.bus, queue = %queue.queue, "the queue is not there: it is declared, and running steps that waited in it are dispatched again");
+        tracing::info!(
+            bus = %queue.bus,
+            queue = %queue.queue,
+            "the queue is not there: it is declared, and running steps that waited in it are \
+             dispatched again"
+        );
         let (all, heard_by_all) = oneshot::channel();
         let heard = AnswerOnDrop::new(all);
         for mailbox in self.ways.routes.all_live() {
@@ -144,7 +149,8 @@ impl Router {
             tracing::warn!(
                 kind,
                 correlation_id,
-                "a reply of a type that is not known counts as a result; known are result, error and progress (logged once a minute)"
+                "a reply of a type that is not known counts as a result; known are result, error \
+                 and progress (logged once a minute)"
             );
         }
     }

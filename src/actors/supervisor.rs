@@ -39,7 +39,11 @@ impl Supervisor {
             SupervisorInput::Panicked { id, number } => {
                 let (_, panics) = self.panicked.entry(number).or_insert((id, 0));
                 *panics += 1;
-                tracing::error!(job = %id, panics, "the job's actor panicked: it is rebuilt from the journal");
+                tracing::error!(
+                    job = %id,
+                    panics,
+                    "the job's actor panicked: it is rebuilt from the journal"
+                );
                 self.ways.common.metrics.restarts.with_label_values(&["job"]).inc();
                 self.ways.mailboxes().archive.post(ArchiveInput::Rebuild(number));
             }

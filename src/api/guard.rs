@@ -105,8 +105,8 @@ fn named_as_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result
         return Ok(());
     }
     Err(Problem::forbidden(format!(
-        "this manager does not go by the name {} (header Host): add it to the setting http.hosts, or \
-         set http.token",
+        "this manager does not go by the name {} (header Host): add it to the setting http.hosts, \
+         or set http.token",
         quoted(&host.text)
     )))
 }
@@ -249,13 +249,14 @@ pub(super) async fn harden(
     }))
 }
 
-/// Whether calls to a path may wait for long, and many of them: those of workers that ask for messages.
+/// Whether calls to a path may wait for long, and many of them: those of workers that ask for
+/// messages.
 fn may_wait_long(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/receive")
 }
 
-/// Puts headers into a table of their number. The one that the server makes has room for 28, in 6.7 kB,
-/// and is kept as long as the request.
+/// Puts headers into a table of their number. The one that the server makes has room for 28, in 6.7
+/// kB, and is kept as long as the request.
 fn pack(headers: &mut HeaderMap) {
     let mut packed = HeaderMap::with_capacity(headers.len_keys());
     for (name, value) in std::mem::take(headers) {

@@ -41,8 +41,8 @@ pub(super) const MESSAGES_MAX: u32 = 100;
 /// always given.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// What waited longer than this, or was lent before, is looked at before it is lent: its attempt may
-/// be over.
+/// What waited longer than this, or was lent before, is looked at before it is lent: its attempt
+/// may be over.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The longest text that is read as a receipt, in bytes; names and ids are far shorter.
@@ -234,8 +234,8 @@ impl Receipt {
     }
 }
 
-/// Takes a reply; answered once what follows from it is committed. Why it changed nothing, if it did
-/// not.
+/// Takes a reply; answered once what follows from it is committed. Why it changed nothing, if it
+/// did not.
 pub(super) async fn reply(
     desk: &Desk,
     receipt: Receipt,
@@ -279,8 +279,8 @@ pub(super) async fn extend(
     extended.map_err(not_lent)
 }
 
-/// Refuses a message: its attempt fails, or, with a pause, it goes back to its queue after that. Why
-/// it changed nothing, if it did not.
+/// Refuses a message: its attempt fails, or, with a pause, it goes back to its queue after that.
+/// Why it changed nothing, if it did not.
 pub(super) async fn nack(
     desk: &Desk,
     receipt: &Receipt,

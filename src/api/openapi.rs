@@ -36,21 +36,30 @@ fn document() -> Value {
             "title": "workflow-manager",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Coordinates jobs over independent services through a message bus",
-            "description": "Every call refuses parameters that it does not know, but for `_`, which is ignored. \
-                            A key that means nothing in an answer is left out. Errors are problem details (RFC 9457).",
+            "description": "Every call refuses parameters that it does not know, but for `_`, \
+                            which is ignored. A key that means nothing in an answer is left out. \
+                            Errors are problem details (RFC 9457).",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         // None but the manager itself, whatever its address is.
         "servers": [{ "url": "/" }],
         // A token is needed if one is set.
         "security": [{}, { "token": [] }],
-        "tags": calls::TAGS.map(|(name, description)| json!({ "name": name, "description": description })),
+        "tags": calls::TAGS
+            .map(|(name, description)| json!({ "name": name, "description": description })),
         "paths": paths,
         "components": {
             "schemas": schemas.into_components(),
             "responses": call::problems(),
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "One of the settings http.token, http.tokens, http.tokens_file and http.workers. GET needs the scope read; DELETE, /api/jobs/delete and /api/reload need admin; the calls of workers need their queue; others need operate" },
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "One of the settings http.token, http.tokens, http.tokens_file \
+                                    and http.workers. GET needs the scope read; DELETE, \
+                                    /api/jobs/delete and /api/reload need admin; the calls of \
+                                    workers need their queue; others need operate",
+                },
             },
         },
     })

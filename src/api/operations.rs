@@ -100,8 +100,8 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
     }))
 }
 
-/// `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: what a worker would send, from a
-/// person or another system.
+/// `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: what a worker would
+/// send, from a person or another system.
 pub async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,

@@ -1,5 +1,5 @@
-//! The page at `/`: files that are part of the binary. It is a client of the API like any other, and
-//! holds nothing, so it needs no token; what it asks for does.
+//! The page at `/`: files that are part of the binary. It is a client of the API like any other,
+//! and holds nothing, so it needs no token; what it asks for does.
 
 use super::jobs::is_known;
 use super::problem::Problem;

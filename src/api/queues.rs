@@ -87,8 +87,8 @@ pub(super) struct OneQueue<'a> {
     looked: Time,
     #[serde(flatten)]
     queue: QueueView<'a>,
-    /// The messages that are lent, those first whose lease ends first; of the embedded bus and of web
-    /// services alone.
+    /// The messages that are lent, those first whose lease ends first; of the embedded bus and of
+    /// web services alone.
     leases: Vec<LeaseView>,
 }
 

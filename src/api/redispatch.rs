@@ -30,8 +30,8 @@ pub async fn one(
     respond(id, door::operate(&ways, id, request).await)
 }
 
-/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`: answered once
-/// all is committed.
+/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`: answered
+/// once all is committed.
 pub async fn by_queue(
     ways: web::Data<Ways>,
     path: web::Path<String>,

@@ -231,8 +231,8 @@ fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
         Needed::Queue(queue) => format!("the queue {}, or the scope admin", quoted(queue)),
     };
     Problem::forbidden(format!(
-        "the token {name} is for {allows} alone, and this call needs {needs} (settings http.tokens, \
-         http.tokens_file and http.workers)"
+        "the token {name} is for {allows} alone, and this call needs {needs} (settings \
+         http.tokens, http.tokens_file and http.workers)"
     ))
 }
 
@@ -280,7 +280,16 @@ impl Drop for Audited {
     fn drop(&mut self) {
         let Audited { by, peer, method, path, query, status } = self;
         let (path, query) = (escaped(path), escaped(query));
-        tracing::info!(target: AUDIT, by = &**by, peer = peer.as_deref(), method = method.as_str(), %path, %query, status, "operation");
+        tracing::info!(
+            target: AUDIT,
+            by = &**by,
+            peer = peer.as_deref(),
+            method = method.as_str(),
+            %path,
+            %query,
+            status,
+            "operation"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Why a step does not move whose message went to a topic of Kafka. A topic tells how far its workers
-//! have committed, and who they are; not who has which message.
+//! Why a step does not move whose message went to a topic of Kafka. A topic tells how far its
+//! workers have committed, and who they are; not who has which message.
 
 use crate::bus::QueueLook;
 use crate::settings::KafkaSection;
@@ -33,8 +33,8 @@ impl TopicStep<'_> {
             QueueLook::There { .. } if !is_confirmed => (
                 Where::Sending,
                 format!(
-                    "on its way: the brokers have not confirmed the message of step \"{name}\" to the \
-                     topic {topic} yet; the manager keeps it, and sends it again until then"
+                    "on its way: the brokers have not confirmed the message of step \"{name}\" to \
+                     the topic {topic} yet; the manager keeps it, and sends it again until then"
                 ),
             ),
             QueueLook::There { consumers: 0, messages, .. } => (
@@ -48,17 +48,17 @@ impl TopicStep<'_> {
             QueueLook::There { consumers, messages: 0, .. } => (
                 Where::Attended,
                 format!(
-                    "the {consumers} workers of the group {group} have committed all of the topic \
-                     {topic}: the reply of step \"{name}\" is on its way, or its message was passed \
-                     over; {timeout}"
+                    "the {consumers} workers of the group {group} have committed all of the \
+                     topic {topic}: the reply of step \"{name}\" is on its way, or its message was \
+                     passed over; {timeout}"
                 ),
             ),
             QueueLook::There { consumers, messages, .. } => (
                 Where::Attended,
                 format!(
-                    "the {consumers} workers of the group {group} have {messages} messages of the topic \
-                     {topic} still to commit; that of step \"{name}\" is with one of them, or waits; \
-                     {timeout}"
+                    "the {consumers} workers of the group {group} have {messages} messages of the \
+                     topic {topic} still to commit; that of step \"{name}\" is with one of them, \
+                     or waits; {timeout}"
                 ),
             ),
             QueueLook::Missing => (

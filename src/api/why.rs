@@ -331,22 +331,23 @@ impl ServiceStep<'_> {
             (0, 0) => (
                 WaitCause::Sending,
                 format!(
-                    "on its way: the message of step \"{name}\" to the web service of queue \"{queue}\", or its reply"
+                    "on its way: the message of step \"{name}\" to the web service of queue \
+                     \"{queue}\", or its reply"
                 ),
             ),
             (0, _) => (
                 WaitCause::Working,
                 format!(
-                    "a worker has it: the web service of queue \"{queue}\" is being called for step \
-                     \"{name}\"; {timeout}"
+                    "a worker has it: the web service of queue \"{queue}\" is being called for \
+                     step \"{name}\"; {timeout}"
                 ),
             ),
             (_, _) => (
                 WaitCause::AllBusy,
                 format!(
-                    "all busy: {wait} for the web service of queue \"{queue}\", which has {} (setting \
-                     concurrency); the message of step \"{name}\" is among them or under way; \
-                     {timeout}",
+                    "all busy: {wait} for the web service of queue \"{queue}\", which has {} \
+                     (setting concurrency); the message of step \"{name}\" is among them or under \
+                     way; {timeout}",
                     counted_long(calls as u64, "call under way", "calls under way")
                 ),
             ),

@@ -1,5 +1,5 @@
-//! Workers over HTTP: they take the messages of a queue of the embedded bus, and reply. A message is
-//! lent: its body is the step's input, byte for byte, and all else stands in headers, so that a
+//! Workers over HTTP: they take the messages of a queue of the embedded bus, and reply. A message
+//! is lent: its body is the step's input, byte for byte, and all else stands in headers, so that a
 //! worker can be a loop around any HTTP client.
 
 use super::incoming::Incoming;
@@ -73,8 +73,8 @@ pub(super) struct Extended {
     until: Time,
 }
 
-/// `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`: the next
-/// message of the queue, as soon as there is one.
+/// `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`: the
+/// next message of the queue, as soon as there is one.
 pub(super) async fn receive(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -146,8 +146,8 @@ fn taken(told: Result<Option<&'static str>, NotCommitted>) -> Result<HttpRespons
     }
 }
 
-/// `POST …/message/{message}/{delivery}/extend[?lease=5m]`: the worker has it in hand still. A lease
-/// that has ended is taken up again, unless another worker has the message.
+/// `POST …/message/{message}/{delivery}/extend[?lease=5m]`: the worker has it in hand still. A
+/// lease that has ended is taken up again, unless another worker has the message.
 pub(super) async fn extend(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
@@ -162,8 +162,8 @@ pub(super) async fn extend(
     Ok(HttpResponse::Ok().json(Extended { until: after(lease) }))
 }
 
-/// `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker does not do it.
-/// Its attempt fails, or the message goes back to its queue.
+/// `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker does not do
+/// it. Its attempt fails, or the message goes back to its queue.
 pub(super) async fn nack(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,

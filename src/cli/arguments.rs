@@ -114,7 +114,8 @@ pub enum Command {
 }
 
 const COMPLETIONS_HELP: &str = "\
-For bash:  workflow-manager completions bash > ~/.local/share/bash-completion/completions/workflow-manager
+For bash:  workflow-manager completions bash > \
+    ~/.local/share/bash-completion/completions/workflow-manager
 For zsh:   workflow-manager completions zsh > DIR/_workflow-manager, with DIR in fpath
 For fish:  workflow-manager completions fish > ~/.config/fish/completions/workflow-manager.fish";
 
@@ -397,8 +398,8 @@ pub struct RestoreArguments {
     /// The journal's file; it must not be there
     #[arg(long, value_name = "FILE")]
     pub db: Option<PathBuf>,
-    /// Only find out whether every row can be read and every job goes on; a copy for this is made in
-    /// the directory for temporary files, and removed
+    /// Only find out whether every row can be read and every job goes on; a copy for this is made
+    /// in the directory for temporary files, and removed
     #[arg(long)]
     pub check: bool,
     /// Print JSON
@@ -441,7 +442,12 @@ pub struct StatusArguments {
     pub limit: Option<u32>,
     /// Only these steps, in this order [default: all; of too many those that are not empty, as many
     /// as fit]
-    #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', conflicts_with_all = ["json", "csv"])]
+    #[arg(
+        long,
+        value_name = "STEP,STEP",
+        value_delimiter = ',',
+        conflicts_with_all = ["json", "csv"]
+    )]
     pub columns: Vec<String>,
     /// Print CSV of all jobs, as the manager writes it
     #[arg(long, conflicts_with_all = ["json", "output"])]

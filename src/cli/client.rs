@@ -245,8 +245,8 @@ impl Client {
             ""
         };
         let detail = detail.unwrap_or(text);
-        // Problems of files, and checks, come one a line; other refusals may repeat what anybody has
-        // sent.
+        // Problems of files, and checks, come one a line; other refusals may repeat what anybody
+        // has sent.
         let path = response.get_uri().path();
         let has_lines = match response.status() {
             StatusCode::UNPROCESSABLE_ENTITY => path.ends_with("/api/reload"),

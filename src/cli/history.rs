@@ -207,7 +207,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_a_line_without_controls_and_as_wide_as_the_terminal() {
-        let entry = r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#;
+        let entry = concat!(
+            r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","#,
+            r#""attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#,
+        );
         let screen = Screen::wide(None);
         let whole = line(entry, screen).expect("an entry");
         assert_eq!(

@@ -107,7 +107,8 @@ fn print_counts(counts: &CountsAnswer, out: &mut dyn Write) -> Result<(), Client
     let CountsAnswer { items, waiting, running, completed, failed, .. } = counts;
     writeln!(
         out,
-        "{items} items: {completed} completed, {running} running, {waiting} waiting, {failed} failed"
+        "{items} items: {completed} completed, {running} running, {waiting} waiting, \
+         {failed} failed"
     )?;
     if let Some(window) = counts.window {
         writeln!(out, "at most {window} at once")?;

@@ -31,7 +31,8 @@ fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientE
     let NewTokenArguments { name, scope, queues, file } = arguments;
     if !is_name(name) {
         return Err(ClientError::Usage(format!(
-            "the name {} cannot stand in settings, expected letters, digits, \"-\", \"_\" and \".\", at most 64",
+            "the name {} cannot stand in settings, expected letters, digits, \"-\", \"_\" and \
+             \".\", at most 64",
             quoted(name)
         )));
     }
@@ -41,12 +42,14 @@ fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientE
         Some(file) => {
             add(file, name, &entry)?;
             eprintln!(
-                "{} has the token's hash. A manager whose setting http.tokens_file names the file takes the token after a reload (workflow-manager reload, or SIGHUP).",
+                "{} has the token's hash. A manager whose setting http.tokens_file names the file \
+                 takes the token after a reload (workflow-manager reload, or SIGHUP).",
                 file.display()
             );
         }
         None => eprintln!(
-            "This entry belongs below http.tokens in the settings, or below tokens in the file that http.tokens_file names:\n  {entry}"
+            "This entry belongs below http.tokens in the settings, or below tokens in the file \
+             that http.tokens_file names:\n  {entry}"
         ),
     }
     eprintln!("The token is shown this once:");
@@ -69,8 +72,8 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
     let failed = |error: io::Error| usage(format!("{}: {error}", file.display()));
-    // One at a time: what another process adds meanwhile would be lost. The file is replaced, so its
-    // folder is locked.
+    // One at a time: what another process adds meanwhile would be lost. The file is replaced, so
+    // its folder is locked.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
     folder.lock().map_err(failed)?;
@@ -121,7 +124,8 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
             fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(failed)
         }
         Ok(_) | Err(_) => Err(usage(format!(
-            "{} is laid out so that no line can be added at its end: add this below tokens by hand:\n  {entry}",
+            "{} is laid out so that no line can be added at its end: add this below tokens by \
+             hand:\n  {entry}",
             file.display()
         ))),
     });
@@ -139,7 +143,8 @@ fn hash(out: &mut dyn Write) -> Result<(), ClientError> {
     let token = text.trim_end_matches(['\n', '\r']);
     if token.len() as u64 > TOKEN_BYTES_MAX || token.chars().count() < TOKEN_CHARS_MIN {
         return Err(ClientError::Usage(format!(
-            "standard input has a token of {} characters, expected {TOKEN_CHARS_MIN} to {TOKEN_BYTES_MAX}",
+            "standard input has a token of {} characters, expected {TOKEN_CHARS_MIN} \
+             to {TOKEN_BYTES_MAX}",
             token.chars().count()
         )));
     }

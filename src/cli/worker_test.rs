@@ -1,5 +1,5 @@
-//! `worker-test`: the manager's side of the worker protocol, played to one worker, to see whether it
-//! keeps the protocol. No daemon is needed.
+//! `worker-test`: the manager's side of the worker protocol, played to one worker, to see whether
+//! it keeps the protocol. No daemon is needed.
 //!
 //! A [`stand`] is the way that the worker takes its messages; what happens there is written to a
 //! [`log`]; the [`bench`] sends the messages of each of the [`cases`] and [`judge`]s what the log

@@ -117,13 +117,16 @@ mod tests {
         assert_eq!(cause.to_string(), "step \"price\": no such article");
         let (child, outer) = (JobId(uuid::Uuid::from_u128(1)), JobId(uuid::Uuid::from_u128(2)));
         let cause = cause.in_child(child, "lines", 3);
-        let text = "step \"price\" of item 3: no such article (child job 00000000-0000-0000-0000-000000000001 of step \"lines\")";
+        let text = "step \"price\" of item 3: no such article (child job \
+                    00000000-0000-0000-0000-000000000001 of step \"lines\")";
         assert_eq!(cause.to_string(), text);
-        let text = "step \"price\" of item 3: no such article (child job 00000000-0000-0000-0000-000000000001, \
-                    by way of item 17 of step \"orders\", item 3 of step \"lines\")";
+        let text = "step \"price\" of item 3: no such article (child job \
+                    00000000-0000-0000-0000-000000000001, by way of item 17 of step \"orders\", \
+                    item 3 of step \"lines\")";
         assert_eq!(cause.in_child(outer, "orders", 17).to_string(), text);
         let cancelled = Cause::of_job("cancelled: by a user").in_child(child, "lines", 0);
-        let text = "item 0: cancelled: by a user (child job 00000000-0000-0000-0000-000000000001 of step \"lines\")";
+        let text = "item 0: cancelled: by a user (child job 00000000-0000-0000-0000-000000000001 \
+                    of step \"lines\")";
         assert_eq!(cancelled.to_string(), text);
     }
 

@@ -6,7 +6,8 @@
 //! scope     what a condition sees of its job
 //! syntax    what the parser says of a text that is not CEL, in words that teach
 //! names     which variables, functions and steps a text uses; which part of the data it needs
-//! cost      the tree, in which each value that an evaluation copies, compares or runs through is paid for
+//! cost      the tree, in which each value that an evaluation copies, compares or runs through is
+//!           paid for
 //! values    JSON → CEL values, only those that are needed
 //! ```
 //!
@@ -143,7 +144,8 @@ impl Expression {
         if budget.is_spent() {
             let others = if earlier > 0 {
                 format!(
-                    " beside the {earlier} of the conditions before it, and one decision may take {DECISION_COST_MAX}"
+                    " beside the {earlier} of the conditions before it, and one decision may \
+                     take {DECISION_COST_MAX}"
                 )
             } else {
                 String::new()
@@ -208,7 +210,8 @@ fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
         text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace() && *c != '_').count();
     if marks > MARKS_MAX {
         return Err(whole(format!(
-            "has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} allowed"
+            "has {marks} operators, dots, brackets and other marks, more than the {MARKS_MAX} \
+             allowed"
         )));
     }
     let depth = u16::try_from(DEPTH_MAX).unwrap_or(u16::MAX);

@@ -74,7 +74,8 @@ impl Job {
         let size = if definition.external { 0 } else { self.input_of(step).encoded_len() };
         if size > limit {
             let reason = format!(
-                "its step message would have {size} bytes, the limit is {limit} (setting limits.step_message_bytes_max): pass large data by reference"
+                "its step message would have {size} bytes, the limit is {limit} (setting \
+                 limits.step_message_bytes_max): pass large data by reference"
             );
             return self.fail_step(step, Failure::new(reason));
         }
@@ -105,7 +106,8 @@ impl Job {
         let depth_max = ctx.limits.depth_max;
         if items > 0 && self.origin.depth >= depth_max {
             let reason = format!(
-                "child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): does the recursion end?"
+                "child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): \
+                 does the recursion end?"
             );
             return self.fail_step(step, Failure::new(reason));
         }

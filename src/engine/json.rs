@@ -453,7 +453,10 @@ mod tests {
 
     #[test]
     fn values_pass_byte_for_byte() {
-        let text = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"b":{"y": 1, "x":"\ud83d\u00e9"}}"#;
+        let text = concat!(
+            r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"#,
+            r#""b":{"y": 1, "x":"\ud83d\u00e9"}}"#,
+        );
         assert_eq!(message(text).to_text(), text);
         assert_eq!(message(text).encoded_len(), text.len());
     }

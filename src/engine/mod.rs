@@ -2,10 +2,11 @@
 //! no I/O, no logs, no async.
 //!
 //! ```text
-//! Job::create(origin, message, ctx)   -> (Job, Decision)   a new job and what follows at once
-//! job.take(input, ctx)                -> Decision          decide, evolve, and on until nothing more follows
-//! Job::recover(origin, message, rows) -> Job               the fold of `evolve` over the journal
-//! job.open_effects()                  -> effects           what may have been lost with the process
+//! Job::create(origin, message, ctx)   -> (Job, Decision)  a new job and what follows at once
+//! job.take(input, ctx)                -> Decision         decide, evolve, and on until nothing
+//!                                                         more follows
+//! Job::recover(origin, message, rows) -> Job              the fold of `evolve` over the journal
+//! job.open_effects()                  -> effects          what may have been lost with the process
 //! ```
 //!
 //! Inside, `decide(&self, input)` gives entries and changes nothing, [`Job::evolve`] applies an
@@ -17,10 +18,12 @@
 //! |---|---|
 //! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
 //! | `trace` | the spans of jobs |
-//! | `caller`, `cause`, `expression`, `definition`, `origin` | who waits for a job's end; why a child job failed; the graphs; where a job comes from |
+//! | `caller`, `cause` | who waits for a job's end; why a child job failed |
+//! | `expression`, `definition`, `origin` | the graphs; where a job comes from |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
 //! | `fanout`, `step`, `job` | a job and its parts |
-//! | `reply`, `evolve`, `effects`, `recover` | what a reply says; what an entry changes; what it causes; after a restart |
+//! | `reply`, `evolve` | what a reply says; what an entry changes |
+//! | `effects`, `recover` | what an entry causes; after a restart |
 //! | `conditions`, `fail`, `due`, `follow`, `caller_rules`, `operate`, `decide` | the rules |
 //! | `decision` | the loop over them |
 //!

@@ -35,7 +35,8 @@ impl Job {
             {
                 let (word, root) = (operation.word(), self.origin.root);
                 conflict(format!(
-                    "job {id} is a child job: {word} the job {root} that it belongs to, which reaches its child jobs"
+                    "job {id} is a child job: {word} the job {root} that it belongs to, which \
+                     reaches its child jobs"
                 ))
             }
             Operation::Pause if self.state != JobState::Running => {
@@ -75,7 +76,8 @@ impl Job {
             format!("job {id} is {}: its steps take no replies", self.state.word())
         } else if definition.task.is_some() {
             format!(
-                "step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child job's id or by their queue"
+                "step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child \
+                 job's id or by their queue"
             )
         } else if definition.external {
             format!(
@@ -83,20 +85,24 @@ impl Job {
             )
         } else if run.state != StepState::Running {
             format!(
-                "step \"{step}\" of job {id} is {}: only a running step's message can be sent again",
+                "step \"{step}\" of job {id} is {}: only a running step's message can be sent \
+                 again",
                 run.state.word()
             )
         } else if !run.is_under_way() {
             format!(
-                "no attempt of step \"{step}\" of job {id} is under way: the next one follows by itself"
+                "no attempt of step \"{step}\" of job {id} is under way: the next one follows by \
+                 itself"
             )
         } else if run.lease.is_some() && !run.confirmed {
             format!(
-                "a worker was lent the message of step \"{step}\" of job {id}: it is lent again when its lease ends, or when somebody gives it back (nack with requeue=true)"
+                "a worker was lent the message of step \"{step}\" of job {id}: it is lent again \
+                 when its lease ends, or when somebody gives it back (nack with requeue=true)"
             )
         } else if !run.confirmed {
             format!(
-                "the message of step \"{step}\" of job {id} is still with the manager, which sends it by itself: no broker has confirmed it"
+                "the message of step \"{step}\" of job {id} is still with the manager, which sends \
+                 it by itself: no broker has confirmed it"
             )
         } else {
             return None;

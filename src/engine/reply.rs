@@ -77,7 +77,8 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result
 fn too_large(body: &[u8], limits: &Limits) -> String {
     let (size, limit) = (body.len(), limits.reply_bytes_max);
     format!(
-        "the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass large data by reference"
+        "the reply has {size} bytes, the limit is {limit} (setting limits.reply_bytes_max): pass \
+         large data by reference"
     )
 }
 

@@ -13,7 +13,10 @@ const GUESSED_BYTES_MAX: usize = 40;
 /// the reading order.
 pub(crate) fn is_unsafe(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
-    let is_direction = matches!(character, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
+    let is_direction = matches!(
+        character,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
+    );
     character.is_control() || is_line_break || is_direction
 }
 

@@ -1,5 +1,5 @@
-//! Events: what others hear of jobs. The mapping from entries, the streams that clients have open, and
-//! the webhook. All of it follows from what is committed, and none of it can hold up a job.
+//! Events: what others hear of jobs. The mapping from entries, the streams that clients have open,
+//! and the webhook. All of it follows from what is committed, and none of it can hold up a job.
 
 mod event;
 mod feeds;

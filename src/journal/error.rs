@@ -7,7 +7,8 @@ use std::sync::Arc;
 pub enum JournalError {
     /// Another process has the file.
     #[error(
-        "the journal {file} is in use by another process (lock {lock}): stop that one, or give this one a journal of its own with --db"
+        "the journal {file} is in use by another process (lock {lock}): stop that one, or give \
+         this one a journal of its own with --db"
     )]
     InUse {
         /// The journal's file.
@@ -17,7 +18,8 @@ pub enum JournalError {
     },
     /// The lock file cannot be used.
     #[error(
-        "cannot lock the journal with {lock}: {error}. Its directory must be there, and writable for this user"
+        "cannot lock the journal with {lock}: {error}. Its directory must be there, and writable \
+         for this user"
     )]
     Lock {
         /// The lock's file.
@@ -27,7 +29,8 @@ pub enum JournalError {
     },
     /// There is no such place, or it may not be used.
     #[error(
-        "cannot open the journal {file}: {error}. Its directory must be there, and writable for this user"
+        "cannot open the journal {file}: {error}. Its directory must be there, and writable for \
+         this user"
     )]
     Unreachable {
         /// The journal's file.
@@ -37,7 +40,8 @@ pub enum JournalError {
     },
     /// It can be read, but not written.
     #[error(
-        "the journal {file} can be read, but not written: chmod 600 it, and chown it to the user of the manager"
+        "the journal {file} can be read, but not written: chmod 600 it, and chown it to the user \
+         of the manager"
     )]
     ReadOnly {
         /// The journal's file.
@@ -45,7 +49,8 @@ pub enum JournalError {
     },
     /// A directory, a device, or another thing that holds no data.
     #[error(
-        "cannot open the journal {file}: it is no regular file. Give --db the name of a file, which need not be there yet"
+        "cannot open the journal {file}: it is no regular file. Give --db the name of a file, \
+         which need not be there yet"
     )]
     NoFile {
         /// The journal's file.
@@ -53,8 +58,9 @@ pub enum JournalError {
     },
     /// The file has several names: each would have a lock and a `-wal` of its own.
     #[error(
-        "the journal {file} has {names} names (hard links), and under each of them SQLite looks for the newest commits in another place. \
-         Find them with: find DIRECTORY -xdev -samefile {file}; keep the one that has a -wal beside it, and remove the others"
+        "the journal {file} has {names} names (hard links), and under each of them SQLite looks \
+         for the newest commits in another place. Find them with: find DIRECTORY -xdev \
+         -samefile {file}; keep the one that has a -wal beside it, and remove the others"
     )]
     Linked {
         /// The journal's file.
@@ -80,7 +86,8 @@ pub enum JournalError {
     },
     /// A row's checksum, or its content, is wrong.
     #[error(
-        "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+        "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. \
+         Restore the file from a backup, or move it away to start empty"
     )]
     Damaged {
         /// The journal's file.
@@ -94,7 +101,8 @@ pub enum JournalError {
     },
     /// SQLite finds the file itself damaged.
     #[error(
-        "the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a backup, or move it away to start empty"
+        "the journal {file} is damaged: {what}. Nothing was changed. Restore the file from a \
+         backup, or move it away to start empty"
     )]
     Malformed {
         /// The journal's file.
@@ -104,7 +112,8 @@ pub enum JournalError {
     },
     /// Written by a later version.
     #[error(
-        "the journal {file} has schema version {found}, this program knows {known}: it was written by a newer version, run that one"
+        "the journal {file} has schema version {found}, this program knows {known}: it was written \
+         by a newer version, run that one"
     )]
     Newer {
         /// The journal's file.
@@ -116,7 +125,8 @@ pub enum JournalError {
     },
     /// Written by an earlier version, and to be read only.
     #[error(
-        "the journal {file} has schema version {found}, this program reads {known}: start the manager on it once, which brings it up (workflow-manager serve --db {file})"
+        "the journal {file} has schema version {found}, this program reads {known}: start the \
+         manager on it once, which brings it up (workflow-manager serve --db {file})"
     )]
     Older {
         /// The journal's file.
@@ -128,7 +138,8 @@ pub enum JournalError {
     },
     /// There is no such file.
     #[error(
-        "there is no journal {file}: name the file that the manager has as --db (setting journal.file)"
+        "there is no journal {file}: name the file that the manager has as --db \
+         (setting journal.file)"
     )]
     Missing {
         /// The file.
@@ -142,7 +153,8 @@ pub enum JournalError {
     },
     /// A SQLite database of something else.
     #[error(
-        "{file} is a SQLite database of another program (application id {found:#x}): give --db a file of its own"
+        "{file} is a SQLite database of another program (application id {found:#x}): give --db a \
+         file of its own"
     )]
     Foreign {
         /// The file.

@@ -1,5 +1,5 @@
-//! What the manager's settings allow: the buses that a workflow and its steps name must be there, no
-//! message of a step may go to a reply queue, and web services that are called must be known.
+//! What the manager's settings allow: the buses that a workflow and its steps name must be there,
+//! no message of a step may go to a reply queue, and web services that are called must be known.
 
 use super::calls::{queue, steps};
 use super::draft::WorkflowDraft;
@@ -125,8 +125,8 @@ fn refuse_unknown(bus: Option<&Word>, settings: &Settings, report: &mut Report) 
     }
 }
 
-/// What the queue is taken for, if it is. What section `amqp` names is kept free on the embedded bus
-/// too: a file must not turn wrong on the day that a broker is set.
+/// What the queue is taken for, if it is. What section `amqp` names is kept free on the embedded
+/// bus too: a file must not turn wrong on the day that a broker is set.
 fn taken(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
     let is_embedded = bus == BusKind::Embedded.name();
     let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];

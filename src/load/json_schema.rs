@@ -27,7 +27,8 @@ pub fn json_schema() -> Value {
         "task": mapping(Section::Task, "A child workflow, started once for each item of a list."),
         "step": mapping(Section::Step, "A node of the graph: a message to a queue, a task, or an \
                                         external action."),
-        "retry": mapping(Section::Retry, "When and how often a failed attempt is followed by another."),
+        "retry": mapping(Section::Retry, "When and how often a failed attempt is followed by \
+                                          another."),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
@@ -65,10 +66,19 @@ fn value(kind: ValueKind) -> Value {
         }
         ValueKind::Dependencies => json!({
             "type": ["array", "null"],
-            "items": { "type": "string", "pattern": whole(&format!("({NAME}|__start__)")), "maxLength": NAME_BYTES_MAX },
+            "items": {
+                "type": "string",
+                "pattern": whole(&format!("({NAME}|__start__)")),
+                "maxLength": NAME_BYTES_MAX,
+            },
         }),
         ValueKind::Text => {
-            json!({ "type": "string", "pattern": whole(TEXT), "minLength": 1, "maxLength": TEXT_BYTES_MAX })
+            json!({
+                "type": "string",
+                "pattern": whole(TEXT),
+                "minLength": 1,
+                "maxLength": TEXT_BYTES_MAX,
+            })
         }
         ValueKind::TextOrNothing => {
             json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX })
@@ -80,27 +90,51 @@ fn value(kind: ValueKind) -> Value {
             json!({ "type": "string", "pattern": whole(BUS), "maxLength": NAME_BYTES_MAX })
         }
         ValueKind::Texts(most) => {
-            json!({ "type": ["array", "null"], "items": value(ValueKind::Text), "uniqueItems": true, "maxItems": most })
+            json!({
+                "type": ["array", "null"],
+                "items": value(ValueKind::Text),
+                "uniqueItems": true,
+                "maxItems": most,
+            })
         }
         ValueKind::Words(most) => {
-            json!({ "type": "array", "items": value(ValueKind::Text), "uniqueItems": true, "minItems": 1, "maxItems": most })
+            json!({
+                "type": "array",
+                "items": value(ValueKind::Text),
+                "uniqueItems": true,
+                "minItems": 1,
+                "maxItems": most,
+            })
         }
         ValueKind::Whole(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
         ValueKind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
         ValueKind::Span => {
-            json!({ "type": "string", "pattern": whole(SPAN), "minLength": 2, "examples": ["500ms", "30s", "1h30m", "3d"] })
+            json!({
+                "type": "string",
+                "pattern": whole(SPAN),
+                "minLength": 2,
+                "examples": ["500ms", "30s", "1h30m", "3d"],
+            })
         }
         ValueKind::SpanAboveNothing => {
             both(value(ValueKind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } }))
         }
         ValueKind::Tolerance => json!({
-            "anyOf": [{ "type": "integer", "minimum": 0, "maximum": u32::MAX }, { "type": "string", "pattern": whole(SHARE) }],
+            "anyOf": [
+                { "type": "integer", "minimum": 0, "maximum": u32::MAX },
+                { "type": "string", "pattern": whole(SHARE) },
+            ],
             "examples": [5, "10%"],
         }),
         ValueKind::Condition => {
-            json!({ "type": "string", "minLength": 1, "maxLength": CONDITION_BYTES_MAX, "examples": ["input.count > 0", "steps[\"check\"].status == \"PASSED\""] })
+            json!({
+                "type": "string",
+                "minLength": 1,
+                "maxLength": CONDITION_BYTES_MAX,
+                "examples": ["input.count > 0", "steps[\"check\"].status == \"PASSED\""],
+            })
         }
         ValueKind::Boolean => json!({ "type": "boolean" }),
         ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
@@ -112,7 +146,12 @@ fn value(kind: ValueKind) -> Value {
             json!({ "type": "array", "items": reference(place), "minItems": least })
         }
         ValueKind::Mappings(place, least, most) => {
-            json!({ "type": "array", "items": reference(place), "minItems": least, "maxItems": most })
+            json!({
+                "type": "array",
+                "items": reference(place),
+                "minItems": least,
+                "maxItems": most,
+            })
         }
     }
 }

@@ -141,8 +141,8 @@ fn load(paths: &[PathBuf], mut loading: Loading<'_>) -> Result<Loaded, LoadError
     loading.finish()
 }
 
-/// As [`load_files`], for a manager with these settings: all buses that are named must be there, and
-/// no step can send its messages to a reply queue.
+/// As [`load_files`], for a manager with these settings: all buses that are named must be there,
+/// and no step can send its messages to a reply queue.
 ///
 /// # Errors
 ///

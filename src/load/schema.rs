@@ -425,15 +425,17 @@ mod tests {
             (
                 Section::Workflow,
                 "colour",
-                Some(
-                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "steps", "tasks", "deadline", "retention" and "bus""#,
-                ),
+                Some(concat!(
+                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "#,
+                    r#""steps", "tasks", "deadline", "retention" and "bus""#,
+                )),
             ),
             (
                 Section::Retry,
                 "x-note",
                 Some(
-                    r#"unknown key "x-note" in a retry; known are "attempts", "backoff", "factor" and "maxBackoff""#,
+                    "unknown key \"x-note\" in a retry; known are \"attempts\", \"backoff\", \
+                     \"factor\" and \"maxBackoff\"",
                 ),
             ),
             (

@@ -54,8 +54,8 @@ fn check_step(step: &StepDraft, queue: &Word, topic: &str, report: &mut Report) 
     if let Some((_, at)) = &step.options.reply_users {
         report.error(
             *at,
-            "\"replyUsers\" cannot be kept over Kafka, which does not tell who has written a record: \
-             let its access rules say who may write to the topic of replies",
+            "\"replyUsers\" cannot be kept over Kafka, which does not tell who has written a \
+             record: let its access rules say who may write to the topic of replies",
         );
     }
     if let Some((_, at)) = step.priority {

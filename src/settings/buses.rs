@@ -24,12 +24,12 @@ pub enum BusKind {
     Kafka,
 }
 
-/// What buses of a kind can do. It is for those who explain: what loads and checks files, `why`, and
-/// the documents. The engine never looks at it.
+/// What buses of a kind can do. It is for those who explain: what loads and checks files, `why`,
+/// and the documents. The engine never looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// A broker keeps the messages, and confirms that. A web service confirms only what it takes over
-    /// for later; the embedded bus nothing.
+    /// A broker keeps the messages, and confirms that. A web service confirms only what it takes
+    /// over for later; the embedded bus nothing.
     pub has_broker: bool,
     /// A workflow takes calls there, on the queue `workflow.<name>`.
     pub takes_calls: bool,
@@ -48,8 +48,8 @@ pub struct Kind {
 pub enum Withdraws {
     /// None: they are the broker's.
     Nothing,
-    /// Those of attempts that ended without a reply. Before it lends one that has waited it looks by
-    /// itself whether that was answered.
+    /// Those of attempts that ended without a reply. Before it lends one that has waited it looks
+    /// by itself whether that was answered.
     Abandoned,
     /// Those that were answered in another way too.
     All,
@@ -151,7 +151,8 @@ impl<'de> Deserialize<'de> for BusSettings {
                 bus.map(BusSettings::Push).map_err(D::Error::custom)
             }
             other => Err(D::Error::custom(format!(
-                "a bus is of the kind {}, expected amqp, push or kafka; the bus \"embedded\" is always there",
+                "a bus is of the kind {}, expected amqp, push or kafka; the bus \"embedded\" is \
+                 always there",
                 quoted(other)
             ))),
         }
@@ -173,8 +174,8 @@ fn with_defaults<T: serde::de::DeserializeOwned>(
 }
 
 impl Settings {
-    /// The bus of workflows that name none: the one of the setting `bus`, else the broker of section
-    /// `amqp` if that has an address, else the embedded one.
+    /// The bus of workflows that name none: the one of the setting `bus`, else the broker of
+    /// section `amqp` if that has an address, else the embedded one.
     pub fn default_bus(&self) -> &str {
         match self.bus.as_str() {
             "" if self.amqp.server.0.is_empty() => BusKind::Embedded.name(),
@@ -211,8 +212,8 @@ impl Settings {
         }
     }
 
-    /// The settings of all buses over AMQP, by the places at which they stand. That of section `amqp`
-    /// is among them, whether it has an address or not.
+    /// The settings of all buses over AMQP, by the places at which they stand. That of section
+    /// `amqp` is among them, whether it has an address or not.
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
@@ -274,14 +275,15 @@ impl Settings {
         for (name, bus) in &self.buses {
             if !is_bus_name(name) {
                 return Err(format!(
-                    "buses: the name {} is none for a bus, expected lower-case letters, digits and _, \
-                     with a letter first",
+                    "buses: the name {} is none for a bus, expected lower-case letters, digits and \
+                     _, with a letter first",
                     quoted(name)
                 ));
             }
             if BusKind::ALL.iter().any(|kind| kind.name() == name) {
                 return Err(format!(
-                    "buses: {} is the bus of the section {name}: set it there, or choose another name",
+                    "buses: {} is the bus of the section {name}: set it there, or choose another \
+                     name",
                     quoted(name)
                 ));
             }
@@ -312,8 +314,8 @@ impl Settings {
             }
             if let Some(first) = taken.insert(queue, place.clone()) {
                 return Err(format!(
-                    "{first} and {place} have the same server and the same reply_queue, {}: give one \
-                     of them another reply_queue",
+                    "{first} and {place} have the same server and the same reply_queue, \
+                     {}: give one of them another reply_queue",
                     quoted(queue.1)
                 ));
             }

@@ -1,5 +1,6 @@
 //! Settings whose meaning has changed since an earlier version, under a name that stayed: told,
-//! where a value looks as if it was meant in the earlier way. No setting has been renamed since 0.1.0.
+//! where a value looks as if it was meant in the earlier way. No setting has been renamed since
+//! 0.1.0.
 
 use super::{Settings, Source};
 use std::time::Duration;

@@ -172,8 +172,8 @@ impl KafkaSection {
         }
         if !self.group.contains(TOPIC) {
             return Err(format!(
-                "{place}.group is {}, expected a text with {TOPIC} in it, which stands for the topic: \
-                 each topic has a group of its own",
+                "{place}.group is {}, expected a text with {TOPIC} in it, which stands for the \
+                 topic: each topic has a group of its own",
                 quoted(&self.group)
             ));
         }
@@ -261,9 +261,9 @@ impl Settings {
             }
             if !cfg!(feature = "kafka") {
                 return Err(format!(
-                    "{place} is a bus over Kafka, and this build has no Kafka: take one that has, or \
-                     build it with cargo build --release --features kafka (it needs make, a C \
-                     compiler and libssl-dev)"
+                    "{place} is a bus over Kafka, and this build has no Kafka: take one that has, \
+                     or build it with cargo build --release --features kafka (it needs make, \
+                     a C compiler and libssl-dev)"
                 ));
             }
             let mut servers = section.servers.0.clone();
@@ -300,8 +300,8 @@ fn allowed(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{} is none that can be set here; expected properties of librdkafka for the connection and for \
-         who asks, such as security.protocol, sasl.username or ssl.ca.location",
+        "{} is none that can be set here; expected properties of librdkafka for the connection and \
+         for who asks, such as security.protocol, sasl.username or ssl.ca.location",
         quoted(name)
     ))
 }

@@ -226,7 +226,8 @@ impl EndpointSettings {
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.is_empty() || !name.bytes().all(is_token) {
                 return Err(format!(
-                    "{place}.headers: {} is no name of a header, expected one such as Authorization",
+                    "{place}.headers: {} is no name of a header, expected one such as \
+                     Authorization",
                     quoted(name)
                 ));
             }

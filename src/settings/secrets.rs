@@ -53,7 +53,8 @@ fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>,
     variables.into_iter().map(read).collect()
 }
 
-/// The variable whose value is in the file that this one names; none: it names no file of that kind.
+/// The variable whose value is in the file that this one names; none: it names no file of that
+/// kind.
 fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
     let of = variable.get(..variable.len().checked_sub(SUFFIX.len())?)?;
     if !variable.to_uppercase().ends_with(SUFFIX) {

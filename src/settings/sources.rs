@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn what_is_set_last_counts_and_the_place_is_told() {
-        let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
+        let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, \
+                    journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
         let file = SettingsText::parse(text, "s.yaml").expect("YAML");
         let mut settings: Settings = config::Config::builder()
             .add_source(SettingsText::defaults())

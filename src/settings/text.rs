@@ -1,5 +1,5 @@
-//! The file of settings as text: read within bounds, so that a file that is no settings file, or one
-//! whose aliases unfold without end, costs a message and no memory.
+//! The file of settings as text: read within bounds, so that a file that is no settings file, or
+//! one whose aliases unfold without end, costs a message and no memory.
 
 use super::DEFAULTS;
 use super::sources::leaves;
@@ -67,7 +67,8 @@ impl SettingsText {
         read.map_err(|error| format!("it cannot be read: {error}"))?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(format!(
-                "it has more than {FILE_BYTES_MAX} bytes, which no settings need; is it another file?"
+                "it has more than {FILE_BYTES_MAX} bytes, which no settings need; is it another \
+                 file?"
             ));
         }
         SettingsText::parse(&text, &file.display().to_string())
@@ -82,7 +83,9 @@ impl SettingsText {
 
     pub(super) fn parse(text: &str, file: &str) -> Result<SettingsText, String> {
         let options = serde_yaml::options! {
-            alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: ALIASED_VALUES_MAX },
+            alias_limits: serde_yaml::alias_limits! {
+                max_total_replayed_events: ALIASED_VALUES_MAX
+            },
         };
         let found: Option<serde_json::Value> = serde_yaml::from_str_with_options(text, options)
             .map_err(|error| error.without_snippet().to_string())?;

@@ -219,7 +219,8 @@ mod tests {
     fn a_file_of_tokens_is_read_or_its_fault_is_told() {
         let hash = format!("{HASH_PREFIX}{}", "0".repeat(64));
         let good = format!(
-            "tokens:\n  grafana: {{ hash: '{hash}', scope: read }}\n  pricing: {{ hash: '{hash}', queues: [ price ] }}\n"
+            "tokens:\n  grafana: {{ hash: '{hash}', scope: read }}\n  pricing: {{ hash: '{hash}', \
+             queues: [ price ] }}\n"
         );
         let read = tokens(&good).expect("tokens");
         assert_eq!(read["grafana"].scope, Some(Scope::Read));

@@ -258,7 +258,8 @@ fn cut_line_as_json(line: &[u8]) -> String {
     let line = cut(&text, LINE_BYTES_MAX / 8);
     printable(&format!(
         "{}\n",
-        serde_json::json!({ "level": "WARN", "message": "a line of the log is too long", "line": line })
+        serde_json::json!({ "level": "WARN", "message": "a line of the log is too \
+                                                         long", "line": line })
     ))
 }
 

@@ -1,5 +1,5 @@
-//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most. What
-//! is counted for ever is in the metrics.
+//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most.
+//! What is counted for ever is in the metrics.
 
 use crate::engine::{JobState, Timestamp};
 use serde::Serialize;

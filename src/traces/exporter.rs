@@ -201,11 +201,18 @@ impl Exporter {
             Ok(Ok(None)) => "gone",
             Ok(Err(error @ JournalError::Closed { .. })) => return Err(error),
             Ok(Err(error)) => {
-                tracing::warn!(job = %job.id, %error, "the record of an ended job cannot be read: its trace is not sent");
+                tracing::warn!(
+                    job = %job.id,
+                    %error,
+                    "the record of an ended job cannot be read: its trace is not sent"
+                );
                 "unreadable"
             }
             Err(_) => {
-                tracing::error!(job = %job.id, "reading the record of an ended job panicked: its trace is not sent");
+                tracing::error!(
+                    job = %job.id,
+                    "reading the record of an ended job panicked: its trace is not sent"
+                );
                 "unreadable"
             }
         };

@@ -84,8 +84,8 @@ impl FromIterator<ItemState> for ItemMap {
     }
 }
 
-/// When the child job of each item began and ended: two numbers of 32 bits, the lowest byte first, in
-/// milliseconds from the step's start on.
+/// When the child job of each item began and ended: two numbers of 32 bits, the lowest byte first,
+/// in milliseconds from the step's start on.
 pub struct ItemTimes {
     started: Timestamp,
     bytes: Vec<u8>,

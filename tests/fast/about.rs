@@ -17,7 +17,8 @@ workflows:
       - { name: sign, external: true }
       - { name: each, task: piece, depends: [ split ] }
     tasks:
-      - { name: piece, itemListKey: items, steps: [ { name: work, queue: shared }, { name: wrap } ] }
+      - { name: piece, itemListKey: items, steps: [ { name: work, queue: shared }, \
+          { name: wrap } ] }
   - { name: other, steps: [ { name: wrap } ] }
 ";
 
@@ -54,10 +55,12 @@ fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
             assert_eq!(
                 queues,
                 json!([
-                    {"queue": "shared", "vhost": "", "bus": "embedded", "messages": 1, "consumers": 0, "unacknowledged": 0,
+                    {"queue": "shared", "vhost": "", "bus": "embedded",
+                     "messages": 1, "consumers": 0, "unacknowledged": 0,
                      "usedBy": [{"workflow": "fan", "step": "split"},
                                 {"workflow": "fan", "task": "piece", "step": "work"}]},
-                    {"queue": "wrap", "vhost": "", "bus": "embedded", "messages": 0, "consumers": 3, "unacknowledged": 0,
+                    {"queue": "wrap", "vhost": "", "bus": "embedded",
+                     "messages": 0, "consumers": 3, "unacknowledged": 0,
                      "usedBy": [{"workflow": "fan", "task": "piece", "step": "wrap"},
                                 {"workflow": "other", "step": "wrap"}]},
                 ])

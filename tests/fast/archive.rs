@@ -16,7 +16,8 @@ use workflow_manager::engine::{JobId, JobState, Message, Operation};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
-const WORKFLOW: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, {name: sign, external: true}]}]";
+const WORKFLOW: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, \
+                        {name: sign, external: true}]}]";
 const BRIEF: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}]}]";
 
 /// What the archive's reads take in the process of the slow test.

@@ -1,5 +1,5 @@
-//! Several buses: which the settings have, which a workflow and its steps name, and that each message
-//! goes to its own.
+//! Several buses: which the settings have, which a workflow and its steps name, and that each
+//! message goes to its own.
 
 use crate::http::Api;
 use actix_web::http::Method;
@@ -75,9 +75,8 @@ fn a_bus_of_a_step_that_sends_nothing_is_pointed_out() {
         loaded.expect("valid").warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
-        [
-            r#"f:1:66: workflow "w", step "a": "bus" has no effect: an external step sends no message"#
-        ]
+        ["f:1:66: workflow \"w\", step \"a\": \"bus\" has no effect: an external step \
+          sends no message"]
     );
 }
 
@@ -91,9 +90,8 @@ fn without_settings_nobody_has_looked_whether_a_bus_is_there() {
         loaded.expect("valid").advice.iter().map(ToString::to_string).collect();
     assert_eq!(
         advice,
-        [
-            r#"f:1:63: workflow "w": whether the manager has the bus "hooks" is not known here: name its settings with --config"#
-        ]
+        ["f:1:63: workflow \"w\": whether the manager has the bus \"hooks\" is not known here: \
+          name its settings with --config"]
     );
 }
 
@@ -107,7 +105,8 @@ fn settings(text: &str) -> Result<Settings, String> {
 
 const INVOICES: &str = "
 buses:
-  invoices: { kind: amqp, server: 'amqp://me:hunter2@there:5672/v', reply_queue: answers, prefetch: 7 }
+  invoices: { kind: amqp, server: 'amqp://me:hunter2@there:5672/v', reply_queue: answers, \
+      prefetch: 7 }
 ";
 
 #[test]
@@ -198,11 +197,13 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
     for (text, said) in [
         (
             "workflows: [ { name: w, bus: invoces, steps: [ { name: a } ] } ]",
-            r#"w.yaml:1:30: workflow "w": "bus" is "invoces", and the settings have no such bus; did you mean "invoices"?"#,
+            "w.yaml:1:30: workflow \"w\": \"bus\" is \"invoces\", and the settings have no such \
+             bus; did you mean \"invoices\"?",
         ),
         (
             "workflows: [ { name: w, steps: [ { name: a, bus: amqp } ] } ]",
-            r#"step "a": "bus" is "amqp", and the settings have no such bus; they have "embedded", "invoices" and "push""#,
+            "step \"a\": \"bus\" is \"amqp\", and the settings have no such bus; they have \
+             \"embedded\", \"invoices\" and \"push\"",
         ),
         (
             "workflows: [ { name: w, steps: [ { name: a, bus: invoices, queue: answers } ] } ]",
@@ -222,10 +223,12 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
 
 #[test]
 fn tokens_of_workers_are_settings_too() {
-    let text = "http: { token: the-one-for-all-calls, workers: { pricing: { token: hunter2-and-hunter3, queues: [ price, stock ] } } }";
+    let text = "http: { token: the-one-for-all-calls, workers: { pricing: { token: \
+                hunter2-and-hunter3, queues: [ price, stock ] } } }";
     let pricing = &settings(text).expect("valid").http.workers["pricing"];
     assert_eq!(pricing.queues.0, ["price", "stock"]);
-    let from_environment = "http: { token: the-one-for-all-calls, workers: { w: { token: worker-and-no-more, queues: 'a, b' } } }";
+    let from_environment = "http: { token: the-one-for-all-calls, workers: { w: { token: \
+                            worker-and-no-more, queues: 'a, b' } } }";
     assert_eq!(settings(from_environment).expect("valid").http.workers["w"].queues.0, ["a", "b"]);
     let shown = serde_json::to_string(&settings(text).expect("valid")).expect("JSON");
     assert!(
@@ -238,11 +241,13 @@ fn tokens_of_workers_are_settings_too() {
             "so that every call is open",
         ),
         (
-            "http: { token: the-one-for-all-calls, workers: { w: { token: the-one-for-all-calls, queues: [ a ] } } }",
+            "http: { token: the-one-for-all-calls, workers: { w: { token: the-one-for-all-calls, \
+             queues: [ a ] } } }",
             "http.workers.w.token is empty or that",
         ),
         (
-            "http: { token: the-one-for-all-calls, workers: { w: { token: worker-and-no-more, queues: [] } } }",
+            "http: { token: the-one-for-all-calls, workers: { w: { token: worker-and-no-more, \
+             queues: [] } } }",
             "http.workers.w.queues is empty",
         ),
         (

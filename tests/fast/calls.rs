@@ -73,7 +73,8 @@ async fn settled(manager: &Manager, asked: JobId) {
 fn a_call_passes_the_limit_of_jobs_for_the_step_alone_that_has_sent_it() {
     let workflows = "
 workflows:
-  - { name: outer, steps: [ { name: ask, queue: workflow.inner }, { name: plain }, { name: next, queue: workflow.inner, depends: [ plain ] } ] }
+  - { name: outer, steps: [ { name: ask, queue: workflow.inner }, { name: plain }, \
+      { name: next, queue: workflow.inner, depends: [ plain ] } ] }
   - { name: inner, steps: [ { name: work } ] }
 ";
     actix_rt::System::new().block_on(async {

@@ -20,8 +20,10 @@ use workflow_manager::engine::{
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Settings, Span};
 
-const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, {name: c, depends: [b]}]}]";
-const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: work}]}]}]";
+const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, \
+                     {name: c, depends: [b]}]}]";
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
+                   itemListKey: items, steps: [{name: work}]}]}]";
 
 fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::defaults().expect("defaults");
@@ -245,7 +247,10 @@ fn limits_are_answered_not_suffered() {
         }
         let answer = manager.create("chain", None, Message::default()).await;
         assert!(
-            matches!(&answer, Err(Refusal::Overloaded(reason)) if reason.contains("limits.jobs_running_max")),
+            matches!(
+                &answer,
+                Err(Refusal::Overloaded(reason)) if reason.contains("limits.jobs_running_max")
+            ),
             "{answer:?}"
         );
         assert_eq!(manager.create("nope", None, Message::default()).await, Err(Refusal::Unknown));

@@ -19,8 +19,8 @@ fn floor(module: &str) -> u32 {
     }
 }
 
-/// What a module may use of its own floor: settings and times are plain data that the others read, the
-/// clock is read by all, and rooms are counters.
+/// What a module may use of its own floor: settings and times are plain data that the others read,
+/// the clock is read by all, and rooms are counters.
 fn may_use(from: &str, to: &str) -> bool {
     from == to
         || floor(to) < floor(from)

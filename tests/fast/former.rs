@@ -16,7 +16,8 @@ use workflow_manager::journal::{
 
 /// What was decided, in order; confirms stand in the row behind them.
 const DECISIONS: &str = "SELECT seq, job, first, at, body FROM entries UNION ALL
-    SELECT seq, job, told.value ->> 0, told.value ->> 1, told.value -> 2 FROM entries, json_each(confirms) AS told
+    SELECT seq, job, told.value ->> 0, told.value ->> 1, told.value -> 2 \
+      FROM entries, json_each(confirms) AS told
     ORDER BY seq, first";
 
 /// Writes the entries of a journal as versions before schema 6 did.
@@ -31,7 +32,8 @@ pub(crate) fn downgrade(file: &Path) {
         .expect("reads");
     connection
         .execute_batch(
-            "DROP TABLE bus_positions; DROP INDEX jobs_top_by_state; DROP TABLE entries; DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
+            "DROP TABLE bus_positions; DROP INDEX jobs_top_by_state; DROP TABLE entries; \
+               DROP TABLE places; DROP TABLE derived; DROP TABLE confirmed;
              CREATE TABLE entries(
                seq INTEGER PRIMARY KEY,
                job INTEGER NOT NULL,

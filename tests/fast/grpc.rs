@@ -59,7 +59,10 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         settings.journal.file = folder.path().join("j.db");
         settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
         settings.grpc.handshake_timeout = Span(DEADLINE);
-        let hooks = serde_json::json!({ "kind": "push", "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } } });
+        let hooks = serde_json::json!({
+            "kind": "push",
+            "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } },
+        });
         settings.buses.insert("hooks".to_owned(), serde_json::from_value(hooks).expect("a bus"));
         change(&mut settings);
         let loaded = load_text("test.yaml", WORKFLOW).expect("valid");

@@ -114,7 +114,8 @@ fn a_program_that_writes_into_the_file_is_waited_for() {
     other.execute_batch("CREATE TABLE notes(note)").expect("a table of its own");
     other.execute_batch("BEGIN IMMEDIATE; INSERT INTO notes VALUES (1)").expect("it writes");
     let commits = std::thread::spawn(move || store.append(&[&new_job(1).1]).map(|_| store));
-    // It is in the middle of its transaction. Should the other thread come later, nothing is seen here.
+    // It is in the middle of its transaction. Should the other thread come later, nothing is seen
+    // here.
     std::thread::sleep(Duration::from_millis(200));
     other.execute_batch("COMMIT").expect("written");
     let mut store = commits.join().expect("no panic").expect("commits");
@@ -224,7 +225,12 @@ fn a_truncated_file_and_files_of_others_are_refused() {
     );
 
     let text = folder.path().join("text.db");
-    std::fs::write(&text, "this is no database, but it is long enough to have a header that SQLite can look at and refuse").expect("writable");
+    std::fs::write(
+        &text,
+        "this is no database, but it is long enough to have a header that SQLite can look at and \
+         refuse",
+    )
+    .expect("writable");
     let error = refused(Store::open(&options(&text)));
     assert!(error.to_string().contains("no SQLite database"), "{error}");
 

@@ -112,8 +112,12 @@ fn no_other_name_of_the_file_leads_around_the_lock() {
 fn what_is_no_journal_gets_no_lock_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("notes.txt");
-    fs::write(&text, "these are notes, and there are enough of them to fill the header of a database, which has a hundred bytes; here they are")
-        .unwrap();
+    fs::write(
+        &text,
+        "these are notes, and there are enough of them to fill the header of a database, which has \
+         a hundred bytes; here they are",
+    )
+    .unwrap();
     assert!(refused(&text).to_string().contains("no SQLite database"));
     let theirs = folder.path().join("theirs.db");
     rusqlite::Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE theirs(a)").unwrap();
@@ -335,7 +339,8 @@ fn what_sqlite_and_its_clients_do_is_no_loss() {
     other.execute_batch("CREATE TABLE notes(a)").unwrap();
     let fill = |rows: u32| {
         let sql = format!(
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) INSERT INTO notes SELECT randomblob(900) FROM n"
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+             INSERT INTO notes SELECT randomblob(900) FROM n"
         );
         other.execute_batch(&sql).unwrap();
     };

@@ -96,7 +96,8 @@ fn a_queue_is_declared_after_the_commit_of_what_was_decided_before_it_was_missed
         let _failpoints = fail::FailScenario::setup();
         return actix_rt::System::new().block_on(full_disk());
     }
-    let name = "missing_queues::a_queue_is_declared_after_the_commit_of_what_was_decided_before_it_was_missed";
+    let name = "missing_queues::a_queue_is_declared_after_the_commit_of_what_was_decided_before_\
+                it_was_missed";
     let own = std::env::current_exe().expect("this program");
     let output = Command::new(own)
         .args(["--exact", name, "--nocapture"])

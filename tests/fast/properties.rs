@@ -152,13 +152,21 @@ fn settled_once(job: &Job, seen: &mut BTreeMap<(String, u16), u32>, message: &Di
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_order_of_replies_ends_as_the_oracle_says(plan in plans()) {
         let definition = definition(&plan);
         let mut world = World::new();
-        world.limits = Limits { window: plan.window, window_bytes: if plan.window % 2 == 0 { 60 } else { u64::MAX }, ..world.limits };
+        world.limits = Limits {
+            window: plan.window,
+            window_bytes: if plan.window % 2 == 0 { 60 } else { u64::MAX },
+            ..world.limits
+        };
         let items: Vec<String> = plan.items.iter().map(|n| format!("i{n}")).collect();
         let message = serde_json::json!({ "items": items, "top": 1 }).to_string();
         let id = world.create(&definition, Message::parse(message.as_bytes()).expect("a message"));
@@ -167,22 +175,28 @@ proptest! {
         while !world.dispatched.is_empty() {
             let at = usize::from(plan.picks[turn % plan.picks.len()]) % world.dispatched.len();
             let next = world.dispatched.remove(at).expect("in range");
-            let body = serde_json::to_string(&work(&next.name, &object(&next.input))).expect("JSON");
+            let body =
+                serde_json::to_string(&work(&next.name, &object(&next.input))).expect("JSON");
             // A confirm may come before the reply, after it, or never.
             if turn.is_multiple_of(3) {
-                let _ = world.take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
+                let _ = world
+                    .take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
             }
             prop_assert!(world.reply(&next, &body).is_ok());
             settled_once(world.job(next.job), &mut seen, &next);
             if plan.duplicate[turn % plan.duplicate.len()] {
                 let again = world.reply(&next, "{\"forged\":true}");
-                prop_assert!(matches!(again, Err(Rejected::Duplicate | Rejected::Ended)), "{again:?}");
+                prop_assert!(
+                    matches!(again, Err(Rejected::Duplicate | Rejected::Ended)),
+                    "{again:?}"
+                );
             }
             turn += 1;
         }
         let job = world.job(id);
         prop_assert_eq!(job.state(), JobState::Completed);
-        let start: BTreeMap<String, serde_json::Value> = serde_json::from_str(&message).expect("an object");
+        let start: BTreeMap<String, serde_json::Value> =
+            serde_json::from_str(&message).expect("an object");
         prop_assert_eq!(object(&job.result()), oracle(definition.graph(), &definition, &start));
         for other in world.jobs() {
             prop_assert_eq!(other.state(), JobState::Completed);
@@ -193,7 +207,10 @@ proptest! {
     fn a_failure_stops_all_that_is_new(plan in plans(), fail_at in 0usize..8) {
         let definition = definition(&plan);
         let mut world = World::new();
-        let id = world.create(&definition, Message::parse(br#"{"items":["a","b","c"]}"#).expect("a message"));
+        let id = world.create(
+            &definition,
+            Message::parse(br#"{"items":["a","b","c"]}"#).expect("a message"),
+        );
         let mut turn = 0usize;
         let mut failed = false;
         while let Some(next) = world.dispatched.pop_front() {
@@ -211,26 +228,39 @@ proptest! {
         }
         let expected = if failed { JobState::Failed } else { JobState::Completed };
         prop_assert_eq!(world.job(id).state(), expected);
-        prop_assert!(world.jobs().all(|job| job.is_closed()), "nothing stays open once every reply came");
+        prop_assert!(
+            world.jobs().all(|job| job.is_closed()),
+            "nothing stays open once every reply came"
+        );
     }
 
     #[test]
     fn cancelling_reaches_all_children(plan in plans(), cancel_at in 0usize..8) {
         let definition = definition(&plan);
         let mut world = World::new();
-        let id = world.create(&definition, Message::parse(br#"{"items":["a","b","c"]}"#).expect("a message"));
+        let id = world.create(
+            &definition,
+            Message::parse(br#"{"items":["a","b","c"]}"#).expect("a message"),
+        );
         for _ in 0..cancel_at {
             if let Some(next) = world.dispatched.pop_front() {
                 prop_assert!(world.reply(&next, &next.input.to_text()).is_ok());
             }
         }
         let was_running = world.job(id).state() == JobState::Running;
-        prop_assert_eq!(world.take(id, Input::operate(Operation::Cancel { reason: "test".into() })).is_ok(), was_running);
+        prop_assert_eq!(
+            world.take(id, Input::operate(Operation::Cancel { reason: "test".into() })).is_ok(),
+            was_running
+        );
         if was_running {
             for next in std::mem::take(&mut world.dispatched) {
                 prop_assert_eq!(world.reply(&next, "{}"), Err(Rejected::Ended));
             }
-            prop_assert!(world.jobs().all(|job| matches!(job.state(), JobState::Cancelled | JobState::Completed)));
+            prop_assert!(
+                world
+                    .jobs()
+                    .all(|job| matches!(job.state(), JobState::Cancelled | JobState::Completed))
+            );
         }
     }
 }

@@ -22,7 +22,8 @@ use workflow_manager::settings::{BusSettings, EndpointSettings, PushBus, Secret,
 const ONE: &str = "
 workflows:
   - name: one
-    steps: [ { name: a, bus: hooks, queue: price, timeout: 90s, retry: { attempts: 2, backoff: 1ms } } ]
+    steps: [ { name: a, bus: hooks, queue: price, timeout: 90s, \
+        retry: { attempts: 2, backoff: 1ms } } ]
 ";
 
 fn settings(folder: &Path, service: &Service) -> Settings {

@@ -20,12 +20,16 @@ use workflow_manager::settings::{Settings, Span};
 const WORKFLOWS: &str = "
 workflows:
   - name: kept
-    steps: [ { name: each, task: t }, { name: last, depends: [ each ] }, { name: sign, external: true } ]
-    tasks: [ { name: t, itemListKey: items, steps: [ { name: work }, { name: more, depends: [ work ] } ] } ]
+    steps: [ { name: each, task: t }, { name: last, depends: [ each ] }, \
+        { name: sign, external: true } ]
+    tasks: [ { name: t, itemListKey: items, steps: [ { name: work }, \
+        { name: more, depends: [ work ] } ] } ]
   - name: brief
     retention: 20ms
-    steps: [ { name: each, task: t }, { name: last, depends: [ each ] }, { name: sign, external: true } ]
-    tasks: [ { name: t, itemListKey: items, steps: [ { name: work }, { name: more, depends: [ work ] } ] } ]
+    steps: [ { name: each, task: t }, { name: last, depends: [ each ] }, \
+        { name: sign, external: true } ]
+    tasks: [ { name: t, itemListKey: items, steps: [ { name: work }, \
+        { name: more, depends: [ work ] } ] } ]
 ";
 const MESSAGE: &str = r#"{"items":[1,2,3,4,5,6,7]}"#;
 const RESULT: &str = r#"{"items":[1,2,3,4,5,6,7],"signed":true}"#;

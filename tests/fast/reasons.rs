@@ -59,7 +59,8 @@ fn a_nested_failure_names_the_cause_first_and_then_the_way() {
     let job = world.job(job);
     let cause = "the worker reported an error: no such article";
     let wanted = format!(
-        "step \"price\" of item 2: {cause} (child job {line}, by way of item 1 of step \"orders\", item 2 of step \"lines\")"
+        "step \"price\" of item 2: {cause} (child job {line}, by way of item 1 of step \"orders\", \
+         item 2 of step \"lines\")"
     );
     assert_eq!(job.reason().map(|reason| &**reason), Some(&*wanted));
     assert_eq!(
@@ -106,7 +107,8 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
         trace: None,
     };
     let stored = r#"[{"job":{"created":{}}},{"step":[0,{"started":{"attempt":1}}]},
-        {"step":[0,{"failed":{"reason":"why"}}]},{"job":{"failed":{"reason":"step \"price\": why"}}}]"#;
+        {"step":[0,{"failed":{"reason":"why"}}]},
+        {"job":{"failed":{"reason":"step \"price\": why"}}}]"#;
     let entries: Vec<Entry> = serde_json::from_str(stored).expect("entries without a cause");
     let entries = [Recorded { first: 0, at: Timestamp(2), entries }];
     let job = Job::recover(origin, Some(Message::default()), entries);

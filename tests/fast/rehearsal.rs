@@ -62,11 +62,13 @@ const ONE: &str = "workflows: [ { name: w, steps: [ { name: a }, { name: b, depe
 
 #[test]
 fn each_difference_is_told() {
-    let expect = "{ state: failed, result: { n: 2 }, states: { b: skipped }, attempts: { a: 3 }, inputs: { b: [] }, reason: x, took: 1s }";
+    let expect = "{ state: failed, result: { n: 2 }, states: { b: skipped }, attempts: { a: 3 }, \
+                  inputs: { b: [] }, reason: x, took: 1s }";
     let (_folder, path) = written(
         ONE,
         &format!(
-            "{{ workflows: [ order.yaml ], tests: [ {{ name: t, message: {{ n: 1 }}, expect: {expect} }} ] }}"
+            "{{ workflows: [ order.yaml ], tests: [ {{ name: t, message: {{ n: 1 }}, \
+             expect: {expect} }} ] }}"
         ),
     );
     let outcomes = rehearse(&path).expect("it runs");
@@ -94,7 +96,8 @@ fn each_difference_is_told() {
 fn durations_are_told_as_files_write_them() {
     let workflow =
         "workflows: [ { name: w, deadline: 90d, steps: [ { name: a, external: true } ] } ]";
-    let test = "{ workflows: [ order.yaml ], tests: [ { name: t, expect: { state: failed, reason: deadline of 90d, took: 89d } } ] }";
+    let test = "{ workflows: [ order.yaml ], tests: [ { name: t, expect: { state: failed, \
+                reason: deadline of 90d, took: 89d } } ] }";
     let (_folder, path) = written(workflow, test);
     let outcomes = rehearse(&path).expect("it runs");
     assert_eq!(outcomes[0].differences, [r#"virtual time: expected "89d", came to "90d""#]);
@@ -121,7 +124,8 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
         (with("{ name: t, workflow: x, expect: {} }"), &["no workflow \"x\"", "there are w"]),
         (
             with(
-                "{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, expect: {} }",
+                "{ name: t, users: [ { at: 1s, do: explode } ], workers: { a: { silent: true } }, \
+                 expect: {} }",
             ),
             &["explode", "cancel, pause"],
         ),

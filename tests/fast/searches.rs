@@ -105,7 +105,8 @@ workflows:
       - { name: each, task: piece, depends: [ begin ] }
       - { name: last, external: true, depends: [ each ] }
     tasks:
-      - { name: piece, itemListKey: items, tolerate: 5, steps: [ { name: sign, external: true }, { name: check, external: true } ] }
+      - { name: piece, itemListKey: items, tolerate: 5, steps: [ { name: sign, external: true }, \
+          { name: check, external: true } ] }
 ";
 
 /// What a search finds, once `fits` says so.

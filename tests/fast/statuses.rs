@@ -249,8 +249,10 @@ fn a_batch_writes_each_row_once() {
     let (mut first, mut second) = (Live::create(1, &definition), Live::create(2, &definition));
     first.commit(&mut store);
     place.change(
-        "CREATE TABLE written(n); CREATE TRIGGER i AFTER INSERT ON status_w BEGIN INSERT INTO written VALUES (new._rowid_); END;
-         CREATE TRIGGER u AFTER UPDATE ON status_w BEGIN INSERT INTO written VALUES (new._rowid_); END",
+        "CREATE TABLE written(n); CREATE TRIGGER i AFTER INSERT ON status_w BEGIN \
+           INSERT INTO written VALUES (new._rowid_); END;
+         CREATE TRIGGER u AFTER UPDATE ON status_w BEGIN INSERT INTO written VALUES (new._rowid_); \
+           END",
     );
     first.reply("a", "{}").reply("b", "{}");
     second.reply("a", "{}");

@@ -1,5 +1,5 @@
-//! What the API shows of one step: its attempts, its payloads, its items; and the definition that it
-//! is part of.
+//! What the API shows of one step: its attempts, its payloads, its items; and the definition that
+//! it is part of.
 
 use crate::http::{Answer, Api, serving};
 use crate::waits::DEADLINE;

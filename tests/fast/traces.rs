@@ -308,7 +308,8 @@ fn a_trace_that_comes_with_a_job_goes_on_in_it_and_in_the_workflows_that_it_call
     const WORKFLOWS: &str = "workflows: [
         {name: outer, steps: [{name: call, queue: workflow.inner}]},
         {name: inner, steps: [{name: each, task: piece}],
-         tasks: [{name: piece, itemListKey: items, tolerate: 1, steps: [{name: work, queue: q}]}]}]";
+         tasks: [{name: piece, itemListKey: items, tolerate: 1, steps: [{name: work, \
+             queue: q}]}]}]";
     let receiver = Receiver::start();
     serving(WORKFLOWS, of_q(echo), receiver.heard(), |api, _| async move {
         let path = format!("/api/workflow/outer?id={ID}");

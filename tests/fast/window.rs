@@ -8,7 +8,8 @@ use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
 /// Each item waits for a person.
-const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, itemListKey: items, steps: [{name: sign, external: true}]}]}]";
+const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
+                   itemListKey: items, steps: [{name: sign, external: true}]}]}]";
 
 const JOBS: usize = 10;
 const ITEMS: usize = 200;
@@ -38,8 +39,7 @@ fn all_fan_outs_together_have_a_bound_and_each_goes_on() {
         settings.journal.file = folder.path().join("j.db");
         settings.fanout.children_max = CHILDREN_MAX;
         let definitions = load_text("fan.yaml", FAN).expect("valid").definitions;
-        let manager =
-            manager::start(settings, definitions, Workers::new()).await.expect("starts");
+        let manager = manager::start(settings, definitions, Workers::new()).await.expect("starts");
         let list: Vec<usize> = (0..ITEMS).collect();
         let body = serde_json::json!({ "items": list }).to_string();
         let message = Message::parse(body.as_bytes()).expect("a message");

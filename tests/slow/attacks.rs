@@ -1,5 +1,5 @@
-//! A list of attacks on a manager with its usual settings and a token: each is refused, and while it
-//! goes on, somebody with the right token gets on with the work.
+//! A list of attacks on a manager with its usual settings and a token: each is refused, and while
+//! it goes on, somebody with the right token gets on with the work.
 
 use crate::amqp::Vhost;
 use crate::harness::{Daemon, Setup, command, run};

@@ -1,5 +1,5 @@
-//! `backup` and `restore`: copies that are taken while the manager works, and what becomes of the jobs in
-//! them.
+//! `backup` and `restore`: copies that are taken while the manager works, and what becomes of the
+//! jobs in them.
 
 use crate::amqp::{Vhost, Worker};
 use crate::harness::{Daemon, Ran, Setup, command, eventually, must_succeed, run, when};
@@ -40,8 +40,8 @@ fn open_jobs(file: &Path) -> u64 {
     serde_json::from_str::<Value>(&ran.stdout).unwrap()["openJobs"].as_u64().unwrap()
 }
 
-/// All that was accepted before the backup began is in it, and ends with the right result on a manager
-/// that is started on it, though the one before worked on all the while.
+/// All that was accepted before the backup began is in it, and ends with the right result on a
+/// manager that is started on it, though the one before worked on all the while.
 #[test]
 fn a_backup_taken_under_load_is_restored_and_every_job_in_it_ends() {
     let vhost = Vhost::new();

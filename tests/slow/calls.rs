@@ -18,13 +18,15 @@ use crate::amqp::{
 };
 use crate::harness::{Daemon, Setup, eventually, when};
 
-const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] } ] } ]";
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, \
+                     { name: second, depends: [ first ] } ] } ]";
 const ANSWERS: &str = "answers";
 
 /// `a` asks `b`, `b` asks `c`, `c` asks a worker.
-const THREE: &str = r"
+const THREE: &str = "
 workflows:
-  - { name: a, steps: [ { name: ask-b, queue: workflow.b }, { name: last, queue: echo, depends: [ ask-b ] } ] }
+  - { name: a, steps: [ { name: ask-b, queue: workflow.b }, \
+      { name: last, queue: echo, depends: [ ask-b ] } ] }
   - { name: b, steps: [ { name: ask-c, queue: workflow.c } ] }
   - { name: c, steps: [ { name: work } ] }
 ";

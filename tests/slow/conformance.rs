@@ -58,7 +58,10 @@ workflows:
 ";
     let daemon = Setup::new(&vhost.url, workflows).start();
     let _worker = Worker::echo(&vhost.url, &["pass"]);
-    let message = r#"{"z":1.10,"boxes":[{"b":1e400,"a":[ 1,2 ]},12345678901234567890.0,"é\u00e9",null,[],{}],"a":{"y":-0,"x":0.0}}"#;
+    let message = concat!(
+        r#"{"z":1.10,"boxes":[{"b":1e400,"a":[ 1,2 ]},12345678901234567890.0,"é\u00e9",null,"#,
+        r#"[],{}],"a":{"y":-0,"x":0.0}}"#,
+    );
     let id = daemon.api.create("whole", message);
     assert_eq!(daemon.api.await_result(id), message);
 }

@@ -50,8 +50,8 @@ fn await_policy(vhost: &Vhost, queue: &str, policy: &str) {
     });
 }
 
-/// The same, and the queue acts on it: it hears of a policy a moment after the broker lists it. A message
-/// of nobody is refused until its dead letter has come to the manager.
+/// The same, and the queue acts on it: it hears of a policy a moment after the broker lists it. A
+/// message of nobody is refused until its dead letter has come to the manager.
 fn await_dead_letters(vhost: &Vhost, daemon: &Daemon, queue: &str) {
     await_policy(vhost, queue, REPLY_QUEUE);
     let client = vhost.client();
@@ -196,7 +196,8 @@ fn the_reason_of_a_dead_letter_is_told() {
         ("x-delivery-limit", AMQPValue::LongInt(1)),
     ];
     client.declare("limits", arguments(limited));
-    let workflows = "workflows: [ { name: rejects, steps: [ { name: rejects } ] }, { name: expires, steps: [ { name: expires } ] }, \
+    let workflows = "workflows: [ { name: rejects, steps: [ { name: rejects } ] }, \
+                     { name: expires, steps: [ { name: expires } ] }, \
                      { name: limits, steps: [ { name: limits } ] } ]";
     let daemon = Setup::new(&vhost.url, workflows).start();
     let ids = ["rejects", "expires", "limits"].map(|name| daemon.api.create(name, "{}"));

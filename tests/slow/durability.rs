@@ -29,7 +29,8 @@ workflows:
 ";
 const STEPS: [&str; 3] = ["double", "add", "tell"];
 
-const SINGLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] }, { name: probe, steps: [ { name: look } ] } ]";
+const SINGLE: &str = "workflows: [ { name: single, steps: [ { name: work } ] }, \
+                      { name: probe, steps: [ { name: look } ] } ]";
 
 /// Computes `(n * 2) + 1` in three steps; every step checks what it is given.
 fn chain_worker(vhost: &Vhost) -> Worker {
@@ -103,12 +104,13 @@ fn kill_five_times_in_the_middle_of_300_chain_jobs() {
 fn a_fan_out_under_way_survives_kills_and_gathers_in_item_order() {
     const ITEMS: usize = 200;
     let vhost = Vhost::new();
-    let workflows = r"
+    let workflows = "
 workflows:
   - name: fan
     steps: [ { name: each, task: one }, { name: after, depends: [ each ] } ]
     tasks:
-      - { name: one, itemListKey: items, steps: [ { name: prepare }, { name: finish, depends: [ prepare ] } ] }
+      - { name: one, itemListKey: items, steps: [ { name: prepare }, \
+          { name: finish, depends: [ prepare ] } ] }
 ";
     let mut daemon = Setup::new(&vhost.url, workflows).start();
     let worker =

@@ -359,7 +359,8 @@ fn a_reader_that_does_not_keep_up_is_told_what_it_missed() {
     const ITEMS: usize = 6_000;
     let name = |word: &str| format!("{word}{}", "x".repeat(190));
     let workflows = format!(
-        "workflows: [ {{ name: {}, steps: [ {{ name: each, task: {} }} ], tasks: [ {{ name: {}, itemListKey: items, steps: [ {{ name: {}, queue: work }} ] }} ] }} ]",
+        "workflows: [ {{ name: {}, steps: [ {{ name: each, task: {} }} ], tasks: [ {{ name: {}, \
+         itemListKey: items, steps: [ {{ name: {}, queue: work }} ] }} ] }} ]",
         name("w"),
         name("t"),
         name("t"),

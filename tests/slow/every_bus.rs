@@ -1,6 +1,6 @@
 //! One suite for every bus: the manager in this process, on the embedded bus with workers in the
-//! process and over gRPC, on RabbitMQ and with web services that it calls, with the same workflows and
-//! the same workers.
+//! process and over gRPC, on RabbitMQ and with web services that it calls, with the same workflows
+//! and the same workers.
 
 use std::path::Path;
 
@@ -29,10 +29,11 @@ use crate::kafka::{self, Brokers};
 use crate::load::LONG;
 use crate::service::{self, Service};
 
-const WORKFLOWS: &str = r"
+const WORKFLOWS: &str = "
 workflows:
   - name: chain
-    steps: [ { name: echo }, { name: mark, depends: [ echo ] }, { name: last, queue: echo, depends: [ mark ] } ]
+    steps: [ { name: echo }, { name: mark, depends: [ echo ] }, \
+        { name: last, queue: echo, depends: [ mark ] } ]
   - name: diamond
     steps:
       - { name: top, queue: echo }
@@ -42,7 +43,8 @@ workflows:
   - name: fan
     steps: [ { name: each, task: item } ]
     tasks:
-      - { name: item, itemListKey: items, steps: [ { name: mark }, { name: inner, task: part, depends: [ mark ] } ] }
+      - { name: item, itemListKey: items, steps: [ { name: mark }, \
+          { name: inner, task: part, depends: [ mark ] } ] }
       - { name: part, itemListKey: parts, steps: [ { name: echo } ] }
   - name: bad
     steps: [ { name: no-object } ]
@@ -123,8 +125,8 @@ impl Others {
     }
 }
 
-/// A web service that does the work of each queue under a path of its name. While the gate is shut it
-/// takes no messages for that queue.
+/// A web service that does the work of each queue under a path of its name. While the gate is shut
+/// it takes no messages for that queue.
 fn services(gate_is_open: bool) -> BusSettings {
     let service = Service::start(move |called| match &called.path[1..] {
         "gate" if !gate_is_open => service::status(503),
@@ -178,7 +180,7 @@ impl Transport {
             }
             match self {
                 Transport::Embedded => {
-                    let work = move |message: &workflow_manager::bus::Publication| -> Result<Bytes, WorkerError> {
+                    let work = move |message: &Publication| -> Result<Bytes, WorkerError> {
                         Ok(work(queue, &message.body.to_bytes()).into())
                     };
                     embedded = embedded.with(queue, 2, work);
@@ -209,8 +211,9 @@ impl Transport {
     }
 }
 
-/// A workflow for each ordered pair of ways to workers, with steps on the first, then on the second:
-/// alone, and in the child jobs of a fan-out. A way is a bus, and what its queues' names begin with.
+/// A workflow for each ordered pair of ways to workers, with steps on the first, then on the
+/// second: alone, and in the child jobs of a fan-out. A way is a bus, and what its queues' names
+/// begin with.
 fn pairs(ways: &[(&str, &str)]) -> (String, Vec<String>) {
     let (mut text, mut names) = ("workflows:\n".to_owned(), Vec::new());
     for (way, next) in ways.iter().flat_map(|way| ways.iter().map(move |next| (way, next))) {
@@ -228,7 +231,8 @@ fn pairs(ways: &[(&str, &str)]) -> (String, Vec<String>) {
     tasks:
       - name: item
         itemListKey: items
-        steps: [ {{ name: here, queue: {first}echo }}, {{ name: there, queue: {second}mark, bus: {other}, depends: [ here ] }} ]
+        steps: [ {{ name: here, queue: {first}echo }}, {{ name: there, queue: {second}mark, \
+            bus: {other}, depends: [ here ] }} ]
 "
         ));
         names.push(name);

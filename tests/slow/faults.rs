@@ -109,7 +109,8 @@ fn an_error_at_any_point_loses_nothing() {
         )]),
         Case(&[("amqp::ack=2*off->1*return->2*off->2*return", GoesOn("failpoint amqp::ack"))]),
         Case(&[(
-            "amqp::publish=2%return;amqp::deliver=2%return;amqp::confirm=2%return;amqp::connect=20%return",
+            "amqp::publish=2%return;amqp::deliver=2%return;amqp::confirm=2%return;\
+             amqp::connect=20%return",
             GoesOn("failpoint amqp::"),
         )]),
     ]);
@@ -230,7 +231,8 @@ fn assert_repeats(account: &Account, safe: &BTreeSet<String>, case: Case) {
 
 // ---- an actor that panics
 
-const TWO: &str = "workflows: [ { name: broken, steps: [ { name: bad } ] }, { name: sound, steps: [ { name: good } ] } ]";
+const TWO: &str = "workflows: [ { name: broken, steps: [ { name: bad } ] }, \
+                   { name: sound, steps: [ { name: good } ] } ]";
 
 #[test]
 fn a_job_whose_actor_panics_again_and_again_fails_and_no_other_notices() {

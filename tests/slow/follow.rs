@@ -243,7 +243,10 @@ fn watch_without_child_jobs_tells_of_the_job_alone() {
 /// Answers as the first version did: no light view, no result alone, no parameter for streams. The
 /// job ends at the third look. Gives what was asked for.
 fn older_manager() -> (String, Arc<Mutex<Vec<String>>>) {
-    const JOB: &str = r#""uuid":"4d1f598a-0000-4000-8000-000000000000","workflow":"signed","created":"2026-01-01T00:00:00Z""#;
+    const JOB: &str = concat!(
+        r#""uuid":"4d1f598a-0000-4000-8000-000000000000","workflow":"signed","#,
+        r#""created":"2026-01-01T00:00:00Z""#,
+    );
     let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::<Mutex<Vec<String>>>::default();
@@ -274,7 +277,8 @@ fn older_manager() -> (String, Arc<Mutex<Vec<String>>>) {
             told.lock().unwrap().push(line);
             let length = body.len();
             let answer = format!(
-                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: \
+                 close\r\nContent-Length: {length}\r\n\r\n{body}"
             );
             let _gone = connection.write_all(answer.as_bytes());
         }

@@ -38,8 +38,8 @@ enum Until {
 /// How soon a manager that is away is looked for again.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
-/// A worker on a thread of its own that connects again whenever its stream ends, and then sends what
-/// was not answered once more. Dropped it says farewell.
+/// A worker on a thread of its own that connects again whenever its stream ends, and then sends
+/// what was not answered once more. Dropped it says farewell.
 pub(crate) struct Remote {
     until: watch::Sender<Until>,
     thread: Option<JoinHandle<()>>,

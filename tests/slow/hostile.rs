@@ -1,5 +1,5 @@
-//! More attacks, most of them on a manager without any token, as it is after the first start: what is
-//! sent is refused, logged or counted, and somebody else gets on with the work meanwhile.
+//! More attacks, most of them on a manager without any token, as it is after the first start: what
+//! is sent is refused, logged or counted, and somebody else gets on with the work meanwhile.
 
 use std::{
     io::{Read, Write},
@@ -62,7 +62,8 @@ fn without_tokens_a_page_of_another_site_and_a_rebound_name_change_and_learn_not
 
 #[test]
 fn bodies_that_are_bombs_cost_no_more_than_a_few_times_their_size() {
-    const BOTH: &str = "workflows: [ { name: single, steps: [ { name: work } ] }, { name: bomb, steps: [ { name: other } ] } ]";
+    const BOTH: &str = "workflows: [ { name: single, steps: [ { name: work } ] }, \
+                        { name: bomb, steps: [ { name: other } ] } ]";
     let daemon = Setup::new("", BOTH).start();
     let deep = |levels: usize| format!(r#"{{"k":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
     let bombs = [

@@ -180,7 +180,8 @@ fn searches_at_once_are_bounded() {
     );
     let peak = mebibytes(&daemon);
     eprintln!(
-        "{SEARCHES} searches for {JOBS} jobs, {whole} answered: {before} MiB before, at most {peak} MiB"
+        "{SEARCHES} searches for {JOBS} jobs, {whole} answered: {before} MiB before, \
+         at most {peak} MiB"
     );
     assert!(
         whole > 0 && peak < before + 300,
@@ -224,7 +225,8 @@ fn a_large_job_that_many_ask_for_is_not_there_for_each() {
     let refused = answers.iter().filter(|(status, _)| *status == 503).count();
     let peak = mebibytes(&daemon);
     eprintln!(
-        "{READERS} x GET of a job of {} MiB, {whole} answered: {before} MiB before, at most {peak} MiB",
+        "{READERS} x GET of a job of {} MiB, {whole} answered: {before} MiB before, at most {peak} \
+         MiB",
         2 * BYTES / MEBIBYTE
     );
     assert!(whole > 0 && whole + refused == READERS, "{answers:?}");
@@ -274,8 +276,8 @@ fn the_limit_of_open_files_is_raised() {
     assert_eq!(raised, hard, "{metrics}");
 }
 
-/// A worker that is killed while it waits for a message takes none with it: its end of the connection is
-/// closed, and that frees its place.
+/// A worker that is killed while it waits for a message takes none with it: its end of the
+/// connection is closed, and that frees its place.
 #[test]
 fn a_worker_that_is_gone_while_it_waits_gets_no_message() {
     let daemon = Setup::new("", SINGLE).set("http.waiters_max", "1").start();

@@ -117,7 +117,8 @@ fn rescue(daemon: &Daemon) {
 
 #[test]
 fn a_reply_that_comes_after_the_loss_stays_in_the_broker_for_the_next_start() {
-    const TWO: &str = "workflows: [ { name: two, steps: [ { name: first }, { name: second, depends: [ first ] } ] } ]";
+    const TWO: &str = "workflows: [ { name: two, steps: [ { name: first }, \
+                       { name: second, depends: [ first ] } ] } ]";
     let vhost = Vhost::new();
     let mut daemon = Setup::new(&vhost.url, TWO).start();
     let id = daemon.api.create("two", r#"{"n":1}"#);
@@ -190,8 +191,12 @@ fn what_came_from_elsewhere_is_told_its_flag() {
     assert!(ran.stderr.contains("did you mean --db jobs.db?"), "{ran}");
     let ran = refused(dir.path(), &["--listen", ":8088"]);
     assert!(ran.stderr.contains("0.0.0.0:8088") && ran.stderr.contains("token"), "{ran}");
-    fs::write(dir.path().join("notes.txt"), "notes, and enough of them to be longer than the header of a database: a hundred bytes and some more")
-        .unwrap();
+    fs::write(
+        dir.path().join("notes.txt"),
+        "notes, and enough of them to be longer than the header of a database: a hundred \
+         bytes and some more",
+    )
+    .unwrap();
     let ran = refused(dir.path(), &["--listen", "127.0.0.1:0", "--db", "notes.txt"]);
     assert!(ran.stderr.contains("no SQLite database"), "{ran}");
     assert!(!dir.path().join("notes.txt.lock").exists());

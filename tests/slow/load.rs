@@ -26,12 +26,14 @@ use crate::{
 pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// A chain, a diamond and a fan-out with a fan-in.
-pub(crate) const WORKFLOWS: &str = r"
+pub(crate) const WORKFLOWS: &str = "
 workflows:
   - name: chain
-    steps: [ { name: double }, { name: add, depends: [ double ] }, { name: tell, depends: [ add ] } ]
+    steps: [ { name: double }, { name: add, depends: [ double ] }, \
+        { name: tell, depends: [ add ] } ]
   - name: diamond
-    steps: [ { name: split }, { name: left, depends: [ split ] }, { name: right, depends: [ split ] }, { name: join, depends: [ left, right ] } ]
+    steps: [ { name: split }, { name: left, depends: [ split ] }, \
+        { name: right, depends: [ split ] }, { name: join, depends: [ left, right ] } ]
   - name: fan
     steps: [ { name: each, task: square }, { name: sum, depends: [ each ] } ]
     tasks:
@@ -66,9 +68,10 @@ impl Job {
         match self.workflow() {
             "chain" => json!({ "n": n, "result": 2 * n + 1 }),
             "diamond" => json!({ "n": n, "total": 2 * n + 3 }),
-            _ => {
-                json!({ "n": n, "squares": (n..n + ITEMS).map(|value| value * value).collect::<Vec<_>>() })
-            }
+            _ => json!({
+                "n": n,
+                "squares": (n..n + ITEMS).map(|value| value * value).collect::<Vec<_>>(),
+            }),
         }
     }
 }
@@ -325,7 +328,8 @@ impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} accepted, {} lost, {} wrong, {} finished twice; {} messages, {} published again, {} redelivered by the broker",
+            "{} accepted, {} lost, {} wrong, {} finished twice; {} messages, {} published again, \
+             {} redelivered by the broker",
             self.accepted,
             self.lost.len(),
             self.wrong.len(),
@@ -379,15 +383,20 @@ impl Ledger {
         // record already or not.
         let sql = "WITH jobs(number, id, definition, graph) AS (
                        SELECT number, lower(hex(id)), definition, graph FROM main.jobs
-                       UNION SELECT job, replace(substr(origin, 3, 36), '-', ''), origin ->> 1, origin ->> 2 FROM main.entries
+                       UNION SELECT job, replace(substr(origin, 3, 36), '-', ''), origin ->> 1, \
+                         origin ->> 2 FROM main.entries
                        WHERE origin IS NOT NULL AND seq > (SELECT upto FROM derived)),
                    entries(seq, own, job, body) AS (
                        SELECT seq, 1, job, body FROM main.entries
-                       UNION ALL SELECT seq, 0, job, told.value -> 2 FROM main.entries, json_each(confirms) AS told
+                       UNION ALL SELECT seq, 0, job, told.value -> 2 FROM main.entries, \
+                         json_each(confirms) AS told
                        UNION ALL SELECT confirmed.seq, 0, job.value ->> 0, told.value -> 2
-                       FROM confirmed, json_each(confirmed.body) AS job, json_each(job.value -> 1) AS told)
-                   SELECT jobs.id, definitions.body -> ('$.graphs[' || jobs.graph || '].steps'), entries.body
-                   FROM entries JOIN jobs ON jobs.number = entries.job JOIN definitions ON definitions.number = jobs.definition
+                       FROM confirmed, json_each(confirmed.body) AS job, json_each(job.value -> 1) \
+                         AS told)
+                   SELECT jobs.id, definitions.body -> ('$.graphs[' || jobs.graph || '].steps'), \
+                     entries.body
+                   FROM entries JOIN jobs ON jobs.number = entries.job \
+                     JOIN definitions ON definitions.number = jobs.definition
                    ORDER BY entries.seq, entries.own";
         let mut statement = connection.prepare(sql).unwrap();
         let mut rows = statement.query([]).unwrap();

@@ -274,7 +274,8 @@ fn client(daemon: &Daemon, arguments: &[&str]) -> Command {
 #[test]
 fn what_a_worker_says_cannot_forge_what_is_printed() {
     let vhost = Vhost::new();
-    let workflows = "workflows: [ { name: hostile, steps: [ { name: told, statusKey: s }, { name: work, depends: [ told ] } ] } ]";
+    let workflows = "workflows: [ { name: hostile, steps: [ { name: told, statusKey: s }, \
+                     { name: work, depends: [ told ] } ] } ]";
     let daemon = Setup::new(&vhost.url, workflows).set("log.format", "human").start();
     let worker = Client::connect(&vhost.url);
 

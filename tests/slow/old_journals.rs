@@ -187,7 +187,8 @@ fn add_running_jobs(journal: &Connection, count: i64) {
         }
         journal
             .execute(
-                "INSERT INTO jobs(number, id, workflow, definition, graph, root, depth, created, state, open, checksum)
+                "INSERT INTO jobs(number, id, workflow, definition, graph, root, depth, created, \
+                   state, open, checksum)
                  VALUES (?1, ?2, 'chain', ?3, 0, ?1, 0, ?4, 'running', 1, ?5)",
                 params![number, id.as_bytes(), definition, created, sum.finalize()],
             )

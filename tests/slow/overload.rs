@@ -173,7 +173,8 @@ fn large_replies_do_not_pile_up() {
     assert!(peak < PEAK_MAX, "at most {} MiB", peak / MEBIBYTE);
 }
 
-const FAN: &str = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
+const FAN: &str = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], \
+                   tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
 
 /// The items of a list share everything else in their message: none has a copy of its own before it
 /// is sent, nor after a restart.

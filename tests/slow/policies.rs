@@ -61,7 +61,8 @@ fn attempt(message: &StepMessage) -> String {
 
 #[test]
 fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: slow, timeout: 700ms, retry: { attempts: 3, backoff: 100ms } } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: slow, timeout: 700ms, \
+                     retry: { attempts: 3, backoff: 100ms } } ] } ]";
     let vhost = Vhost::new();
     let (daemon, client) = start(&vhost, workflows);
     let id = daemon.api.create("w", "{}");
@@ -89,7 +90,8 @@ fn an_attempt_without_a_reply_times_out_and_the_first_result_wins() {
 
 #[test]
 fn a_step_whose_attempts_are_spent_fails_with_the_last_reason() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 3, backoff: 50ms } }, { name: mild, onFailure: continue } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 3, \
+                     backoff: 50ms } }, { name: mild, onFailure: continue } ] } ]";
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, workflows).start();
     let worker = Worker::start(&vhost.url, &["bad", "mild"], |_| Answer::Reply(b"[1]".to_vec()));
@@ -108,7 +110,8 @@ fn a_step_whose_attempts_are_spent_fails_with_the_last_reason() {
 
 #[test]
 fn an_error_that_is_not_retryable_is_the_last() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 5, backoff: 10ms } } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 5, \
+                     backoff: 10ms } } ] } ]";
     let vhost = Vhost::new();
     let (daemon, client) = start(&vhost, workflows);
     let id = daemon.api.create("w", "{}");
@@ -123,7 +126,8 @@ fn an_error_that_is_not_retryable_is_the_last() {
 
 #[test]
 fn progress_is_shown_and_restarts_the_timeout() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: long, timeout: 1500ms, statusKey: status, statuses: [ PENDING, HALF, DONE ] } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: long, timeout: 1500ms, \
+                     statusKey: status, statuses: [ PENDING, HALF, DONE ] } ] } ]";
     let vhost = Vhost::new();
     let (daemon, client) = start(&vhost, workflows);
     let id = daemon.api.create("w", "{}");
@@ -146,7 +150,8 @@ fn progress_is_shown_and_restarts_the_timeout() {
 
 #[test]
 fn a_restart_in_the_middle_of_a_back_off_changes_nothing() {
-    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 2, backoff: 20s, maxBackoff: 20s } } ] } ]";
+    let workflows = "workflows: [ { name: w, steps: [ { name: bad, retry: { attempts: 2, \
+                     backoff: 20s, maxBackoff: 20s } } ] } ]";
     let vhost = Vhost::new();
     let (mut daemon, client) = start(&vhost, workflows);
     // Full jitter: some of several jobs wait long enough for a restart in between.
@@ -213,7 +218,9 @@ fn a_deadline_passes_while_the_daemon_is_down() {
 
 // ---- people
 
-const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, { name: second, depends: [ first ] }, { name: third, depends: [ second ] } ] } ]";
+const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: first }, \
+                     { name: second, depends: [ first ] }, \
+                     { name: third, depends: [ second ] } ] } ]";
 
 #[test]
 fn a_paused_job_takes_replies_and_dispatches_nothing_across_a_restart() {
@@ -436,7 +443,10 @@ fn a_reload_is_all_or_nothing_and_running_jobs_keep_their_definition() {
         .post("/api/reload", "")
         .expect_problem(422, &["nothing was changed", "did you mean \"name\""]);
     daemon.api.create("chain", "{}");
-    daemon.write_workflows("workflows: [ { name: chain, steps: [ { name: only } ] }, { name: new, steps: [ { name: fresh } ] } ]");
+    daemon.write_workflows(
+        "workflows: [ { name: chain, steps: [ { name: only } ] }, \
+         { name: new, steps: [ { name: fresh } ] } ]",
+    );
     let told = daemon.api.post("/api/reload", "").expect(200).json();
     assert_eq!((&told["changed"], &told["added"]), (&json!(["chain"]), &json!(["new"])), "{told}");
     let after = daemon.api.create("chain", "{}");

@@ -211,7 +211,8 @@ fn rows(file: &Path) -> Rows {
     let connection =
         rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
             .expect("opens");
-    let sql = "SELECT j.number, e.seq, j.state || j.open, sum_of(e.body) FROM jobs j JOIN entries e ON e.job = j.number ORDER BY e.seq";
+    let sql = "SELECT j.number, e.seq, j.state || j.open, sum_of(e.body) FROM jobs j \
+               JOIN entries e ON e.job = j.number ORDER BY e.seq";
     let mut statement =
         connection
             .prepare(&sql.replace(

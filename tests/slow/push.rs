@@ -1,5 +1,5 @@
-//! Web services that are called, while the manager is killed: nothing is lost, and what a service has
-//! taken over is not sent again.
+//! Web services that are called, while the manager is killed: nothing is lost, and what a service
+//! has taken over is not sent again.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

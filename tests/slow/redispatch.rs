@@ -188,8 +188,9 @@ fn a_redispatch_that_a_crash_cut_off_goes_out_after_the_restart() {
         let journal =
             Connection::open_with_flags(daemon.database(), OpenFlags::SQLITE_OPEN_READ_ONLY)
                 .unwrap();
-        let sql = r#"SELECT count(*) FROM (SELECT body || coalesce(confirms, '') AS body FROM entries
-                     UNION ALL SELECT body FROM confirmed) WHERE body LIKE '%"confirmed"%'"#;
+        let sql = "SELECT count(*) FROM (SELECT body || coalesce(confirms, '') AS body \
+                   FROM entries
+                     UNION ALL SELECT body FROM confirmed) WHERE body LIKE '%\"confirmed\"%'";
         let confirmed: i64 = journal.query_row(sql, [], |row| row.get(0)).unwrap();
         when(confirmed > 0, confirmed)
     });

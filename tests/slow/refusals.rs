@@ -200,7 +200,8 @@ fn a_cycle_is_named_whole() {
     let file = write(
         &dir,
         "cycle.yaml",
-        "workflows:\n  - name: round\n    steps:\n      - { name: alone }\n      - { name: ay, depends: [ cee ] }\n      - { name: bee, depends: [ ay ] }\n      \
+        "workflows:\n  - name: round\n    steps:\n      - { name: alone }\n      \
+         - { name: ay, depends: [ cee ] }\n      - { name: bee, depends: [ ay ] }\n      \
          - { name: cee, depends: [ bee, alone ] }\n",
     );
     let checked = check(&file);

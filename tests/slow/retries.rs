@@ -173,7 +173,8 @@ fn a_job_of_a_virtual_host_that_is_no_longer_loaded_cannot_be_retried_and_says_w
 fn a_reload_into_a_virtual_host_whose_reply_queue_is_consumed_by_another_process_ends_nothing() {
     let (here, there) = (Vhost::new(), Vhost::new());
     let in_both = format!(
-        "workflows: [ {{ name: w, steps: [ {{ name: work }} ] }}, {{ name: v, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]",
+        "workflows: [ {{ name: w, steps: [ {{ name: work }} ] }}, \
+         {{ name: v, vhosts: [ {} ], steps: [ {{ name: work }} ] }} ]",
         there.name
     );
     let mut other = Setup::new(&there.url, FAN).start();

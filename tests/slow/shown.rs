@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::harness::{Daemon, Ran, Setup, command, eventually, run, when};
 
-const WORKFLOWS: &str = r"
+const WORKFLOWS: &str = "
 workflows:
   - name: two
     steps: [ { name: first, external: true }, { name: second, external: true } ]
@@ -14,7 +14,8 @@ workflows:
     steps: [ { name: only, external: true } ]
   - name: fan
     steps: [ { name: each, task: item }, { name: last, depends: [ each ], external: true } ]
-    tasks: [ { name: item, itemListKey: items, tolerate: 2, steps: [ { name: work, external: true } ] } ]
+    tasks: [ { name: item, itemListKey: items, tolerate: 2, \
+        steps: [ { name: work, external: true } ] } ]
 ";
 
 fn start() -> Daemon {

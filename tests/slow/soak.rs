@@ -215,7 +215,8 @@ const CASES: [(&str, &str, Option<&str>, Bad); 10] = [
         "connections break at all points",
         "published, the confirm lost with the connection",
         Some(
-            "amqp::publish=0.2%return;amqp::deliver=0.2%return;amqp::confirm=0.5%return;amqp::ack=0.5%return;amqp::connect=10%return",
+            "amqp::publish=0.2%return;amqp::deliver=0.2%return;amqp::confirm=0.5%return;\
+             amqp::ack=0.5%return;amqp::connect=10%return",
         ),
         |stage| stage.recover(),
     ),
@@ -300,7 +301,8 @@ fn told(account: &Account, recoveries: &[Duration], elapsed: Duration, peak: u64
     let mean = total.as_secs_f64() / recoveries.len().max(1) as f64;
     let longest = recoveries.iter().max().copied().unwrap_or_default().as_secs_f64();
     format!(
-        "{account}; {} faults in {:.0} s, recovered in {mean:.2} s on average, {longest:.2} s at most; memory at most {} MiB",
+        "{account}; {} faults in {:.0} s, recovered in {mean:.2} s on average, {longest:.2} s at \
+         most; memory at most {} MiB",
         recoveries.len(),
         elapsed.as_secs_f64(),
         peak / MEBIBYTE

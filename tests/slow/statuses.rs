@@ -62,7 +62,8 @@ fn any_sqlite_client_reads_them_while_the_daemon_runs() {
     let mut daemon = start(&vhost);
     let client = vhost.client();
     // Python's, in a process of its own.
-    let sql = r#"select job, state, application, "background-check", "limit" from "status_job-application" where "background-check" = 'FAILED'"#;
+    let sql = "select job, state, application, \"background-check\", \"limit\" \
+               from \"status_job-application\" where \"background-check\" = 'FAILED'";
     let script = "import sqlite3, sys, json
 connection = sqlite3.connect(f'file:{sys.argv[1]}?mode=ro', uri=True)
 print(json.dumps(connection.execute(sys.argv[2]).fetchall()))";
@@ -145,7 +146,12 @@ fn a_new_step_has_its_column_after_a_restart_and_a_table_that_was_dropped_is_the
         &daemon.api,
         old,
         "running",
-        &json!({ "application": "COMPLETED", "background-check": "PENDING", "limit": "", "offer": "" }),
+        &json!({
+            "application": "COMPLETED",
+            "background-check": "PENDING",
+            "limit": "",
+            "offer": "",
+        }),
     );
 
     // While it runs: the next change makes it anew.
@@ -173,7 +179,11 @@ fn over_http_they_are_filtered_and_paged() {
         api,
         done,
         "completed",
-        &json!({ "application": "COMPLETED", "background-check": "COMPLETED", "limit": "COMPLETED" }),
+        &json!({
+            "application": "COMPLETED",
+            "background-check": "COMPLETED",
+            "limit": "COMPLETED",
+        }),
     );
     let names: Vec<&String> = row.as_object().unwrap().keys().collect();
     assert_eq!(names, ["created", "job", "state", "steps", "updated"]);

@@ -1,5 +1,5 @@
-//! TLS, on both sides: whose certificates are believed, and what the API shows. Certificates that are
-//! out of date, of another host, or of an authority that nobody knows, are refused everywhere.
+//! TLS, on both sides: whose certificates are believed, and what the API shows. Certificates that
+//! are out of date, of another host, or of an authority that nobody knows, are refused everywhere.
 
 use crate::amqp::Vhost;
 use crate::harness::{Daemon, Setup, command, eventually, must_succeed, run, when};
@@ -517,7 +517,8 @@ fn a_web_service_is_called_if_an_authority_of_the_settings_vouches_for_it() {
             // A message that is this small comes in one piece, or in two.
             while socket.read(&mut part).is_ok_and(|bytes| bytes > 0 && part[bytes - 1] != b'}') {}
             let _gone = socket.write_all(
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\nConnection: close\r\n\r\n{\"b\": 2}",
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\
+                  Connection: close\r\n\r\n{\"b\": 2}",
             );
         }
     });

@@ -180,7 +180,8 @@ fn without_a_broker_it_is_said_how_workers_get_their_messages() {
     assert!(ready.text.contains("embedded"), "{ready}");
     // Steps that need no worker of another process are no reason to warn.
     let alone = start(
-        "workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, { name: b, steps: [ { name: x, external: true } ] } ]",
+        "workflows: [ { name: a, steps: [ { name: call, queue: workflow.b } ] }, \
+         { name: b, steps: [ { name: x, external: true } ] } ]",
     );
     assert!(!alone.log().contains("no broker is set"), "{}", alone.log());
 }

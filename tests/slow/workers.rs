@@ -541,7 +541,8 @@ fn two_hundred_jobs_by_two_workers_on_each_queue() {
 #[test]
 fn items_wait_in_their_queue_in_the_order_of_the_list() {
     const ITEMS: u32 = 1_000;
-    let workflows = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
+    let workflows = "workflows: [ { name: fan, steps: [ { name: each, task: t } ], \
+                     tasks: [ { name: t, itemListKey: items, steps: [ { name: work } ] } ] } ]";
     let vhost = Vhost::new();
     let daemon = Setup::new(&vhost.url, workflows).start();
     let list: Vec<u32> = (0..ITEMS).collect();

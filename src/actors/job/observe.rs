@@ -56,7 +56,12 @@ impl JobActor {
                     self.observe_fan_out(job, &workflow, *step, entry, recorded.at);
                 }
                 Entry::Caller(CallerEntry::Joined(caller)) => {
-                    tracing::debug!(job = %self.id, reply_to = %caller.reply_to, correlation_id = caller.correlation_id.as_deref(), "a caller waits for the end");
+                    tracing::debug!(
+                        job = %self.id,
+                        reply_to = %caller.reply_to,
+                        correlation_id = caller.correlation_id.as_deref(),
+                        "a caller waits for the end"
+                    );
                 }
                 Entry::Caller(CallerEntry::Answered(caller)) => {
                     tracing::debug!(job = %self.id, caller, "caller answered");
@@ -85,7 +90,13 @@ impl JobActor {
                 tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
             }
             JobEntry::Asked { operation, reason, by, .. } => {
-                tracing::info!(job = %self.id, %operation, by = by.as_deref(), reason = reason.as_deref(), "asked for by a client");
+                tracing::info!(
+                    job = %self.id,
+                    %operation,
+                    by = by.as_deref(),
+                    reason = reason.as_deref(),
+                    "asked for by a client"
+                );
             }
             JobEntry::ToldAgain => {
                 tracing::debug!(job = %self.id, "the end is told to the parent once more");
@@ -112,7 +123,12 @@ impl JobActor {
             StepEntry::Unconfirmed => {
                 metrics.dispatched.with_label_values(&labels).inc();
                 metrics.redispatched.with_label_values(&labels).inc();
-                tracing::debug!(job = %self.id, step = name, attempt, "step dispatched again, as the same attempt");
+                tracing::debug!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    "step dispatched again, as the same attempt"
+                );
             }
             StepEntry::Confirmed => metrics.confirmed.with_label_values(&labels).inc(),
             StepEntry::Leased(_) => {}
@@ -123,13 +139,26 @@ impl JobActor {
             StepEntry::AttemptFailed { attempt, failure, retry_at } => {
                 metrics.retried.with_label_values(&labels).inc();
                 let pause_ms = (retry_at.0 - now.0) / 1_000_000;
-                tracing::info!(job = %self.id, step = name, attempt, pause_ms, reason = %failure.reason, "attempt failed, another follows");
+                tracing::info!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    pause_ms,
+                    reason = %failure.reason,
+                    "attempt failed, another follows"
+                );
             }
             StepEntry::Skipped => tracing::debug!(job = %self.id, step = name, "step skipped"),
             StepEntry::Cancelled => tracing::info!(job = %self.id, step = name, "step cancelled"),
             StepEntry::Failed(failure) => {
                 metrics.failed.with_label_values(&labels).inc();
-                tracing::warn!(job = %self.id, step = name, attempt, reason = %failure.reason, "step failed");
+                tracing::warn!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    reason = %failure.reason,
+                    "step failed"
+                );
             }
         }
     }
@@ -151,13 +180,24 @@ impl JobActor {
                 tracing::debug!(job = %self.id, step = name, items, "fan-out started");
             }
             FanOutEntry::Restarted { attempt, .. } => {
-                tracing::info!(job = %self.id, step = name, attempt, "fan-out goes on with what has no result");
+                tracing::info!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    "fan-out goes on with what has no result"
+                );
             }
             FanOutEntry::ChildrenStarted { from, count, .. } => {
                 tracing::trace!(job = %self.id, step = name, from, count, "children started");
             }
             FanOutEntry::ChildStarted { index, id } => {
-                tracing::debug!(job = %self.id, step = name, index, child = %id, "child started once more");
+                tracing::debug!(
+                    job = %self.id,
+                    step = name,
+                    index,
+                    child = %id,
+                    "child started once more"
+                );
             }
             FanOutEntry::ChildCompleted { index, .. } => {
                 tracing::trace!(job = %self.id, step = name, index, "child completed");
@@ -175,7 +215,13 @@ impl JobActor {
         let elapsed = run.started.map_or(0, |started| now.0 - started.0);
         metrics.replied.with_label_values(&[workflow, name]).inc();
         metrics.step_duration.with_label_values(&[workflow, name]).observe(elapsed as f64 / 1e9);
-        tracing::debug!(job = %self.id, step = name, attempt = run.attempt, elapsed_ms = elapsed / 1_000_000, "step completed");
+        tracing::debug!(
+            job = %self.id,
+            step = name,
+            attempt = run.attempt,
+            elapsed_ms = elapsed / 1_000_000,
+            "step completed"
+        );
     }
 
     fn observe_end(&self, job: &Job, workflow: &str, now: Timestamp) {
@@ -183,12 +229,24 @@ impl JobActor {
         let state = job.state().word();
         let elapsed = now.0 - job.origin().created.0;
         if self.parent.is_some() {
-            tracing::debug!(job = %self.id, state, elapsed_ms = elapsed / 1_000_000, "child job ended");
+            tracing::debug!(
+                job = %self.id,
+                state,
+                elapsed_ms = elapsed / 1_000_000,
+                "child job ended"
+            );
             return;
         }
         self.ways.common.rates.ended(workflow, now, job.state(), elapsed);
         metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
         metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
-        tracing::info!(job = %self.id, workflow, state, elapsed_ms = elapsed / 1_000_000, reason = job.reason().map(|reason| &**reason), "job ended");
+        tracing::info!(
+            job = %self.id,
+            workflow,
+            state,
+            elapsed_ms = elapsed / 1_000_000,
+            reason = job.reason().map(|reason| &**reason),
+            "job ended"
+        );
     }
 }

@@ -72,7 +72,8 @@ impl Router {
         let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
         let correlation_id = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
         let reason = format!(
-            "reply_to is the manager's own reply queue, and the correlation id {} names no step that runs and asks for {}",
+            "reply_to is the manager's own reply queue, and the correlation id {} names no step \
+             that runs and asks for {}",
             quoted(&correlation_id),
             definition.name
         );

@@ -18,7 +18,8 @@ impl Router {
         let limit = self.ways.common.settings.limits.creations_waiting_max;
         if ask.is_of_client() && self.look_ups.asks >= limit {
             let reason = format!(
-                "{limit} requests wait for the journal already (setting limits.creations_waiting_max)"
+                "{limit} requests wait for the journal already (setting \
+                 limits.creations_waiting_max)"
             );
             return self.refuse(id, ask, Refusal::Overloaded(reason));
         }

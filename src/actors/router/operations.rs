@@ -96,7 +96,8 @@ impl Router {
     fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
         if self.ways.common.settings.bus_kind(bus).is_none() {
             return format!(
-                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses and start again"
+                "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses \
+                 and start again"
             );
         }
         let in_vhost = match &**vhost {
@@ -104,7 +105,8 @@ impl Router {
             vhost => format!(" of the virtual host \"{vhost}\""),
         };
         format!(
-            "no workflow{in_vhost} is loaded that uses the bus \"{bus}\", so job {job} cannot go on: load one (`workflow-manager reload`)"
+            "no workflow{in_vhost} is loaded that uses the bus \"{bus}\", so job {job} cannot go \
+             on: load one (`workflow-manager reload`)"
         )
     }
 

@@ -1,8 +1,8 @@
-//! The messages of a call as they come in, before anything has memory for them: each within its size
-//! and its time, all of them within the room for bodies, as those of requests over HTTP.
+//! The messages of a call as they come in, before anything has memory for them: each within its
+//! size and its time, all of them within the room for bodies, as those of requests over HTTP.
 //!
-//! A message of gRPC is a flag, its length in four bytes, and so many bytes. On a stream one that is
-//! too large is passed over: it costs itself alone.
+//! A message of gRPC is a flag, its length in four bytes, and so many bytes. On a stream one that
+//! is too large is passed over: it costs itself alone.
 
 use super::super::problem::Problem;
 use super::status::status;

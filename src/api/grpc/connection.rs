@@ -30,8 +30,8 @@ pub(super) struct Connection {
     _place: OwnedSemaphorePermit,
 }
 
-/// A socket, with TLS or without. The handshake goes on whenever the connection is looked at, within
-/// the time that a connection has until one of its calls is admitted.
+/// A socket, with TLS or without. The handshake goes on whenever the connection is looked at,
+/// within the time that a connection has until one of its calls is admitted.
 enum Socket {
     Plain(TcpStream),
     Shaking(Box<Accept<TcpStream>>),
@@ -91,7 +91,8 @@ impl Peer {
     }
 }
 
-/// The connections that come in, each with so much time until one of its calls is admitted. While there are as many as there may be, further ones wait.
+/// The connections that come in, each with so much time until one of its calls is admitted. While
+/// there are as many as there may be, further ones wait.
 pub(super) fn incoming(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,

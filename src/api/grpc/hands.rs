@@ -1,5 +1,5 @@
-//! What a worker on a stream has in hand. When the stream ends, all of it goes back to its queues at
-//! once.
+//! What a worker on a stream has in hand. When the stream ends, all of it goes back to its queues
+//! at once.
 
 use crate::bus::desk::Desk;
 use std::collections::HashMap;
@@ -57,9 +57,9 @@ impl Hands {
 }
 
 impl Drop for Hands {
-    /// A stream that is broken off may mean that a message has killed its worker: what was sent counts
-    /// as delivered, as it does when a lease ends. A worker that says farewell has not died of
-    /// anything.
+    /// A stream that is broken off may mean that a message has killed its worker: what was sent
+    /// counts as delivered, as it does when a lease ends. A worker that says farewell has not died
+    /// of anything.
     fn drop(&mut self) {
         for (id, Held { delivery, desk, is_sent, .. }) in self.held.drain() {
             // Errors mean that its lease has ended, or its attempt: then it is settled.

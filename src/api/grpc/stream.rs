@@ -1,5 +1,5 @@
-//! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them and
-//! what it must hear go over the stream; the end of the stream ends all of it.
+//! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them
+//! and what it must hear go over the stream; the end of the stream ends all of it.
 
 mod backlog;
 mod says;
@@ -236,7 +236,8 @@ impl Stream {
                     None if self.seat.desk.is_closed() => return End::Told(closed()),
                     None => self.wait_for(queue),
                 },
-                // What is not asked must not be told of messages, or keep room: others could use it.
+                // What is not asked must not be told of messages, or keep room: others could use
+                // it.
                 () = tokio::time::sleep_until(stalls_at), if !lends && is_waiting => {
                     self.waiting.clear();
                 }

@@ -51,7 +51,11 @@ pub(super) fn problems() -> Value {
     let told = PROBLEMS.iter().map(|(status, name, meaning)| {
         let mut answer = json!({
             "description": meaning,
-            "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+            "content": {
+                "application/problem+json": {
+                    "schema": { "$ref": "#/components/schemas/Problem" },
+                },
+            },
         });
         if matches!(*status, 429 | 503) {
             answer["headers"] = json!({ "Retry-After": { "schema": { "type": "string" } } });

@@ -65,9 +65,11 @@ pub(super) fn all(schemas: &mut Schemas) -> Vec<Call> {
 fn of_workflows(schemas: &mut Schemas) -> Vec<Call> {
     let get = |path, id, summary| Call::new("get", path, id, "workflows", summary);
     vec![
-        get("/api/workflows", "listWorkflows", "The loaded workflows")
-            .takes(&[ALL, STATS])
-            .json(200, "The workflows", schemas.list::<workflows::WorkflowRow<'_>>()),
+        get("/api/workflows", "listWorkflows", "The loaded workflows").takes(&[ALL, STATS]).json(
+            200,
+            "The workflows",
+            schemas.list::<workflows::WorkflowRow<'_>>(),
+        ),
         get("/api/definitions", "listDefinitions", "The definitions of a workflow that jobs run")
             .takes(&[WORKFLOW.required(), VHOST])
             .json(200, "The definitions", schemas.of::<definitions::Definitions>())
@@ -75,11 +77,21 @@ fn of_workflows(schemas: &mut Schemas) -> Vec<Call> {
         get("/api/definition/{hash}", "getDefinition", "A definition by the hash of its content")
             .json(200, "The definition", schemas.of::<definitions::Named<'_>>())
             .refuses(&[404]),
-        get("/api/status/{name}", "listStatuses", "The status of every step of a workflow's jobs; any other parameter is the name of a step, with the status that it must have")
-            .takes(&[VHOST, ONE_JOB, STATE, LIMIT, CURSOR])
-            .json(200, "The rows", statuses())
-            .content(200, "The rows", "text/csv; charset=utf-8; header=present", json!({ "type": "string" }))
-            .refuses(&[404]),
+        get(
+            "/api/status/{name}",
+            "listStatuses",
+            "The status of every step of a workflow's jobs; any other parameter is the name of a \
+             step, with the status that it must have",
+        )
+        .takes(&[VHOST, ONE_JOB, STATE, LIMIT, CURSOR])
+        .json(200, "The rows", statuses())
+        .content(
+            200,
+            "The rows",
+            "text/csv; charset=utf-8; header=present",
+            json!({ "type": "string" }),
+        )
+        .refuses(&[404]),
     ]
 }
 
@@ -203,7 +215,9 @@ fn operations(schemas: &mut Schemas) -> Vec<Call> {
         .json(200, "How many", schemas.of::<redispatch::Redispatched>())
         .refuses(&[404]),
     ];
-    let bulk = json!({ "anyOf": [schemas.of::<operations::Bulk<'_>>(), schemas.of::<operations::Dry<'_>>()] });
+    let bulk = json!({
+        "anyOf": [schemas.of::<operations::Bulk<'_>>(), schemas.of::<operations::Dry<'_>>()],
+    });
     for (word, about) in OPERATIONS.iter().copied().chain([("delete", "Erases ended jobs")]) {
         let step: &[Parameter] = if word == "rerun" { &[FROM_STEP] } else { &[] };
         if word != "delete" {

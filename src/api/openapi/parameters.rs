@@ -70,7 +70,8 @@ const IN_PATHS: [Parameter; 7] = [
     path(
         "name",
         Form::Text,
-        "The name of the workflow, with `VHOST/` before it if two virtual hosts have one of that name",
+        "The name of the workflow, with `VHOST/` before it if two virtual hosts have one of that \
+         name",
     ),
 ];
 
@@ -113,12 +114,14 @@ pub(super) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // What cannot be read is ignored, so any text is taken.
     Form::Any,
-    "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job goes on in this trace; ignored if it cannot be read",
+    "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job \
+     goes on in this trace; ignored if it cannot be read",
 );
 pub(super) const TRACE_STATE: Parameter = header(
     "tracestate",
     Form::Any,
-    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more than 512 characters or 32 members",
+    "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more \
+     than 512 characters or 32 members",
 );
 pub(super) const INTERVAL: Parameter = query(
     "interval",
@@ -180,7 +183,8 @@ pub(super) const REPLY: Parameter =
 pub(super) const FORMAT: Parameter = query(
     "format",
     Form::Words(&["counts", "map", "times", "reasons"]),
-    "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed items by reason",
+    "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed \
+     items by reason",
 );
 pub(super) const ONE_JOB: Parameter = query("job", Form::Id, "This job alone");
 
@@ -244,7 +248,11 @@ impl Form {
             Form::State => json!({ "type": "string", "enum": states() }),
             Form::States => {
                 let one = states().join("|");
-                json!({ "type": "string", "pattern": format!("^({one})(,({one}))*$"), "examples": ["running,failed"] })
+                json!({
+                    "type": "string",
+                    "pattern": format!("^({one})(,({one}))*$"),
+                    "examples": ["running,failed"],
+                })
             }
             Form::Words(words) => json!({ "type": "string", "enum": words }),
             Form::Like(pattern, example) => {

@@ -147,7 +147,10 @@ impl Wanted {
             };
             let policy = serde_json::json!({
                 "pattern": pattern,
-                "definition": { "dead-letter-exchange": "", "dead-letter-routing-key": self.reply_queue },
+                "definition": {
+                    "dead-letter-exchange": "",
+                    "dead-letter-routing-key": self.reply_queue,
+                },
                 "priority": PRIORITY,
                 "apply-to": "queues",
             });
@@ -239,14 +242,25 @@ mod tests {
         assert_eq!(patterns(&["price".into(), "a.b (c)".into()]), [r"^(price|a\.b\ \(c\))$"]);
         let many: Vec<Arc<str>> = (0..10_000).map(|at| format!("queue-{at}").into()).collect();
         let patterns = patterns(&many);
-        assert!(patterns.len() > 1 && patterns.iter().all(|pattern| pattern.len() < 2 * PATTERN_BYTES_MAX && !pattern.contains("(|")));
+        assert!(
+            patterns.len() > 1
+                && patterns.iter().all(|pattern| {
+                    pattern.len() < 2 * PATTERN_BYTES_MAX && !pattern.contains("(|")
+                })
+        );
     }
 
     #[test]
     fn only_a_queue_with_a_known_policy_of_another_is_told() {
-        let listed = r#"[{"name":"mine","policy":"workflow-manager"},{"name":"theirs","policy":"other"},{"name":"none","policy":null},{"name":"unknown"},
-            {"name":"by-argument","policy":"other","arguments":{"x-dead-letter-routing-key":"workflow-manager"}},{"name":"no-step","policy":"other"}]"#;
-        let policies = r#"[{"name":"workflow-manager","definition":{"dead-letter-routing-key":"workflow-manager"}},
+        let listed = r#"[{"name":"mine","policy":"workflow-manager"},
+            {"name":"theirs","policy":"other"},
+            {"name":"none","policy":null},
+            {"name":"unknown"},
+            {"name":"by-argument","policy":"other",
+             "arguments":{"x-dead-letter-routing-key":"workflow-manager"}},
+            {"name":"no-step","policy":"other"}]"#;
+        let policies = r#"[{"name":"workflow-manager",
+             "definition":{"dead-letter-routing-key":"workflow-manager"}},
             {"name":"other","definition":{"max-length":10}}]"#;
         let steps = ["mine", "theirs", "none", "unknown", "by-argument"].map(Arc::from);
         let told = others(

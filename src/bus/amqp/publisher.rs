@@ -172,10 +172,13 @@ impl Publisher {
                 Some(passed) = link.barrier.next() => Happened::Passed(passed),
                 Some((queue, found)) = link.looks.next() => Happened::Looked(queue, found),
                 event = link.events.next() => Happened::Heard(event),
-                count = self.inbox.recv_many(&mut taken, TAKEN_MAX), if !is_ending || !self.inbox.is_closed() => {
+                count = self.inbox.recv_many(&mut taken, TAKEN_MAX),
+                    if !is_ending || !self.inbox.is_closed() =>
+                {
                     if count == 0 { Happened::Ending } else { Happened::Taken }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)), if due.is_some() => Happened::Due,
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)),
+                    if due.is_some() => Happened::Due,
                 () = reached(phases, Phase::EndPublishing), if !is_ending => Happened::Ending,
             };
             let went_on = match happened {

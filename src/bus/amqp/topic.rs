@@ -166,17 +166,19 @@ impl Publishing {
         let mut is_open = true;
         while is_open || !flight.is_empty() {
             tokio::select! {
-                announcement = self.inbox.recv(), if is_open && flight.len() < UNCONFIRMED_MAX => match announcement {
-                    Some(announcement) => {
-                        self.next += 1;
-                        flight.push(self.published(channel, self.next, &announcement));
-                        self.unconfirmed.insert(self.next, announcement);
-                    }
-                    None => is_open = false,
-                },
+                announcement = self.inbox.recv(),
+                    if is_open && flight.len() < UNCONFIRMED_MAX => match announcement {
+                        Some(announcement) => {
+                            self.next += 1;
+                            flight.push(self.published(channel, self.next, &announcement));
+                            self.unconfirmed.insert(self.next, announcement);
+                        }
+                        None => is_open = false,
+                    },
                 Some((number, answer)) = flight.next() => {
                     // Whether refused or not: a second attempt would fare no better.
-                    let outcome = if answer? { TopicEvent::Published } else { TopicEvent::Dropped(1) };
+                    let outcome =
+                        if answer? { TopicEvent::Published } else { TopicEvent::Dropped(1) };
                     self.unconfirmed.remove(&number);
                     (self.sink)(outcome);
                 }

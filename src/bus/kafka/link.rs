@@ -170,7 +170,9 @@ impl Link {
                     self.looked(looks);
                 }
                 Some(done) = self.done.next() => self.follow(done),
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)), if due.is_some() => {
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)),
+                    if due.is_some() =>
+                {
                     self.publisher.due();
                 }
                 () = ended(&mut phases), if closing.is_none() => {
@@ -352,8 +354,8 @@ impl Link {
                 let Topic { partitions, ends, .. } = topic;
                 tracing::warn!(
                     %queue, ?written, partitions, ?ends,
-                    "a topic ends before what was written to it: it was made anew, and what waited in \
-                     it is lost"
+                    "a topic ends before what was written to it: it was made anew, and what \
+                     waited in it is lost"
                 );
                 self.lose(queue);
             }

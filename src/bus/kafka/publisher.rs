@@ -317,7 +317,12 @@ impl Publisher {
                 let pause = REFUSED_PAUSE
                     .saturating_mul(1 << held.refusals.min(16))
                     .min(self.section.reconnect_max.0.max(REFUSED_PAUSE));
-                tracing::debug!(message = held.message.id, %queue, %code, "a message was not taken");
+                tracing::debug!(
+                    message = held.message.id,
+                    %queue,
+                    %code,
+                    "a message was not taken"
+                );
                 self.numbers += 1;
                 self.delayed.insert((clock::ticks() + pause, self.numbers), held);
             }

@@ -126,8 +126,8 @@ impl Reader {
                         position = known,
                         first = low,
                         end = high,
-                        "replies are lost: the topic no longer has what was to be read next. It was \
-                         made anew, or did not keep replies for long enough"
+                        "replies are lost: the topic no longer has what was to be read next. \
+                         It was made anew, or did not keep replies for long enough"
                     );
                     (is_lost, is_news) = (true, true);
                     self.windows.insert(*partition, Window::new(at, false));

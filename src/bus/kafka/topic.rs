@@ -60,8 +60,8 @@ impl Keeps {
         let (kept, wait) = (self.span?, wait?);
         (kept < wait).then(|| {
             format!(
-                "the topic {topic} keeps messages for {}, and a step waits {} for its reply: set its \
-                 retention.ms to {} or more, or give the step a shorter timeout",
+                "the topic {topic} keeps messages for {}, and a step waits {} for its reply: set \
+                 its retention.ms to {} or more, or give the step a shorter timeout",
                 humantime::format_duration(kept),
                 humantime::format_duration(wait),
                 wait.as_millis()

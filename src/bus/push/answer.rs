@@ -186,17 +186,26 @@ mod tests {
             (
                 404,
                 r#"{"title":"Not found","detail":"no order 7"}"#,
-                r#"error {"error":"the web service answered 404 Not Found: no order 7","retryable":false}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 404 Not Found: no order 7","#,
+                    r#""retryable":false}"#,
+                ),
             ),
             (
                 422,
                 r#"{"title":"Wrong shape"}"#,
-                r#"error {"error":"the web service answered 422 Unprocessable Entity: Wrong shape","retryable":false}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 422 Unprocessable Entity: "#,
+                    r#"Wrong shape","retryable":false}"#,
+                ),
             ),
             (
                 400,
                 r#"{"error":"bad"}"#,
-                r#"error {"error":"the web service answered 400 Bad Request: bad","retryable":false}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 400 Bad Request: bad","#,
+                    r#""retryable":false}"#,
+                ),
             ),
             (
                 400,
@@ -206,7 +215,10 @@ mod tests {
             (
                 500,
                 "",
-                r#"error {"error":"the web service answered 500 Internal Server Error","retryable":true}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 500 Internal Server Error","#,
+                    r#""retryable":true}"#,
+                ),
             ),
             (
                 502,
@@ -216,12 +228,18 @@ mod tests {
             (
                 504,
                 r#"{"detail":7}"#,
-                r#"error {"error":"the web service answered 504 Gateway Timeout","retryable":true}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 504 Gateway Timeout","#,
+                    r#""retryable":true}"#,
+                ),
             ),
             (
                 302,
                 "",
-                r#"error {"error":"the web service answered 302 Found; redirects are never followed: name the new address","retryable":false}"#,
+                concat!(
+                    r#"error {"error":"the web service answered 302 Found; redirects are never "#,
+                    r#"followed: name the new address","retryable":false}"#,
+                ),
             ),
             (429, "", "not delivered, None: the web service answered 429 Too Many Requests"),
             (

@@ -32,7 +32,9 @@ pub struct FilterArguments {
 #[derive(Args, Debug)]
 pub struct OperateArguments {
     /// The job's id; without one, all that the filter finds
-    #[arg(conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"])]
+    #[arg(
+        conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"]
+    )]
     pub id: Option<JobId>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
@@ -79,7 +81,11 @@ pub struct CompleteArguments {
 #[derive(Args, Debug)]
 pub struct RedispatchArguments {
     /// The job's, or child job's, id
-    #[arg(requires = "step", required_unless_present = "queue", conflicts_with_all = ["queue", "bus", "vhost", "dry_run"])]
+    #[arg(
+        requires = "step",
+        required_unless_present = "queue",
+        conflicts_with_all = ["queue", "bus", "vhost", "dry_run"]
+    )]
     pub id: Option<JobId>,
     /// The step
     #[arg(requires = "id")]

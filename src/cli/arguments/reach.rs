@@ -10,7 +10,8 @@ const HOW_SHOWN: &str = "How it is shown";
 /// Which manager is asked.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReachArguments {
-    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else http://127.0.0.1:8088]
+    /// The manager's address [env: WORKFLOW_MANAGER_URL] [default: that of the context, else
+    /// http://127.0.0.1:8088]
     #[arg(long, value_name = "URL", value_parser = address, help_heading = WHICH_MANAGER)]
     pub server: Option<String>,
     /// The manager's token [env: WORKFLOW_MANAGER_TOKEN] [default: that of the context]

@@ -18,8 +18,8 @@ pub enum TokenCommand {
 pub struct NewTokenArguments {
     /// Its name, which logs and records show
     pub name: String,
-    /// What it allows: read looks; operate also creates jobs and does with them what erases nothing;
-    /// admin does everything
+    /// What it allows: read looks; operate also creates jobs and does with them what erases
+    /// nothing; admin does everything
     #[arg(long, value_enum, required_unless_present = "queues")]
     pub scope: Option<ScopeArgument>,
     /// A queue whose messages it may take and settle; may be given several times

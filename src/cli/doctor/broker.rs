@@ -52,7 +52,8 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     }
 }
 
-/// The queues that the workflows have on a bus, by virtual host; at least in the one of its address.
+/// The queues that the workflows have on a bus, by virtual host; at least in the one of its
+/// address.
 pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
     let default = local.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();

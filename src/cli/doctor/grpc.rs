@@ -12,8 +12,8 @@ const GRPC: &str = "grpc";
 /// How long the answers may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at the port of the settings, if they have one. `server`: where the HTTP API is asked, whose
-/// host has the same certificate; `token`: what it is given.
+/// Looks at the port of the settings, if they have one. `server`: where the HTTP API is asked,
+/// whose host has the same certificate; `token`: what it is given.
 pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Finding>) {
     let settings = &local.settings;
     let Some(listen) = settings.grpc.listen else { return };

@@ -1,5 +1,5 @@
-//! Web services that are called: whether their addresses can be found and may be called, whether their
-//! certificates are believed, and whether they answer at all.
+//! Web services that are called: whether their addresses can be found and may be called, whether
+//! their certificates are believed, and whether they answer at all.
 
 use super::broker::{place, queues_of};
 use super::finding::Finding;

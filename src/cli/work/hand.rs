@@ -1,5 +1,5 @@
-//! A message in hand: the program runs, the lease is extended meanwhile, and the reply is sent until
-//! the manager has taken it.
+//! A message in hand: the program runs, the lease is extended meanwhile, and the reply is sent
+//! until the manager has taken it.
 
 use super::super::client::Client;
 use super::super::text::Text;

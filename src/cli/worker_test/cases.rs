@@ -109,8 +109,8 @@ impl Case {
             CutAfterReply => (
                 Level::Must,
                 "goes on after a reply whose answer was lost",
-                "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is useless to \
-                 send it again",
+                "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is useless \
+                 to send it again",
             ),
             NotJson => (Level::Must, "bears a message that is not JSON", REFUSE),
             Array => (Level::Must, "bears a message that is an array", REFUSE),

@@ -1,5 +1,5 @@
-//! The worker as a process: in a group of its own, so that our signals reach all of it. What it says
-//! is passed on to standard error, line by line, and escaped.
+//! The worker as a process: in a group of its own, so that our signals reach all of it. What it
+//! says is passed on to standard error, line by line, and escaped.
 
 use super::super::error::ClientError;
 use crate::clock;

@@ -117,7 +117,13 @@ pub(super) struct Names {
 /// Checks all names and the depth of an expression.
 pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, ExpressionError> {
     if let Some(deep) = deeper_than(root, DEPTH_MAX) {
-        return Err(source.error(deep, format!("nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for each")));
+        return Err(source.error(
+            deep,
+            format!(
+                "nests deeper than {DEPTH_MAX} levels; a chain of operators nests one level for \
+                 each"
+            ),
+        ));
     }
     let mut checker = Checker {
         source,
@@ -209,11 +215,15 @@ impl Checker<'_> {
                 self.variables.truncate(self.variables.len() - 2);
                 Ok(())
             }
-            Expr::Struct(_) => {
-                Err(self.source.error(node, "there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}"))
-            }
+            Expr::Struct(_) => Err(self.source.error(
+                node,
+                "there are no messages to build; a map is written with quotes around its \
+                 keys: {\"count\": 1}",
+            )),
             Expr::Unspecified => Err(self.source.error(node, "a value is missing here")),
-            Expr::List(_) | Expr::Map(_) | Expr::Select(_) | Expr::Literal(_) => self.visit_parts(node),
+            Expr::List(_) | Expr::Map(_) | Expr::Select(_) | Expr::Literal(_) => {
+                self.visit_parts(node)
+            }
         }
     }
 
@@ -320,7 +330,9 @@ impl Checker<'_> {
 
 fn unknown_function(name: &str) -> String {
     let why = match name {
-        "matches" => "; there are no regular expressions: startsWith(), endsWith() and contains() compare texts".to_owned(),
+        "matches" => "; there are no regular expressions: startsWith(), endsWith() and contains() \
+                      compare texts"
+            .to_owned(),
         "now" | "timestamp" | "duration" => "; a condition knows no time".to_owned(),
         _ => {
             let names = || FUNCTIONS.iter().map(|function| function.name);

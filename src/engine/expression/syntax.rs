@@ -80,9 +80,14 @@ fn unknown_sign(rest: &str) -> String {
     match rest.chars().next() {
         Some('=') => "`=` is no operator; `==` compares".to_owned(),
         Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
-        Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash".to_owned(),
+        Some('"' | '\'') => "this text has no closing quote in its line, or an unknown escape; \
+                             write `\\\\` for a backslash"
+            .to_owned(),
         Some(letter) if letter.is_alphabetic() => {
-            format!("`{letter}` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]")
+            format!(
+                "`{letter}` cannot stand in a name; a key of other characters than a-z, 0-9 and \
+                 `_` goes into brackets: [\"..\"]"
+            )
         }
         Some(sign) => format!("`{}` means nothing here", shortened(&sign.to_string())),
         None => "this means nothing here".to_owned(),

@@ -51,9 +51,10 @@ impl Scope for World {
 }
 
 const INPUT: &str = r#"{
-    "count": 3, "ratio": 0.5, "whole": 1.0, "big": 18446744073709551615, "huge": 123456789012345678901234567890, "neg": -9223372036854775808,
-    "title": "äöü", "flag": true, "none": null, "lines": [{"n": 1}, {"n": 2}, {"n": 3}], "deep": {"a": {"b": [1, 2]}}, "odd-key": 1, "count": 4,
-    "texts": ["b", "a"]
+    "count": 3, "ratio": 0.5, "whole": 1.0, "big": 18446744073709551615,
+    "huge": 123456789012345678901234567890, "neg": -9223372036854775808,
+    "title": "äöü", "flag": true, "none": null, "lines": [{"n": 1}, {"n": 2}, {"n": 3}],
+    "deep": {"a": {"b": [1, 2]}}, "odd-key": 1, "count": 4, "texts": ["b", "a"]
 }"#;
 
 fn came_to(text: &str) -> Result<bool, String> {
@@ -72,12 +73,14 @@ fn conditions_come_to_what_cel_says() {
         "type(input.huge) == double && input.huge > 1e29",
         "input.neg == -9223372036854775808 && type(input.neg) == int",
         "input.title == 'äöü' && size(input.title) == 3 && input['title'].size() == 3",
-        "input.title.startsWith('ä') && input.title.endsWith('ü') && input.title.contains('ö') && !input.title.contains('x')",
+        "input.title.startsWith('ä') && input.title.endsWith('ü') && input.title.contains('ö') && \
+         !input.title.contains('x')",
         "input.flag && !false",
         "input.none == null",
         "input['odd-key'] == 1 && 'odd-key' in input && !('even-key' in input)",
         "has(input.none) && !has(input.nothing) && !has(input.deep.x) && has(input.deep.a.b)",
-        "input.lines.all(l, l.n > 0) && input.lines.exists(l, l.n == 2) && input.lines.exists_one(l, l.n == 3)",
+        "input.lines.all(l, l.n > 0) && input.lines.exists(l, l.n == 2) && \
+         input.lines.exists_one(l, l.n == 3)",
         "input.lines.map(l, l.n) == [1, 2, 3] && input.lines.filter(l, l.n > 1).size() == 2",
         "input.lines.map(l, l.n > 1, l.n * 2) == [4, 6]",
         "input.lines.map(input, input.n + size(job.book)) == [8, 9, 10]",
@@ -85,14 +88,17 @@ fn conditions_come_to_what_cel_says() {
         "input.lines.exists(l, input.deep.a.b.exists(b, l.n == b))",
         "{'a': 1}.a == 1 && {'a': 1} == {'a': 1} && [1, 'x', null][1] == 'x'",
         "job.book == 'Ulysses' && size(job) == 1",
-        "steps.split.state == 'completed' && steps.split.status == 'PASSED' && steps.split.output.count == 3",
-        "steps['count-words'].state == 'waiting' && steps['count-words'].status == '' && steps['count-words'].output == {}",
+        "steps.split.state == 'completed' && steps.split.status == 'PASSED' && \
+         steps.split.output.count == 3",
+        "steps['count-words'].state == 'waiting' && steps['count-words'].status == '' && \
+         steps['count-words'].output == {}",
         "size(steps) == 2 && steps[input.texts[0] == 'b' ? 'split' : 'x'].output.count == 3",
         "steps.exists(name, steps[name].state == 'waiting')",
         "input.nothing == 1 || true",
         "true || input.nothing == 1",
         "!(input.nothing == 1 && false)",
-        "int('3') + 1 == 4 && string(3) == '3' && double('1.5') == 1.5 && uint(3) == 3u && bool('true')",
+        "int('3') + 1 == 4 && string(3) == '3' && double('1.5') == 1.5 && uint(3) == 3u \
+         && bool('true')",
         "(input.count > 3 ? 'many' : 'few') == 'many'",
         "input.count\n  == 4 // so many",
     ] {
@@ -152,15 +158,18 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ("not true", "1:5 `not` is written `!`"),
         (
             "input.n == 'a",
-            "1:12 this text has no closing quote in its line, or an unknown escape; write `\\\\` for a backslash",
+            "1:12 this text has no closing quote in its line, or an unknown escape; write `\\\\` \
+             for a backslash",
         ),
         (
             "input.ä == 1",
-            "1:7 `ä` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes into brackets: [\"..\"]",
+            "1:7 `ä` cannot stand in a name; a key of other characters than a-z, 0-9 and `_` goes \
+             into brackets: [\"..\"]",
         ),
         (
             "'ä' == b",
-            "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes",
+            "1:8 unknown variable \"b\"; known are \"input\", \"job\" and \"steps\"; \
+             a text goes into quotes",
         ),
         ("1 2", "1:3 expected an operator such as `&&` or `==`, or the end, found \"2\""),
         ("1 + * 2", "1:5 expected a value, found \"*\""),
@@ -174,12 +183,14 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ("input.a.all(lien, line.n > 1)", "1:19 unknown variable \"line\"; did you mean \"lien\"?"),
         (
             "input.a.all(x, true) && x",
-            "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; a text goes into quotes",
+            "1:25 unknown variable \"x\"; known are \"input\", \"job\" and \"steps\"; \
+             a text goes into quotes",
         ),
         ("sise(input.a) > 0", "1:5 unknown function \"sise\"; did you mean \"size\"?"),
         (
             "input.a.matches('x')",
-            "1:16 unknown function \"matches\"; there are no regular expressions: startsWith(), endsWith() and contains() compare texts",
+            "1:16 unknown function \"matches\"; there are no regular expressions: startsWith(), \
+             endsWith() and contains() compare texts",
         ),
         ("now() > 3", "1:4 unknown function \"now\"; a condition knows no time"),
         ("size() > 0", "1:5 size() is called otherwise, as in size(input.lines)"),
@@ -193,12 +204,14 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ),
         (
             "input.a.all(1, true)",
-            "1:13 the first argument names the variable of the loop, as in list.all(item, item > 0)",
+            "1:13 the first argument names the variable of the loop, as in \
+             list.all(item, item > 0)",
         ),
         ("has(input)", "1:5 has() asks for a key, as in has(input.count)"),
         (
             "input.?n == 1",
-            "1:6 `?` behind a dot or bracket is not available; ask with has(), as in has(input.count)",
+            "1:6 `?` behind a dot or bracket is not available; ask with has(), as in \
+             has(input.count)",
         ),
         ("input.`n` == 1", "1:6 a key goes into brackets with quotes: [\"..\"]"),
         ("input.n == 99999999999999999999", "1:12 this number is too large for an int"),
@@ -208,7 +221,8 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
         ),
         (
             "Line{n: 1} == 1",
-            "1:5 there are no messages to build; a map is written with quotes around its keys: {\"count\": 1}",
+            "1:5 there are no messages to build; a map is written with quotes around its \
+             keys: {\"count\": 1}",
         ),
         ("optional.of(1).hasValue()", "1:24 unknown function \"hasValue\"; known are"),
     ];
@@ -526,19 +540,35 @@ fn grammatical() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Whatever the text, it is refused with a place in it, or it can be evaluated: to a truth or
     /// to one sentence.
     #[test]
-    fn any_text_is_refused_or_evaluated(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)) {
+    fn any_text_is_refused_or_evaluated(
+        pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)
+    ) {
         let text = pieces.concat();
         match Expression::parse(&text) {
             Err(error) => {
-                prop_assert!(error.line >= 1 && error.line <= text.split('\n').count(), "{text}: {error:?}");
+                prop_assert!(
+                    error.line >= 1 && error.line <= text.split('\n').count(),
+                    "{text}: {error:?}"
+                );
                 let line = text.split('\n').nth(error.line - 1).unwrap_or_default();
-                prop_assert!(error.column >= 1 && error.column <= line.chars().count() + 1, "{text}: {error:?}");
-                prop_assert!(!error.message.is_empty() && !error.message.contains(['\n', '{']) || error.message.contains("{\""), "{text}: {error:?}");
+                prop_assert!(
+                    error.column >= 1 && error.column <= line.chars().count() + 1,
+                    "{text}: {error:?}"
+                );
+                prop_assert!(
+                    !error.message.is_empty() && !error.message.contains(['\n', '{'])
+                        || error.message.contains("{\""),
+                    "{text}: {error:?}"
+                );
             }
             Ok(expression) => {
                 if let Err(reason) = expression.evaluate(&World::new(INPUT)) {

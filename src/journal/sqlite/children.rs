@@ -20,13 +20,21 @@ impl Reader {
     pub(super) fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
         self.with_derived(|connection| {
             let row = connection
-                .prepare_cached("SELECT number, root, definition, graph FROM jobs WHERE id = ?1 ORDER BY number DESC LIMIT 1")
+                .prepare_cached(
+                    "SELECT number, root, definition, graph FROM jobs WHERE id = ?1 \
+                     ORDER BY number DESC LIMIT 1",
+                )
                 .and_then(|mut statement| {
-                    statement.query_row([id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))).optional()
+                    statement
+                        .query_row([id.0.as_bytes()], |row| {
+                            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+                        })
+                        .optional()
                 })
                 .map_err(|error| self.failed(error))?;
             let Some((number, root, definition, graph)) = row else { return Ok(None) };
-            let definition = self.with_definitions(connection, |rebuild| rebuild.definition(definition))?;
+            let definition =
+                self.with_definitions(connection, |rebuild| rebuild.definition(definition))?;
             Ok(Some(Family { number, root, definition, graph }))
         })
     }
@@ -160,9 +168,11 @@ fn sql(
         values.push(state.word().to_owned().into());
     }
     values.push(limit.into());
-    let newer = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent AND n.step = c.step AND n.item = c.item AND n.number > c.number";
+    let newer = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent \
+                 AND n.step = c.step AND n.item = c.item AND n.number > c.number";
     let sql = format!(
-        "SELECT c.number, c.id, c.step, c.item, c.state, c.created, c.ended FROM jobs c INDEXED BY {index}
+        "SELECT c.number, c.id, c.step, c.item, c.state, c.created, c.ended \
+           FROM jobs c INDEXED BY {index}
          WHERE {} AND NOT EXISTS ({newer}) ORDER BY c.step, c.item, c.number LIMIT ?",
         conditions.join(" AND ")
     );

@@ -172,9 +172,17 @@ impl Core {
             let workflow = &relation.workflow;
             let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
             if mended.insert(relation.key()) && self.discarded(&relation, is_damaged)? {
-                tracing::warn!(workflow, %error, "the table of statuses cannot be used: it is made anew");
+                tracing::warn!(
+                    workflow,
+                    %error,
+                    "the table of statuses cannot be used: it is made anew"
+                );
             } else {
-                tracing::error!(workflow, %error, "the table of statuses cannot be made: until the next start it is not written");
+                tracing::error!(
+                    workflow,
+                    %error,
+                    "the table of statuses cannot be made: until the next start it is not written"
+                );
                 self.relations.given_up.insert(relation.key());
             }
         }
@@ -280,16 +288,25 @@ impl Drop for Core {
             return;
         }
         if let Err(error) = self.derive() {
-            tracing::warn!(journal = &*self.file, %error, "what follows from the newest commits is derived at the next start");
+            tracing::warn!(
+                journal = &*self.file,
+                %error,
+                "what follows from the newest commits is derived at the next start"
+            );
         }
         match schema::checkpoint(&self.connection, schema::Checkpoint::Whole) {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
                 journal = &*self.file,
-                "another program reads the journal: the newest commits stay in its -wal. To copy it, copy all its files, or wait until that program ends"
+                "another program reads the journal: the newest commits stay in its -wal. \
+                 To copy it, copy all its files, or wait until that program ends"
             ),
             Err(error) => {
-                tracing::warn!(journal = &*self.file, %error, "the newest commits stay in the -wal: to copy the journal, copy all its files")
+                tracing::warn!(
+                    journal = &*self.file,
+                    %error,
+                    "the newest commits stay in the -wal: to copy the journal, copy all its files"
+                )
             }
         }
     }

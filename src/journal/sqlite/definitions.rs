@@ -12,11 +12,15 @@ use std::sync::Arc;
 const USES: &str = "
 SELECT hash, running, ended, last FROM (
   SELECT d.number, d.hash,
-    (SELECT count(*) FROM jobs j WHERE j.workflow = ?1 AND j.parent IS NULL AND j.ended IS NULL AND j.definition = d.number) AS running,
-    (SELECT count(*) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL AND j.ended IS NOT NULL) AS ended,
-    (SELECT max(j.ended) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL AND j.ended IS NOT NULL) AS last
+    (SELECT count(*) FROM jobs j WHERE j.workflow = ?1 AND j.parent IS NULL AND j.ended IS NULL \
+      AND j.definition = d.number) AS running,
+    (SELECT count(*) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL \
+      AND j.ended IS NOT NULL) AS ended,
+    (SELECT max(j.ended) FROM jobs j WHERE j.definition = d.number AND j.parent IS NULL \
+      AND j.ended IS NOT NULL) AS last
   FROM definitions d
-  WHERE json_valid(d.body) AND ?1 = iif(coalesce(d.body ->> '$.vhost', '') = '', '', (d.body ->> '$.vhost') || '/') || (d.body ->> '$.name')
+  WHERE json_valid(d.body) AND ?1 = iif(coalesce(d.body ->> '$.vhost', '') = '', '', \
+    (d.body ->> '$.vhost') || '/') || (d.body ->> '$.name')
 ) WHERE running + ended > 0 ORDER BY number DESC";
 
 impl Reader {

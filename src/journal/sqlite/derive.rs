@@ -216,7 +216,8 @@ fn insert_job(
     now: &JobNow,
 ) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, depth, created, state, ended, open, checksum)
+        "INSERT INTO jobs(number, id, workflow, definition, graph, root, parent, step, item, \
+           depth, created, state, ended, open, checksum)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
     )?;
     insert

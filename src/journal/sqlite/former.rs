@@ -40,7 +40,10 @@ pub(super) fn rewrite(connection: &Connection, file: &str) -> Result<(), Journal
                JOIN jobs j ON j.number = e.job ORDER BY e.seq";
     let mut statement = connection.prepare(sql).map_err(failed)?;
     let mut insert = connection
-        .prepare("INSERT INTO entries(seq, job, first, at, body, checksum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")
+        .prepare(
+            "INSERT INTO entries(seq, job, first, at, body, checksum) VALUES (?1, ?2, ?3, ?4, ?5, \
+             ?6)",
+        )
         .map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {

@@ -81,7 +81,8 @@ pub(super) fn check(path: &Path, file: &str) -> Result<(), JournalError> {
         tracing::warn!(
             file,
             mode = format!("{:o}", mode & 0o777),
-            "every user of this machine can open the journal, and with it the messages of all jobs: chmod 600 it, its -wal and its -shm"
+            "every user of this machine can open the journal, and with it the messages of all \
+             jobs: chmod 600 it, its -wal and its -shm"
         );
     }
     Ok(())
@@ -152,7 +153,10 @@ impl Lock {
             return Ok(());
         }
         *self = Lock::take(&self.path)?;
-        tracing::warn!(lock = %self.path.display(), "the journal's lock was removed while it is in use: it is taken again");
+        tracing::warn!(
+            lock = %self.path.display(),
+            "the journal's lock was removed while it is in use: it is taken again"
+        );
         Ok(())
     }
 

@@ -226,7 +226,10 @@ impl Reader {
                 return Ok(Some(job));
             }
             connection
-                .prepare_cached("SELECT number FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC LIMIT 1")
+                .prepare_cached(
+                    "SELECT number FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC \
+                     LIMIT 1",
+                )
                 .and_then(|mut statement| {
                     statement
                         .query_row(params![id.0.as_bytes(), parent], |row| row.get(0))
@@ -260,7 +263,8 @@ impl Reader {
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
-        let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
+        let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL \
+                   AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
@@ -279,7 +283,11 @@ impl Reader {
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.ids("SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 ORDER BY number LIMIT ?2", params![after, limit])
+        self.ids(
+            "SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 \
+             ORDER BY number LIMIT ?2",
+            params![after, limit],
+        )
     }
 
     /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
@@ -291,7 +299,8 @@ impl Reader {
         beyond: EndedCursor,
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
-        let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+        let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 \
+                     AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
                    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
@@ -316,8 +325,10 @@ impl Reader {
     pub(super) fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
-                let mut statement =
-                    connection.prepare_cached("SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow")?;
+                let mut statement = connection.prepare_cached(
+                    "SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL \
+                     GROUP BY workflow",
+                )?;
                 let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 rows.collect()
             };
@@ -463,8 +474,11 @@ mod tests {
             move || {
                 reader.with(|connection| {
                     begun.send(()).expect("somebody waits");
-                    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
-                    connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| reader.failed(error))
+                    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+                               SELECT count(*) FROM n";
+                    connection
+                        .query_row(sql, [], |row| row.get::<_, i64>(0))
+                        .map_err(|error| reader.failed(error))
                 })
             }
         });

@@ -151,8 +151,10 @@ pub(super) struct Tally {
 
 /// The top-level jobs of each workflow, by the key of its relation.
 pub(super) fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<String, Tally>> {
-    let sql = "SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL AND ended IS NULL GROUP BY workflow UNION ALL
-               SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL AND ended IS NOT NULL GROUP BY workflow";
+    let sql = "SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL \
+                 AND ended IS NULL GROUP BY workflow UNION ALL
+               SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL \
+                 AND ended IS NOT NULL GROUP BY workflow";
     let mut tallies: HashMap<String, Tally> = HashMap::new();
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
@@ -291,7 +293,8 @@ impl Relation {
         if self.kind(connection)?.as_deref() != Some("table") {
             return Ok(None);
         }
-        let sql = "SELECT name, type = 'TEXT' AND \"notnull\" AND pk = 0 AND hidden = 0, dflt_value FROM pragma_table_xinfo(?1) ORDER BY cid";
+        let sql = "SELECT name, type = 'TEXT' AND \"notnull\" AND pk = 0 AND hidden = 0, \
+                   dflt_value FROM pragma_table_xinfo(?1) ORDER BY cid";
         let mut statement = connection.prepare_cached(sql)?;
         let rows = statement
             .query_map([self.name()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -310,7 +313,8 @@ impl Relation {
 
     /// What has its name: `table`, or what somebody else has put there.
     pub(super) fn kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
-        let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view', 'index')";
+        let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE \
+                   AND type IN ('table', 'view', 'index')";
         connection.prepare_cached(sql)?.query_row([self.name()], |row| row.get(0)).optional()
     }
 
@@ -353,8 +357,10 @@ impl Relation {
     /// All top-level jobs, in the order of their creation, each with its
     /// definition's number.
     fn jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
-        let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL AND workflow = ?1 COLLATE NOCASE UNION ALL
-                   SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND workflow = ?1 COLLATE NOCASE ORDER BY 1";
+        let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL \
+                     AND workflow = ?1 COLLATE NOCASE UNION ALL
+                   SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
+                     AND workflow = ?1 COLLATE NOCASE ORDER BY 1";
         connection
             .prepare_cached(sql)?
             .query_map([&self.workflow], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -390,7 +396,8 @@ impl Relation {
 
     pub(super) fn tally(&self, connection: &Connection) -> Result<Tally, WriteFailed> {
         let sql = format!(
-            "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), (SELECT max(_rowid_) FROM {0})",
+            "SELECT (SELECT count(*) FROM {0}), (SELECT min(_rowid_) FROM {0}), \
+             (SELECT max(_rowid_) FROM {0})",
             self.quoted()
         );
         let read = || {
@@ -418,7 +425,8 @@ impl Relation {
 
 /// The tables of the relations that are damaged by themselves.
 pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 COLLATE NOCASE";
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' \
+               AND substr(name, 1, length(?1)) = ?1 COLLATE NOCASE";
     let mut names: Vec<String> = connection
         .prepare(sql)?
         .query_map([PREFIX], |row| row.get(0))?

@@ -76,7 +76,8 @@ impl Core {
         limit: u32,
     ) -> rusqlite::Result<Vec<JobNumber>> {
         self.learn_retentions()?;
-        let sql = "SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
+        let sql = "SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
+                   AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut roots: Vec<JobNumber> = Vec::new();
         for (definition, own) in &self.retentions {
@@ -95,7 +96,8 @@ impl Core {
     /// Definitions are only ever added, and never change.
     fn learn_retentions(&mut self) -> rusqlite::Result<()> {
         let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
-        let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, '$.retention') END FROM definitions WHERE number > ?1";
+        let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, \
+                   '$.retention') END FROM definitions WHERE number > ?1";
         let mut statement = self.connection.prepare_cached(sql)?;
         for row in
             statement.query_map([known], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?)))?

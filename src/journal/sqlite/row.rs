@@ -52,7 +52,8 @@ pub(super) fn encode<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Res
 }
 
 /// The checked columns of `jobs`, in the order that [`job_row`] reads.
-pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, depth, created, checksum, state FROM jobs";
+pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, \
+                                   depth, created, checksum, state FROM jobs";
 
 /// The checksum of a row of `jobs`, over what never changes.
 pub(super) fn job_checksum(row: &JobRow) -> u32 {
@@ -161,7 +162,8 @@ impl EntryRow {
 /// The error of a row that is not in its place.
 pub(super) fn misplaced(seq: i64, first: u64, entries_before: u64, file: &str) -> JournalError {
     let what = format!(
-        "it begins with entry {first} of its job, and {entries_before} entries come before it: a row is missing, or there twice"
+        "it begins with entry {first} of its job, and {entries_before} entries come before it: a \
+         row is missing, or there twice"
     );
     damaged_entry(file, seq, what)
 }

@@ -60,7 +60,8 @@ impl FileRows<'_> {
         before: u64,
         count: u32,
     ) -> Result<Vec<EntryRow>, JournalError> {
-        let last = "seq IN (SELECT seq FROM places WHERE job = ?1 AND first < ?2 ORDER BY first DESC LIMIT ?3)";
+        let last = "seq IN (SELECT seq FROM places WHERE job = ?1 AND first < ?2 \
+                    ORDER BY first DESC LIMIT ?3)";
         let mut rows = self.entry_rows(last, params![job, place(before), count])?;
         rows.reverse();
         Ok(rows)
@@ -69,7 +70,8 @@ impl FileRows<'_> {
     fn each_row_of(&self, job: JobNumber, each: EachRow<'_>) -> Result<(), JournalError> {
         // By the order of the places: nothing is sorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
-                   FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 ORDER BY p.first";
+                   FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 \
+                     ORDER BY p.first";
         self.each_row(sql, [job], each)?;
         if self.is_derived {
             return Ok(());
@@ -94,7 +96,8 @@ impl FileRows<'_> {
         let sql = format!(
             "SELECT seq FROM (
                  SELECT first, seq FROM places WHERE job = ?1
-                 AND first >= (SELECT coalesce(max(first), 0) FROM places WHERE job = ?1 AND first <= ?2)
+                 AND first >= (SELECT coalesce(max(first), 0) FROM places WHERE job = ?1 \
+                   AND first <= ?2)
                  UNION ALL SELECT first, seq FROM entries WHERE {TAIL} AND job = ?1)
              ORDER BY first"
         );
@@ -119,8 +122,10 @@ impl FileRows<'_> {
     /// The bytes of a job's rows.
     pub(super) fn bytes_of(&self, job: JobNumber) -> Result<usize, JournalError> {
         let sql = format!(
-            "SELECT (SELECT coalesce(sum(octet_length(e.body)), 0) FROM places p JOIN entries e ON e.seq = p.seq WHERE p.job = ?1)
-                  + (SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE {TAIL} AND job = ?1)"
+            "SELECT (SELECT coalesce(sum(octet_length(e.body)), 0) FROM places p \
+                    JOIN entries e ON e.seq = p.seq WHERE p.job = ?1)
+                  + (SELECT coalesce(sum(octet_length(body)), 0) FROM entries WHERE {TAIL} \
+                    AND job = ?1)"
         );
         let read = || self.connection.prepare_cached(&sql)?.query_row([job], |row| row.get(0));
         let bytes: i64 = read().map_err(|error| self.failed(error))?;
@@ -192,7 +197,8 @@ impl Rows for FileRows<'_> {
         let ChildPlace { parent, step, item, id } = place;
         self.connection
             .prepare_cached(
-                "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 AND item = ?4 AND id = ?5
+                "SELECT number FROM jobs WHERE root = ?1 AND parent = ?2 AND step = ?3 \
+                   AND item = ?4 AND id = ?5
                  ORDER BY number DESC LIMIT 1",
             )
             .and_then(|mut statement| {
@@ -239,7 +245,8 @@ impl Rows for FileRows<'_> {
         };
         let sql = format!(
             "SELECT seq FROM (
-                 SELECT * FROM (SELECT first, seq FROM places WHERE job = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1)
+                 SELECT * FROM (SELECT first, seq FROM places WHERE job = ?1 AND first <= ?2 \
+                   ORDER BY first DESC LIMIT 1)
                  {tail})
              ORDER BY first DESC LIMIT 1"
         );

@@ -89,7 +89,8 @@ CREATE TABLE notices(
     "
 -- Child jobs that have no result are found by themselves, however many siblings have one. It costs
 -- nothing where none fails.
-CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL AND state IN ('failed', 'cancelled');
+CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL \
+  AND state IN ('failed', 'cancelled');
 ",
     // The rows of the table before are written anew in between (`former`).
     "
@@ -200,8 +201,9 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
             tracing::warn!(
                 file,
                 bytes,
-                "the journal has no tables: the manager starts without any job. If the file is a copy, what it held was in the file -wal beside the \
-                 original: stop, and copy all files of the journal, or use workflow-manager backup"
+                "the journal has no tables: the manager starts without any job. If the file is a \
+                 copy, what it held was in the file -wal beside the original: stop, and copy all \
+                 files of the journal, or use workflow-manager backup"
             );
         }
         // Before WAL mode, so that it stands in the main file whatever becomes of the rest.
@@ -408,7 +410,11 @@ fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>>
     let is_mended = forgotten.and_then(|()| Ok(self::findings(connection)?.is_none()));
     connection.execute_batch(if matches!(is_mended, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
     if is_mended? {
-        tracing::warn!(tables = damaged.join(", "), %findings, "tables of statuses are damaged: they are made anew");
+        tracing::warn!(
+            tables = damaged.join(", "),
+            %findings,
+            "tables of statuses are damaged: they are made anew"
+        );
         return Ok(None);
     }
     Ok(Some(findings))
@@ -448,9 +454,11 @@ fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
 
 /// Rows of `places` without their row of `entries`, and the other way around.
 const MISPLACED: &str = "SELECT seq FROM places p
-  WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job AND e.first = p.first)
+  WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job \
+    AND e.first = p.first)
   UNION ALL SELECT seq FROM entries e WHERE seq <= (SELECT upto FROM derived)
-  AND NOT EXISTS (SELECT 1 FROM places p WHERE p.job = e.job AND p.first = e.first AND p.seq = e.seq)";
+  AND NOT EXISTS (SELECT 1 FROM places p WHERE p.job = e.job AND p.first = e.first \
+    AND p.seq = e.seq)";
 
 /// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of
 /// open jobs is compared with the entries when these are rebuilt.

@@ -193,7 +193,8 @@ impl Reader {
 
     /// The number of top-level jobs by workflow and state.
     pub(super) fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
-        let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state WHERE parent IS NULL GROUP BY workflow, state";
+        let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state \
+                   WHERE parent IS NULL GROUP BY workflow, state";
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, Option<JobState>, i64)>> {
                 let mut statement = connection.prepare_cached(sql)?;

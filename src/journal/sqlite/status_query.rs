@@ -40,19 +40,35 @@ impl Reader {
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<StatusRow>> {
                 let conditions = conditions(connection, &table, columns, filter, before)?;
-                let mut sql = format!("SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} FROM {table} AS s WHERE s._rowid_ < ?");
+                let mut sql = format!(
+                    "SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} \
+                     FROM {table} AS s WHERE s._rowid_ < ?"
+                );
                 let mut values = vec![Value::from(before)];
                 for (at, (column, value)) in conditions.into_iter().enumerate() {
                     // With the sign an index on the column is not used: the first condition leads.
-                    sql.push_str(&format!(" AND {}s.{} = ?", if at == 0 { "" } else { "+" }, quoted(&column)));
+                    sql.push_str(&format!(
+                        " AND {}s.{} = ?",
+                        if at == 0 { "" } else { "+" },
+                        quoted(&column)
+                    ));
                     values.push(Value::from(value));
                 }
                 sql.push_str(&format!(" ORDER BY s._rowid_ DESC LIMIT {limit}"));
                 let mut statement = connection.prepare_cached(&sql)?;
                 let rows = statement.query_map(params_from_iter(values), |row| {
-                    let statuses = (0..columns.len()).map(|at| row.get(5 + at)).collect::<rusqlite::Result<_>>()?;
+                    let statuses = (0..columns.len())
+                        .map(|at| row.get(5 + at))
+                        .collect::<rusqlite::Result<_>>()?;
                     let (number, job, state) = (row.get(0)?, row.get(1)?, row.get(2)?);
-                    Ok(StatusRow { number, job, state, created: row.get(3)?, updated: row.get(4)?, statuses })
+                    Ok(StatusRow {
+                        number,
+                        job,
+                        state,
+                        created: row.get(3)?,
+                        updated: row.get(4)?,
+                        statuses,
+                    })
                 })?;
                 rows.collect()
             };
@@ -86,7 +102,8 @@ fn conditions(
             continue;
         }
         let sql = format!(
-            "SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 LIMIT {COUNTED_MAX})",
+            "SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 \
+             LIMIT {COUNTED_MAX})",
             quoted(column)
         );
         let count: i64 = connection

@@ -4,8 +4,8 @@ use super::{Live, Place, chain, opened};
 use workflow_manager::engine::{Input, JobId, JobState, Operation, Timestamp};
 use workflow_manager::journal::{Filter, JobNumber, SearchOrder};
 
-/// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the third
-/// is paused; the fourth runs.
+/// Four jobs, created at 1 to 4: the first completed and the second was cancelled, at 100; the
+/// third is paused; the fourth runs.
 pub(super) fn a_search_finds_by_all_that_is_kept_in_either_order(place: &dyn Place) {
     let mut journal = opened(place);
     let (mut lives, rows): (Vec<Live>, Vec<_>) =

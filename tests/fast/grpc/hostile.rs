@@ -205,7 +205,8 @@ fn messages_beyond_their_room_wait_and_small_ones_do_not() {
         settings.http.body_timeout = Span(Duration::from_millis(300));
     };
     served(narrow, |rig| async move {
-        // Three messages that begin and do not go on would need three times the room for large ones.
+        // Three messages that begin and do not go on would need three times the room for large
+        // ones.
         let mut sockets = Vec::new();
         for _ in 0..3 {
             let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };

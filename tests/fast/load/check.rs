@@ -32,9 +32,11 @@ workflow book-word-counts in the virtual hosts prod, test
 
   step                   waits for              goes to
   book-split             -                      queue book-split
-  section-counts         book-split             task word-counts for each of bookSections → bookSection, at most 50 at once
+  section-counts         book-split             task word-counts for each of bookSections → \
+      bookSection, at most 50 at once
     segment-word-counts  -                      queue segment-word-counts
-    parts                segment-word-counts    task word-counts for each of bookSections → bookSection, at most 50 at once (recursion: see above)
+    parts                segment-word-counts    task word-counts for each of bookSections → \
+        bookSection, at most 50 at once (recursion: see above)
     lines                -                      task line-counts for each of data → data
       count-line         -                      queue count-line
   sum-splits             section-counts         queue sum-splits
@@ -43,10 +45,18 @@ workflow book-word-counts in the virtual hosts prod, test
   queues  sum-splits, book-split, titles, segment-word-counts, count-line
   result  of sum-splits, store-title
 
-warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \"store-title\" have no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
-warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works only on a queue that honours it: declare \"titles\" as a quorum queue, or with `x-max-priority`, before the workflow starts
-warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \"segment-word-counts\" has no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
-warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \"count-line\" has no \"timeout\": nothing else notices a worker that acknowledges a message and dies before it replies
+warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \
+    \"store-title\" have no \"timeout\": nothing else notices a worker that acknowledges a message \
+    and dies before it replies
+warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works only \
+    on a queue that honours it: declare \"titles\" as a quorum queue, or with `x-max-priority`, \
+    before the workflow starts
+warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \
+    \"segment-word-counts\" has no \"timeout\": nothing else notices a worker that acknowledges a \
+    message and dies before it replies
+warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \
+    \"count-line\" has no \"timeout\": nothing else notices a worker that acknowledges a message \
+    and dies before it replies
 
 valid: 1 workflow, 4 warnings
 "
@@ -68,7 +78,13 @@ valid: 1 workflow, 4 warnings
     );
     assert_eq!(
         view["workflows"][0]["tasks"][1],
-        serde_json::json!({ "name": "line-counts", "itemListKey": "data", "itemKey": "data", "recursive": false, "steps": [{ "name": "count-line", "depends": [], "queue": "count-line" }] })
+        serde_json::json!({
+            "name": "line-counts",
+            "itemListKey": "data",
+            "itemKey": "data",
+            "recursive": false,
+            "steps": [{ "name": "count-line", "depends": [], "queue": "count-line" }],
+        })
     );
     assert_eq!(view["workflows"][0]["tasks"][0]["recursive"], true);
     assert_eq!(
@@ -98,7 +114,13 @@ not valid: 3 errors in 1 file
     assert_eq!(view["valid"], false);
     assert_eq!(
         view["errors"][0],
-        serde_json::json!({ "file": "f.yaml", "line": 2, "column": 25, "workflow": "a", "message": "unknown key \"nam\" in a step; did you mean \"name\"?" })
+        serde_json::json!({
+            "file": "f.yaml",
+            "line": 2,
+            "column": 25,
+            "workflow": "a",
+            "message": "unknown key \"nam\" in a step; did you mean \"name\"?",
+        })
     );
 }
 

@@ -120,7 +120,8 @@ fn with(place: &str, keys: &str) -> String {
     let (workflow, task, step) = match place {
         "file" => {
             return format!(
-                "{{ workflows: [ {{ name: w, vhosts: [ v ], steps: [ {{ name: s }} ] }} ], {keys} }}"
+                "{{ workflows: [ {{ name: w, vhosts: [ v ], steps: [ {{ name: s }} ] }} ], \
+                 {keys} }}"
             );
         }
         "workflow" => (keys, "", ""),
@@ -130,7 +131,8 @@ fn with(place: &str, keys: &str) -> String {
     };
     let task = format!("{{ name: t, itemListKey: as, steps: [ {{ name: d }} ], {task} }}");
     format!(
-        "{{ workflows: [ {{ name: w, steps: [ {{ name: s, task: t }}, {{ name: r, {step} }} ], tasks: [ {task} ], {workflow} }} ] }}"
+        "{{ workflows: [ {{ name: w, steps: [ {{ name: s, task: t }}, {{ name: r, {step} }} ], \
+         tasks: [ {task} ], {workflow} }} ] }}"
     )
 }
 

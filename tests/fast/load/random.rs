@@ -4,19 +4,28 @@ use proptest::prelude::*;
 use workflow_manager::load::{LoadErrors, load_text};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Whatever the text, loading ends with definitions or with problems that have a place in the
     /// text, in order.
     #[test]
-    fn any_text_is_loaded_or_refused(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..60)) {
+    fn any_text_is_loaded_or_refused(
+        pieces in prop::collection::vec(prop::sample::select(PIECES), 0..60)
+    ) {
         let text = pieces.concat();
         if let Err(LoadErrors(problems)) = load_text("f", &text) {
             prop_assert!(!problems.is_empty());
             prop_assert!(problems.is_sorted_by_key(|problem| (problem.line, problem.column)));
             let lines = text.split('\n').count();
             for problem in problems {
-                prop_assert!(problem.line >= 1 && problem.line <= lines + 1 && problem.column >= 1, "{problem}");
+                prop_assert!(
+                    problem.line >= 1 && problem.line <= lines + 1 && problem.column >= 1,
+                    "{problem}"
+                );
             }
         }
     }

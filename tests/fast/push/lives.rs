@@ -272,7 +272,8 @@ fn nothing_is_sent_to_a_refused_address_whatever_names_it() {
 fn a_step_names_the_address_itself_in_a_virtual_host_too() {
     let service = Service::start(|called| ok(called.body.clone()));
     let workflow = format!(
-        "workflows: [ {{ name: one, vhosts: [ v ], steps: [ {{ name: a, queue: \"{}?x=%20y\", timeout: 1m }} ] }} ]",
+        "workflows: [ {{ name: one, vhosts: [ v ], steps: [ {{ name: a, queue: \"{}?x=%20y\", \
+         timeout: 1m }} ] }} ]",
         service.url()
     );
     actix_rt::System::new().block_on(async {

@@ -17,7 +17,8 @@ buses:
   hooks:
     kind: push
     endpoints:
-      price: { url: 'https://price.example/step?v=1', concurrency: 3, timeout: 30s, headers: { Authorization: 'Bearer hunter2' }, secret: hunter3 }
+      price: { url: 'https://price.example/step?v=1', concurrency: 3, timeout: 30s, \
+          headers: { Authorization: 'Bearer hunter2' }, secret: hunter3 }
       stock: { url: 'http://10.0.0.7:8080/stock' }
 ";
 

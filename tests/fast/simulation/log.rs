@@ -143,7 +143,8 @@ impl World {
         let undone = log.first_undone();
         if undone < position {
             self.violate(format!(
-                "the position in the journal is {position}, and the reply at {undone} has no verdict"
+                "the position in the journal is {position}, and the reply at {undone} has no \
+                 verdict"
             ));
         }
     }

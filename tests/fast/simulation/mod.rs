@@ -2,9 +2,9 @@
 //! clients, clock and disk around them. A seed decides everything: the workflows, who does what in
 //! which order, and the faults: crashes at any write, commit, acknowledgement or publish, a full
 //! disk, broken connections, lost confirms and acknowledgements, redelivery, duplicates,
-//! reordering, forged replies, deleted queues, panics, a clock that jumps. A third of the steps is on
-//! a second bus, a real desk, whose workers die with messages in hand. In a third of the runs replies
-//! lie in a log, which is read from positions in the journal.
+//! reordering, forged replies, deleted queues, panics, a clock that jumps. A third of the steps is
+//! on a second bus, a real desk, whose workers die with messages in hand. In a third of the runs
+//! replies lie in a log, which is read from positions in the journal.
 //!
 //! `tests/simulation --help` runs as many seeds as you like, or one, with its trace.
 

@@ -167,13 +167,21 @@ impl Rules for WrongRules {
             Some("child jobs not retried") => {
                 let mut decision = job.take(input, ctx)?;
                 decision.effects.retain(|effect| {
-                    !matches!(effect, Effect::TellChild { order, .. } if order.what == Instruction::Retry)
+                    !matches!(
+                        effect,
+                        Effect::TellChild { order, .. } if order.what == Instruction::Retry
+                    )
                 });
                 Ok(decision)
             }
             Some("window filled once") => {
                 let mut decision = job.take(input, ctx)?;
-                let is_later = |entry: &Entry| matches!(entry, Entry::FanOut(_, FanOutEntry::ChildrenStarted { from, .. }) if *from > 0);
+                let is_later = |entry: &Entry| {
+                    matches!(
+                        entry,
+                        Entry::FanOut(_, FanOutEntry::ChildrenStarted { from, .. }) if *from > 0
+                    )
+                };
                 if decision.recorded.entries.iter().any(is_later) {
                     decision.effects.retain(|effect| !matches!(effect, Effect::StartChild { .. }));
                 }

@@ -36,7 +36,10 @@ pub(crate) fn wrong_wiring(
         }
         Some("unknown replies sent back") => {
             let router = relay(mailboxes.router, ways, move |input| {
-                let is_unknown = matches!(&input, RouterInput::Delivered(delivery) if !is_for_live_job(&owned, delivery));
+                let is_unknown = matches!(
+                    &input,
+                    RouterInput::Delivered(delivery) if !is_for_live_job(&owned, delivery)
+                );
                 (!is_unknown).then_some(input)
             });
             Mailboxes { router, ..mailboxes }

@@ -1,5 +1,5 @@
-//! Workers over HTTP, on a real desk: they take messages of the embedded bus on a lease, reply until
-//! they are heard, and outlive the process. Some die with a message in hand.
+//! Workers over HTTP, on a real desk: they take messages of the embedded bus on a lease, reply
+//! until they are heard, and outlive the process. Some die with a message in hand.
 
 use super::oracle::{Answered, work};
 use super::world::{SECOND_NS, SURELY_JOURNALED_NS, Turn, World, lock};

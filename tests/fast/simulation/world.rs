@@ -530,7 +530,10 @@ impl World {
             .filter(|id| self.durable(**id).is_some_and(|found| !found.job.state().is_ended()))
             .map(JobId::to_string)
             .collect();
-        self.violate(format!("nothing goes on; jobs still running: {running:?}; the broker and the bus are idle: {is_idle}"));
+        self.violate(format!(
+            "nothing goes on; jobs still running: {running:?}; the broker and the bus are \
+             idle: {is_idle}"
+        ));
         Turn::Done
     }
 }

@@ -7,7 +7,10 @@ use workflow_manager::journal::SearchOrder;
 fn a_table_is_there_and_empty_before_the_first_job() {
     let place = Place::new();
     let _store = place.open(&[&chain("job-application", &["application", "background-check"])]);
-    let columns = place.rows("SELECT name, type, \"notnull\" FROM pragma_table_info('status_job-application') ORDER BY cid");
+    let columns = place.rows(
+        "SELECT name, type, \"notnull\" FROM pragma_table_info('status_job-application') \
+         ORDER BY cid",
+    );
     let names: Vec<&str> = columns.iter().map(|column| column[0].as_str()).collect();
     assert_eq!(names, ["job", "state", "created", "updated", "application", "background-check"]);
     assert!(columns.iter().all(|column| column[1] == "TEXT" && column[2] == "1"), "{columns:?}");
@@ -16,7 +19,10 @@ fn a_table_is_there_and_empty_before_the_first_job() {
             .rows(r#"select * from "status_job-application" where "background-check" = 'FAILED'"#)
             .is_empty()
     );
-    let plan = place.rows(r#"explain query plan select * from "status_job-application" where "background-check" = 'FAILED'"#);
+    let plan = place.rows(
+        "explain query plan select * from \"status_job-application\" where \"background-check\" = \
+         'FAILED'",
+    );
     assert!(plan[0].join(" ").contains("USING INDEX"), "{plan:?}");
 }
 

@@ -40,7 +40,8 @@ fn what_was_dropped_or_altered_is_made_anew() {
         "ALTER TABLE status_w DROP COLUMN updated",
         "ALTER TABLE status_w RENAME COLUMN state TO stat",
         "DROP TABLE status_w; CREATE VIEW status_w AS SELECT 1 AS job",
-        "DROP TABLE status_w; CREATE TABLE status_w(job TEXT NOT NULL, state TEXT NOT NULL, created INTEGER NOT NULL, updated TEXT NOT NULL)",
+        "DROP TABLE status_w; CREATE TABLE status_w(job TEXT NOT NULL, state TEXT NOT NULL, \
+         created INTEGER NOT NULL, updated TEXT NOT NULL)",
         "CREATE TRIGGER no BEFORE UPDATE ON status_w BEGIN SELECT RAISE(ABORT, 'no'); END",
     ] {
         let definition = chain("w", &["a", "b"]);
@@ -173,7 +174,8 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
     drop(store);
     former::downgrade(&place.file());
     place.change(
-        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; DROP INDEX jobs_retained; DROP INDEX jobs_children_failed;
+        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; \
+           DROP INDEX jobs_retained; DROP INDEX jobs_children_failed;
          PRAGMA user_version = 1;
          CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;",
     );

@@ -31,7 +31,8 @@ fn a_definition_s_retention_counts_for_its_jobs_and_the_setting_for_others() {
     assert_eq!(left(&place), [0, 0, 0]);
     assert_eq!(place.rows("SELECT count(*) FROM jobs"), [["0"]]);
     let plan = place.rows(
-        "explain query plan SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL AND definition = 1 AND ended < 5 ORDER BY ended",
+        "explain query plan SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
+         AND definition = 1 AND ended < 5 ORDER BY ended",
     );
     assert!(
         plan.len() == 1 && plan[0].join(" ").contains("jobs_retained (definition=?"),

@@ -22,7 +22,10 @@ impl Broker {
     pub(crate) fn shared() -> Broker {
         let named = |name: &str| {
             env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| {
-                panic!("{name} is not set: these tests need a RabbitMQ. Use tests/run, or: tests/rabbitmq start DIR && . DIR/env (and later tests/rabbitmq stop DIR)")
+                panic!(
+                    "{name} is not set: these tests need a RabbitMQ. Use tests/run, \
+                     or: tests/rabbitmq start DIR && . DIR/env (and later tests/rabbitmq stop DIR)"
+                )
             })
         };
         Broker {

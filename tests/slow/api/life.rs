@@ -98,7 +98,10 @@ fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
     );
 
     // The fan-out: the step shows its input and its children, in item order.
-    let sections = r#"{"filename":"/books/alice.txt","sections":[{"section":"I","end":54},{"section":"II","end":273},{"section":"III","end":478}]}"#;
+    let sections = concat!(
+        r#"{"filename":"/books/alice.txt","sections":[{"section":"I","end":54},"#,
+        r#"{"section":"II","end":273},{"section":"III","end":478}]}"#,
+    );
     client.reply(&client.take("book-split"), sections);
     let job = eventually("the fan-out has its children", || {
         let job = api.job(id);
@@ -176,7 +179,10 @@ fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
     );
     assert_eq!(
         job.message_of("__end__"),
-        r#"{"sum_splits":"/tmp/counts.tsv","filename":"/books/alice.txt","title":"Alice\u2019s Adventures"}"#
+        concat!(
+            r#"{"sum_splits":"/tmp/counts.tsv","filename":"/books/alice.txt","#,
+            r#""title":"Alice\u2019s Adventures"}"#,
+        )
     );
     assert_eq!(api.get("/api/jobs").expect(200).json()["jobs"], json!([]));
     let listed = api.get("/api/workflow/book-word-counts").expect(200);
@@ -247,7 +253,10 @@ fn assert_is_utc_with_nanoseconds(time: &str) {
 
 #[test]
 fn a_view_keeps_a_jobs_messages_as_text() {
-    let text = r#"{"uuid":"4d1f598a-0000-4000-8000-000000000000","state":"completed","completed":[{"name":"a","startTime":"","message":{"k":1e400}}]}"#;
+    let text = concat!(
+        r#"{"uuid":"4d1f598a-0000-4000-8000-000000000000","state":"completed","#,
+        r#""completed":[{"name":"a","startTime":"","message":{"k":1e400}}]}"#,
+    );
     let job: JobView = serde_json::from_str(text).unwrap();
     assert_eq!(job.message_of("a"), r#"{"k":1e400}"#);
 }

@@ -186,7 +186,10 @@ fn web_services_are_asked_and_nothing_is_posted() {
     let address = format!("http://localhost:{port}/hidden-4711");
     fs::write(
         &workflows,
-        format!("workflows: [ {{ name: hooked, steps: [ {{ name: hook, queue: '{address}', timeout: 1m }} ] }} ]"),
+        format!(
+            "workflows: [ {{ name: hooked, steps: [ {{ name: hook, queue: '{address}', \
+             timeout: 1m }} ] }} ]"
+        ),
     )
     .unwrap();
     let write = |deny: &str| {

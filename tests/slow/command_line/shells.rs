@@ -19,8 +19,10 @@ fn shells_complete_commands_and_options() {
     let program = env!("CARGO_BIN_EXE_workflow-manager");
     let complete = |words: &str| {
         let text = format!(
-            "eval \"$({program} completions bash)\"; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); \
-             _workflow__manager workflow-manager \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
+            "eval \"$({program} completions bash)\"; COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); \
+             _workflow__manager workflow-manager \"${{COMP_WORDS[COMP_CWORD]}}\" \
+             \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
              echo \"${{COMPREPLY[@]}}\""
         );
         let output = must_succeed(Command::new("bash").args(["-c", &text]));

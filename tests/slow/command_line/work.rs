@@ -116,7 +116,10 @@ const UNTIL_GO: &str = "echo >> begun; until [ -e go ]; do sleep 0.02; done; cat
 #[test]
 fn any_program_is_a_worker_and_every_byte_arrives() {
     let daemon = start();
-    let message = r#"{"cents":1740.50,"long":12345678901234567890123,"text":"Grüße \u00e4 🦀","list":[1,  2e400]}"#;
+    let message = concat!(
+        r#"{"cents":1740.50,"long":12345678901234567890123,"text":"Grüße \u00e4 🦀","#,
+        r#""list":[1,  2e400]}"#,
+    );
     let price = Worker::start(&daemon, &["price"], "cat");
     let told = "cat > input; env | grep ^WORKFLOW_ > told; echo says >&2; echo";
     let mut ship = Worker::start(&daemon, &["ship", "--quiet"], told);

@@ -160,7 +160,10 @@ fn the_worker_in_shell_keeps_the_protocol() {
 fn any_program_under_work_keeps_the_protocol() {
     let program = env!("CARGO_BIN_EXE_workflow-manager");
     let options = ["--message", r#"{"count":3}"#, "--expect", r#"{"count": 3, "by": "work"}"#];
-    let script = r#"read -r input; case $input in '{"count":3'*) echo '{"count":3,"by":"work"}';; *) echo 'odd \033[31m' >&2; exit 3; esac"#;
+    let script = concat!(
+        r#"read -r input; case $input in '{"count":3'*) echo '{"count":3,"by":"work"}';; "#,
+        r"*) echo 'odd \033[31m' >&2; exit 3; esac",
+    );
     let work = ["--json", "--", program, "work", "price", "--quiet", "--", "sh", "-c", script];
     let ran = run(&mut worker_test(&[&["price"], &options[..], &work].concat()));
     assert_eq!(ran.code, Some(0), "{ran}");

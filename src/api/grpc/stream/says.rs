@@ -123,8 +123,8 @@ impl Stream {
         let Other::TooLarge(bytes, receipt) = other else { return };
         let max = self.ways.common.settings.http.body_bytes_max;
         let problem = Problem::too_large(format!(
-            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say that \
-             the attempt failed, or give a smaller result"
+            "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say \
+             that the attempt failed, or give a smaller result"
         ));
         self.decline(receipt.unwrap_or_default(), &problem);
     }

@@ -127,7 +127,8 @@ async fn relay(worker: TcpStream, shared: Rc<Shared>) {
     let talk = Talk::new(shared.watched.clone(), shared.orders.clone(), shared.heard.clone());
     let talk = RefCell::new(talk);
     let is_cut = tokio::select! {
-        cut = pump(&worker, &broker, |frame| talk.borrow_mut().of_worker(frame)) => told(cut, &shared),
+        cut = pump(&worker, &broker, |frame| talk.borrow_mut().of_worker(frame)) =>
+            told(cut, &shared),
         cut = pump(&broker, &worker, |frame| {
             talk.borrow_mut().of_broker(frame);
             Verdict::Pass

@@ -476,17 +476,32 @@ mod tests {
     proptest! {
         /// Bytes that are mostly no header at all.
         #[test]
-        fn whatever_the_bytes_the_library_bears_what_it_gets(flags: u16, bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn whatever_the_bytes_the_library_bears_what_it_gets(
+            flags: u16,
+            bytes in proptest::collection::vec(any::<u8>(), 0..200)
+        ) {
             let _ = checked(&payload(flags & !0b11, &bytes));
         }
 
         /// Headers that are nearly right.
         #[test]
         fn a_damaged_header_is_borne_or_refused(at in 0usize..200, byte: u8, cut in 0usize..40) {
-            let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\x01tT\0\0\0\0\0\0\0\x09";
+            let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\
+                                 \x01tT\0\0\0\0\0\0\0\x09";
             let length = u32::try_from(table.len()).expect("short").to_be_bytes();
-            let mut bytes = [b"\x04json", &length[..], table, &[2, 9], b"\x05a:one", b"\x02id", b"\0\0\0\0\0\0\0\x09", b"\x05error"].concat();
-            let flags = 1 << 15 | FLAGS_HEADERS | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 6 | 1 << 5;
+            let mut bytes = [
+                b"\x04json",
+                &length[..],
+                table,
+                &[2, 9],
+                b"\x05a:one",
+                b"\x02id",
+                b"\0\0\0\0\0\0\0\x09",
+                b"\x05error",
+            ]
+            .concat();
+            let flags =
+                1 << 15 | FLAGS_HEADERS | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 6 | 1 << 5;
             prop_assert_eq!(checked(&payload(flags, &bytes)), Ok(()));
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -45,8 +45,10 @@ const TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 60, 0, 30], &[Text]),           // basic.cancel: tag
     ([0, 60, 0, 31], &[Text]),           // basic.cancel-ok: tag
     ([0, 60, 0, 50], &[Bytes(2), Text, Text, Text]), // basic.return: code, text, exchange, key
-    ([0, 60, 0, 60], &[Text, Bytes(9), Text, Text]), // basic.deliver: tag, number and redelivered, exchange, key
-    ([0, 60, 0, 71], &[Bytes(9), Text, Text]), // basic.get-ok: number and redelivered, exchange, key
+    // basic.deliver: tag, number and redelivered, exchange, key
+    ([0, 60, 0, 60], &[Text, Bytes(9), Text, Text]),
+    // basic.get-ok: number and redelivered, exchange, key
+    ([0, 60, 0, 71], &[Bytes(9), Text, Text]),
 ];
 
 /// A frame that is larger than agreed and no content header: the broker's doing.
@@ -508,13 +510,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_and_no_cut_matter(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..300, kind in 0u8..10) {
+        fn no_bytes_and_no_cut_matter(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            cut in 0usize..300,
+            kind in 0u8..10
+        ) {
             let input = [&[kind, 0, 0, 0, 0, 0][..], &bytes].concat();
             let cut = cut.min(input.len());
             let (mut whole, mut pieces) = (Vec::new(), Vec::new());
             let first = Sieve::new(4_096).sift(&input, &mut whole);
             let mut sieve = Sieve::new(4_096);
-            let second = sieve.sift(&input[..cut], &mut pieces).and_then(|()| sieve.sift(&input[cut..], &mut pieces));
+            let second = sieve
+                .sift(&input[..cut], &mut pieces)
+                .and_then(|()| sieve.sift(&input[cut..], &mut pieces));
             prop_assert_eq!((first, whole), (second, pieces));
         }
     }

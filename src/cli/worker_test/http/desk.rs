@@ -1,6 +1,6 @@
 //! The desk: lends messages as a manager does, and notes what becomes of them. When a connection is
-//! to be cut, the server ends in the middle of everything and begins again at its port, as a manager
-//! that was killed.
+//! to be cut, the server ends in the middle of everything and begins again at its port, as a
+//! manager that was killed.
 
 use super::super::super::text::Text;
 use super::super::cut::CutAt;

@@ -40,8 +40,10 @@ impl Committed {
 
     fn state(&self, id: JobId) -> Option<State> {
         // Among the rows that are not derived yet, too.
-        let sql = "WITH tail AS (SELECT seq, job, origin FROM entries WHERE seq > (SELECT upto FROM derived)),
-                        newest(number) AS (SELECT max(number) FROM (SELECT number FROM jobs WHERE id = ?1
+        let sql = "WITH tail AS (SELECT seq, job, origin FROM entries \
+                          WHERE seq > (SELECT upto FROM derived)),
+                        newest(number) AS (SELECT max(number) FROM (SELECT number FROM jobs \
+                          WHERE id = ?1
                             UNION ALL SELECT job FROM tail WHERE substr(origin, 3, 36) = ?2))
                    SELECT number, max((SELECT coalesce(max(seq), 0) FROM places WHERE job = number),
                                       (SELECT coalesce(max(seq), 0) FROM tail WHERE job = number),

@@ -387,8 +387,8 @@ impl World {
                         && expected.may_fail_with(job.reason().map_or("", |reason| reason))
                 }
             };
-            // Nobody has a job retried that its client has ended or wanted erased. Retries that were
-            // asked for before count, so it may have failed at any step that a retry helps.
+            // Nobody has a job retried that its client has ended or wanted erased. Retries that
+            // were asked for before count, so it may have failed at any step that a retry helps.
             let is_retried_no_more = || {
                 let without = oracle::expected(&asked.definition, &asked.message, false);
                 let may_be_retried = job.state() == JobState::Failed && helps(job);

@@ -20,7 +20,11 @@ impl World {
             missed.extend(found.job.confirmed_steps().find(of_queue).map(|step| (id, step)));
         }
         for (id, step) in missed {
-            self.violate(format!("queue {queue} is declared anew, and the journal has a message of {id} in it as confirmed, of step {}", step.0));
+            self.violate(format!(
+                "queue {queue} is declared anew, and the journal has a message of {id} in it as \
+                 confirmed, of step {}",
+                step.0
+            ));
         }
     }
 }

@@ -119,9 +119,13 @@ async fn do_as_told(input: Input, step: Step) -> Result<Value, Failure> {
             let _ = step.ended().await;
             Ok(json!({}))
         }
-        _ => Ok(
-            json!({ "id": step.id(), "name": step.name(), "job": step.job(), "workflow": step.workflow(), "queue": step.queue() }),
-        ),
+        _ => Ok(json!({
+            "id": step.id(),
+            "name": step.name(),
+            "job": step.job(),
+            "workflow": step.workflow(),
+            "queue": step.queue(),
+        })),
     }
 }
 
