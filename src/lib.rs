@@ -22,8 +22,8 @@
 //!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
 //!   process hold; the record, as traits, and in SQLite; transports
 //! - **0** [`engine`]: the rules, as plain data and functions
-//! - **0** [`signature`], [`trust`]: what others can tell by that a call comes from us; whose
-//!   certificates are believed
+//! - **0** [`signature`], [`trust`]: how others can tell that a call comes from us; whose
+//!   certificates we believe
 //! - **0** [`faults`]: where tests break the daemon; nothing without the feature `failpoints`
 //!
 //! # The straight lines
