@@ -305,7 +305,8 @@ impl Entry {
         }
     }
 
-    /// Whether it makes a step, and everything that depends on it, begin once more.
+    /// Whether it makes a step, and everything that depends on it, begin once more. What these
+    /// steps had is forgotten.
     pub fn is_rerun(&self) -> bool {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }

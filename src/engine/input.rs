@@ -262,7 +262,7 @@ impl Operation {
     }
 }
 
-/// What a worker replies to an attempt, or the broker in its place.
+/// What a worker, or the broker in its place, says of an attempt.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A result: the body, not yet parsed.
@@ -288,8 +288,8 @@ pub enum Sender {
     Unknown,
     /// The user of the broker, or the token, of this name.
     User(Arc<str>),
-    /// The manager itself: the reply is the answer to a call that it made, or the dead letter of a
-    /// message that it sent.
+    /// The manager itself: the reply is the answer to a call that it made, the dead letter of a
+    /// message that it sent, or comes from a worker or a job in this process.
     Manager,
 }
 

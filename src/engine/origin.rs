@@ -54,8 +54,9 @@ impl Origin {
     }
 
     /// What the message of an attempt carries: the trace, and the span of the attempt. If no spans
-    /// of jobs are sent (no `share`), the message carries the context of the request as it came.
-    /// Otherwise workers would name a parent span that nobody knows.
+    /// of jobs are sent (no `share`), and the request for the job had a `traceparent`, the message
+    /// carries that one as it came. With a span of its own, workers would name a parent that nobody
+    /// knows.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
         match (&self.trace, share) {
             (Some(asked), None) => asked.parent,

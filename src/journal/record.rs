@@ -27,7 +27,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What a decision puts into the journal. Its effects are left to the caller.
+    /// What a decision puts into the journal. Whoever calls this sees to its effects.
     pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, closed, statuses, notice: None }
@@ -87,7 +87,7 @@ pub struct Deleted {
     pub open: Vec<Open>,
 }
 
-/// A job whose actor may still have taken input.
+/// A deleted job that may still have an actor, which may have taken input until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Its id.

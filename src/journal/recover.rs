@@ -1,5 +1,5 @@
-//! Rebuilds jobs from their rows, whatever stores them: at a start all that take input; later a
-//! single one, for a reader or after a panic.
+//! Rebuilds jobs from their rows, whatever stores them: at a start all that take input; later
+//! single ones, for a reader, after a panic, or when something comes for a job that has ended.
 
 use super::error::JournalError;
 use super::query::JobAt;

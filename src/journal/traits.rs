@@ -32,10 +32,10 @@ pub trait Journal: Send {
     /// The number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;
 
-    /// Commits records, in order, all or nothing. Returns the numbers of jobs that are deleted:
-    /// their records are void. A child job may still be about to start, or to hear that it is over,
-    /// when its top-level job is deleted. A record that the journal has already, by its job and its
-    /// place, changes nothing.
+    /// Commits records, in order, all or nothing. Records of jobs that were deleted are void: a
+    /// child job may still be about to start, or to hear that it is over, when its top-level job is
+    /// deleted. Returns the numbers of such jobs. A record that the journal has already, by its job
+    /// and its place, changes nothing.
     fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
 
     /// Whether lists, searches and statuses are behind what is committed.
@@ -48,8 +48,8 @@ pub trait Journal: Send {
     /// Whether confirms wait for a record of their jobs.
     fn has_confirms(&self) -> bool;
 
-    /// Writes a record for each job whose confirms have waited since the last call. Tells whether
-    /// any still wait.
+    /// Writes a record for each job whose confirms have waited since the last call, or longer.
+    /// Tells whether any still wait.
     fn write_confirms(&mut self) -> Result<bool, JournalError>;
 
     /// Commits positions, all or none, over those of the same partitions. Whatever they count as
@@ -63,9 +63,9 @@ pub trait Journal: Send {
     /// their first jobs.
     fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
-    /// Deletes up to `limit` top-level jobs, with their children, that have been kept long enough
-    /// after their end: as long as the definition says that they started with, or for `kept` if it
-    /// says nothing.
+    /// Deletes up to `limit` top-level jobs, with their children, that ended long enough ago. The
+    /// definition that a job started with says how long it is kept. If it says nothing, `kept`
+    /// does.
     fn delete_ended(
         &mut self,
         now: Timestamp,

@@ -40,10 +40,10 @@ struct Written {
 const TAIL_ROWS_MAX: usize = 8_192;
 
 impl Core {
-    /// Commits records, in order, in one transaction: all or nothing. Returns the numbers of jobs
-    /// that are deleted: their records are void. A child job may still be about to start, or to
-    /// hear that it is over, when its top-level job is deleted. A record that is in the journal
-    /// already, by its job and its place, changes nothing.
+    /// Commits records, in order, in one transaction: all or nothing. Records of jobs that were
+    /// deleted are void: a child job may still be about to start, or to hear that it is over, when
+    /// its top-level job is deleted. Returns the numbers of such jobs. A record that is in the
+    /// journal already, by its job and its place, changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],

@@ -22,7 +22,8 @@ pub(super) struct Confirms {
 }
 
 impl Confirms {
-    /// Whether a record is a confirm and nothing else. Only such records share a row.
+    /// Whether a record is one confirm, or one lease, and nothing else. Only such records share a
+    /// row.
     pub(super) fn is_confirm(record: &Record) -> bool {
         record.created.is_none()
             && record.state.is_none()

@@ -46,7 +46,8 @@ pub(super) struct Core {
     pub(super) tail: Tail,
     pub(super) new_ids: Arc<NewIds>,
     pub(super) confirms: Confirms,
-    /// The last row when records for confirms were last written.
+    /// The last row at the last call of `write_confirms`: what has waited since then, or longer, is
+    /// written at the next one.
     pub(super) confirms_written_to: i64,
     /// The most pages that the file may have; 0: no limit.
     pages_max: u32,
@@ -136,8 +137,9 @@ impl Core {
         set.map_err(|error| self.error(error))
     }
 
-    /// As [`Core::mending`], and may also use the room that commits leave. Without it a full
-    /// journal could do nothing: it must derive before it deletes, and deriving needs room.
+    /// As [`Core::mending`], and may also use the room that commits leave: for deriving, and for
+    /// deletions. Without it a full journal could not delete a job that is not derived yet, and not
+    /// derive it either.
     pub(super) fn with_reserve<T>(
         &mut self,
         write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,

@@ -120,8 +120,8 @@ impl Core {
         Ok(last)
     }
 
-    /// Derives what the process before has left, from the file alone. Each job with confirms gets a
-    /// record for them.
+    /// Derives what the process before has left, from the file alone. Each job whose confirms are
+    /// in no record of it gets one for them.
     pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
         let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
         let behind = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))

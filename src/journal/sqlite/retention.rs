@@ -9,9 +9,9 @@ use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{OptionalExtension, params};
 
 impl Core {
-    /// Deletes up to `limit` top-level jobs, with their children, that have been kept long enough
-    /// after their end: as long as the definition says that they started with, or for `kept` if it
-    /// says nothing.
+    /// Deletes up to `limit` top-level jobs, with their children, that ended long enough ago. The
+    /// definition that a job started with says how long it is kept. If it says nothing, `kept`
+    /// does.
     pub(super) fn delete_ended(
         &mut self,
         now: Timestamp,

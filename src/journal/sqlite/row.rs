@@ -124,7 +124,7 @@ pub(super) struct EntryRow {
 /// A decision that stands within another row: its place, its time, its entries.
 pub(super) type InnerRow = (u64, Timestamp, Vec<Entry>);
 
-/// The decision in it.
+/// The decision of an inner row, as jobs are rebuilt from it.
 pub(super) fn recorded((first, at, entries): InnerRow) -> Recorded {
     Recorded { first, at, entries }
 }

@@ -4,7 +4,7 @@
 //!
 //! They are derived: a row follows from the entries of its job, and is written later, together with
 //! the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered or
-//! damaged is made anew; one that cannot be made is left out.
+//! damaged is made anew; one that cannot be made is not written until the next start.
 
 use super::changes::StatusChanges;
 use super::relation::{Layout, Relation, WriteFailed};
