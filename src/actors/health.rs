@@ -13,8 +13,7 @@ use tokio::sync::Notify;
 
 /// What keeps the manager from working.
 pub struct Health {
-    /// The journal waits for room on the disk.
-    pub journal_full: AtomicBool,
+    room: RwLock<Room>,
     /// What has happened to the journal's files, if anything has.
     journal_lost: OnceLock<String>,
     /// The daemon is about to stop.
@@ -22,6 +21,17 @@ pub struct Health {
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     default_bus: Arc<str>,
     changed: Notify,
+}
+
+/// Whether commits find room on the disk.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    /// They always have.
+    There,
+    /// The journal waits for it.
+    Missing,
+    /// It was missing, and has been back since then, by the wall clock and by a monotonic one.
+    BackSince(Timestamp, tokio::time::Instant),
 }
 
 /// What is known of a bus.
@@ -35,7 +45,7 @@ impl Health {
     /// With nothing in the way. `default_bus`: the bus of workflows that name none.
     pub fn new(default_bus: &str) -> Health {
         Health {
-            journal_full: AtomicBool::new(false),
+            room: RwLock::new(Room::There),
             journal_lost: OnceLock::new(),
             stopping: AtomicBool::new(false),
             buses: RwLock::default(),
@@ -94,11 +104,42 @@ impl Health {
         }
     }
 
+    /// Messages of attempts that began before this time may have waited for room on the disk,
+    /// unsent: while there is none, and for the span `sent_first` after there is room again.
+    /// None: all are sent.
+    pub fn unsent_before(&self, sent_first: Duration) -> Option<Timestamp> {
+        match self.room() {
+            Room::There => None,
+            Room::Missing => Some(Timestamp(i64::MAX)),
+            Room::BackSince(at, since) => {
+                (clock::ticks().saturating_duration_since(since) < sent_first).then_some(at)
+            }
+        }
+    }
+
+    fn room(&self) -> Room {
+        *self.room.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the journal waits for room on the disk.
+    pub fn is_journal_full(&self) -> bool {
+        matches!(self.room(), Room::Missing)
+    }
+
+    /// Notes whether the journal found room on the disk. Tells whether that has changed.
+    pub(super) fn note_room(&self, is_there: bool) -> bool {
+        if is_there != self.is_journal_full() {
+            return false;
+        }
+        *self.room.write().unwrap_or_else(PoisonError::into_inner) =
+            if is_there { Room::BackSince(clock::now(), clock::ticks()) } else { Room::Missing };
+        true
+    }
+
     /// Each check: its name, whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
         let full = self
-            .journal_full
-            .load(Ordering::Relaxed)
+            .is_journal_full()
             .then_some("no room on the disk: nothing is accepted until there is");
         let bad = self.lost_journal().or(full);
         let stopping = self.stopping.load(Ordering::Relaxed);
@@ -141,7 +182,7 @@ impl Health {
 
     /// Whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
-        !self.journal_full.load(Ordering::Relaxed)
+        !self.is_journal_full()
             && self.lost_journal().is_none()
             && !self.stopping.load(Ordering::Relaxed)
     }

@@ -18,7 +18,6 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Owns the journal's writing end.
@@ -257,7 +256,7 @@ impl JournalActor {
         let metrics = &self.ways.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(self.waiting.len() as f64);
-        if self.ways.common.health.journal_full.swap(false, Ordering::Relaxed) {
+        if self.ways.common.health.note_room(true) {
             tracing::info!("there is room on the disk again: the journal goes on");
             self.ways.common.health.tell_change();
         }
@@ -377,7 +376,7 @@ impl JournalActor {
     fn wait_for_room(&mut self, error: &JournalError, ctx: &mut Context<Self>) {
         self.flush = Flush::WaitingForRoom;
         self.ways.common.metrics.journal_failures.with_label_values(&["full"]).inc();
-        if !self.ways.common.health.journal_full.swap(true, Ordering::Relaxed) {
+        if self.ways.common.health.note_room(false) {
             tracing::error!(
                 %error,
                 waiting = self.waiting.len(),

@@ -17,7 +17,6 @@ use crate::bus::{Address, BusKey, BusState, QueueDepth};
 use crate::clock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -88,9 +87,7 @@ impl LossWatch {
             && ways.common.health.replies_unread_before(bus, self.span).is_none();
         match depths {
             // After a time in which replies could not be taken, earlier looks say nothing.
-            _ if !hears || ways.common.health.journal_full.load(Ordering::Relaxed) => {
-                self.looks.clear()
-            }
+            _ if !hears || ways.common.health.is_journal_full() => self.looks.clear(),
             Err(reason) => {
                 if ways.common.throttle.may_log("queue depths") {
                     tracing::warn!(

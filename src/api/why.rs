@@ -17,7 +17,6 @@ use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -110,7 +109,7 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running if ways.common.health.journal_full.load(Ordering::Relaxed) => told(
+        JobState::Running if ways.common.health.is_journal_full() => told(
             WaitCause::JournalFull,
             "no room on the journal's disk: nothing goes on until there is".to_owned(),
         ),

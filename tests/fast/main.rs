@@ -3,6 +3,8 @@
 
 mod about;
 mod against;
+#[cfg(feature = "failpoints")]
+mod alone;
 mod any_journal;
 mod archive;
 mod buses;
@@ -15,6 +17,8 @@ mod embedded;
 mod events;
 mod floors;
 mod former;
+#[cfg(feature = "failpoints")]
+mod full_disk;
 mod fuzzed;
 #[cfg(feature = "grpc")]
 mod grpc;

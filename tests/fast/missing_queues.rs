@@ -1,9 +1,9 @@
 //! A missing queue is declared only once the journal has all that jobs have decided about the
 //! messages that were in it: a crash behind that must not find one of them confirmed.
 
+use crate::alone::alone;
 use crate::waits::DEADLINE;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
@@ -18,9 +18,6 @@ use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: q}]}]";
-
-/// Whoever has this in the environment is the process whose disk becomes full.
-const OF_ITS_OWN: &str = "MISSING_QUEUES_OF_ITS_OWN";
 
 async fn start(folder: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
@@ -89,21 +86,9 @@ async fn full_disk() {
     manager.stop().await;
 }
 
-/// In a process of its own: a failpoint affects all threads of a process.
 #[test]
 fn a_queue_is_declared_after_the_commit_of_what_was_decided_before_it_was_missed() {
-    if std::env::var_os(OF_ITS_OWN).is_some() {
-        let _failpoints = fail::FailScenario::setup();
-        return actix_rt::System::new().block_on(full_disk());
-    }
     let name = "missing_queues::a_queue_is_declared_after_the_commit_of_what_was_decided_before_\
                 it_was_missed";
-    let own = std::env::current_exe().expect("this program");
-    let output = Command::new(own)
-        .args(["--exact", name, "--nocapture"])
-        .env(OF_ITS_OWN, "1")
-        .output()
-        .expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    alone(name, full_disk());
 }

@@ -104,6 +104,34 @@ fn a_backup_taken_under_load_is_restored_and_every_job_in_it_ends() {
     daemon.api.get(&format!("/api/job/{after}")).expect(404);
 }
 
+/// The broker goes on after a backup: a reply that was taken since never comes again. So a step whose
+/// message the broker had is dispatched again.
+#[test]
+fn a_step_that_was_answered_after_the_backup_runs_again_once_it_is_restored() {
+    let vhost = Vhost::new();
+    let mut daemon = Setup::new(&vhost.url, CHAIN).start();
+    let id = daemon.api.create("chain", INPUT);
+    eventually("its message is journaled as confirmed", || {
+        let record = daemon.api.get(&format!("/api/job/{id}/entries")).expect(200).json();
+        let mut entries = record["entries"].as_array().unwrap().iter();
+        when(entries.any(|entry| entry["kind"] == "step.confirmed"), record.to_string())
+    });
+    let (copy, journal) = (daemon.dir().join("backup.db"), daemon.database());
+    let ran = backup(&["--db".as_ref(), journal.as_os_str(), copy.as_os_str()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    let _worker = Worker::echo(&vhost.url, &QUEUES);
+    assert_eq!(daemon.api.await_result(id), INPUT);
+
+    daemon.kill();
+    for suffix in ["", "-wal", "-shm"] {
+        let _missing = fs::remove_file(daemon.dir().join(format!("journal.db{suffix}")));
+    }
+    let ran = restore(&[copy.as_os_str(), "--db".as_ref(), journal.as_os_str()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    daemon.start_again();
+    assert_eq!(daemon.api.await_result(id), INPUT);
+}
+
 /// A slow copy is of one moment: what is committed meanwhile does not begin it anew.
 #[test]
 fn a_slow_backup_ends_although_the_manager_writes_on() {

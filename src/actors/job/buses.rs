@@ -9,14 +9,17 @@ use std::sync::Arc;
 
 impl JobActor {
     /// For each step that waits for a reply: an attempt that began before this time may have been
-    /// answered already, with the reply still unread in the reply queue of its bus.
+    /// answered already, with the reply still unread in the reply queue of its bus; or its message
+    /// may not have been sent, because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
         let Ways { common, buses, .. } = &*self.ways;
         let until = |step: StepIndex| {
             let sends = job.graph().step(step);
             let bus = buses.of_step(job.definition(), sends);
-            common.health.replies_unread_before(&bus, common.settings.replies_first(&bus.bus))
+            let (health, settings) = (&common.health, &common.settings);
+            let unread = health.replies_unread_before(&bus, settings.replies_first(&bus.bus));
+            unread.max(health.unsent_before(settings.amqp.replies_first.0))
         };
         let sent = job
             .graph()

@@ -5,7 +5,10 @@ use super::row::failed;
 use super::schema::{self, Options, read_only};
 use super::store::Store;
 use crate::clock;
+use crate::engine::{Decision, Entry, Recorded, StepEntry};
 use crate::journal::error::JournalError;
+use crate::journal::record::Record;
+use crate::journal::recover::Recovered;
 use crate::journal::traits::Journal;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
@@ -16,6 +19,9 @@ use std::time::Duration;
 
 /// Pages that are copied at once.
 const STEP_PAGES: u16 = 256;
+
+/// Records that are committed at once to a restored journal.
+const RECORDS_AT_ONCE: usize = 1_000;
 
 /// What a copy holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +49,42 @@ pub fn back_up(
     }
     let new = New::beside(to)?;
     copy(from, &new.partial, bytes_a_second)?;
-    new.finish()
+    let open_jobs = new.open()?.recover()?.len();
+    new.finish(open_jobs)
 }
 
-/// Puts a backup in the place of a journal that is not there: verified, and brought up to this
-/// version.
+/// Puts a backup in the place of a journal that is not there: verified, brought up to this version,
+/// and without the confirms of running steps. A broker has gone on since the backup: the reply to a
+/// message that it had then may be gone by now. So the next start dispatches these steps again.
 ///
 /// # Errors
 ///
 /// The backup cannot be read, or `to` exists or cannot be written.
 pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
-    back_up(backup, to, None)
+    if !backup.is_file() {
+        return Err(JournalError::Missing { file: backup.display().to_string() });
+    }
+    let new = New::beside(to)?;
+    copy(backup, &new.partial, None)?;
+    let mut store = new.open()?;
+    let jobs = store.recover()?;
+    let records: Vec<Record> = jobs.iter().filter_map(unconfirmed).collect();
+    for records in records.chunks(RECORDS_AT_ONCE) {
+        store.append(&records.iter().collect::<Vec<_>>())?;
+    }
+    drop(store);
+    new.finish(jobs.len())
+}
+
+/// What takes back the confirms of a job's running steps, if it has any.
+fn unconfirmed(recovered: &Recovered) -> Option<Record> {
+    let Recovered { number, job, .. } = recovered;
+    let confirmed = job.confirmed_steps();
+    let entries: Vec<Entry> =
+        confirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)).collect();
+    let recorded = Recorded { first: job.length(), at: clock::now(), entries };
+    let decision = Decision { recorded, ..Decision::default() };
+    (!decision.recorded.entries.is_empty()).then(|| Record::of(*number, None, decision))
 }
 
 /// What a backup holds. It is left as it is: what is looked at is a copy of it, in `directory`.
@@ -92,17 +123,20 @@ impl New {
         Ok(New { path, partial })
     }
 
-    /// Verifies it, as a start does, and gives it its name.
-    fn finish(self) -> Result<Copied, JournalError> {
-        let options = Options {
+    /// Opens it: verified, as at a start.
+    fn open(&self) -> Result<Store, JournalError> {
+        Store::open(&Options {
             file: self.partial.clone(),
             cache_bytes: 0,
             verify_bytes_max: u64::MAX,
             pages_max: 0,
-        };
+        })
+    }
+
+    /// Gives it its name.
+    fn finish(self, open_jobs: usize) -> Result<Copied, JournalError> {
         let shown = self.path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
-        let open_jobs = Store::open(&options)?.recover()?.len();
         let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
         File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
         // What is beside it is empty by now, and goes with this.

@@ -1,0 +1,85 @@
+//! While the disk is full nothing is sent, so no worker is late.
+
+use crate::alone::alone;
+use crate::waits::{DEADLINE, until};
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
+use workflow_manager::actors::mail::{JobInput, Look};
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
+use workflow_manager::journal::{Reader, Records};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+const WORKFLOWS: &str = "
+workflows:
+  - name: two
+    steps: [{name: a}, {name: b, depends: [a], timeout: 50ms}]
+  - name: late
+    deadline: 1s
+    steps: [{name: never, external: true}]";
+
+/// What is seen of a job, committed or not.
+async fn seen<T: Send + 'static>(
+    manager: &Manager,
+    id: JobId,
+    what: impl FnOnce(&Job) -> T + Send + 'static,
+) -> T {
+    let (answer, seen) = oneshot::channel();
+    let see = move |job: &Job| {
+        let _ = answer.send(what(job));
+    };
+    let look = Look::new(see, AnswerOnDrop::new(oneshot::channel().0));
+    manager.ways().routes.find(id).expect("it is under way").post(JobInput::Look(look));
+    seen.await.expect("seen")
+}
+
+async fn a_timeout_passes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    let file = settings.journal.file.clone();
+    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
+    let (attempts, seen_by_b) = mpsc::channel();
+    let workers = Workers::new()
+        .with("a", 1, |message| {
+            fail::cfg("journal::write", "return(full)")?;
+            Ok(message.body.to_bytes())
+        })
+        .with("b", 1, move |message| {
+            attempts.send(message.id.clone())?;
+            Ok(message.body.to_bytes())
+        });
+    let manager = manager::start(settings, definitions, workers).await.expect("starts");
+    let message = || Message::parse(b"{}").expect("a message");
+    let late = manager.create("late", None, message()).await.expect("created").id();
+    let two = manager.create("two", None, message()).await.expect("created").id();
+
+    // The deadline, which waits for nothing, is over long after the timeout.
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while seen(&manager, late, |job| job.state()).await == JobState::Running {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.expect("in time");
+    let b = seen(&manager, two, |job| (job.state(), job.step(StepIndex(1)).clone())).await;
+    assert_eq!((b.0, b.1.state, b.1.attempt), (JobState::Running, StepState::Running, 1));
+    assert!(seen_by_b.try_recv().is_err(), "nothing is sent while the disk is full");
+
+    fail::remove("journal::write");
+    let is_over = || (!manager.ways().routes.is_live(two)).then_some(());
+    until("the job ends once there is room", is_over).await;
+    let kept = Reader::new(&file).job(two).expect("read").expect("there").job;
+    assert_eq!((kept.state(), kept.step(StepIndex(1)).attempt), (JobState::Completed, 1));
+    assert_eq!(seen_by_b.try_iter().count(), 1, "its message was sent once");
+    manager.stop().await;
+}
+
+#[test]
+fn no_attempt_times_out_while_its_message_waits_for_room_on_the_disk() {
+    let test = "full_disk::no_attempt_times_out_while_its_message_waits_for_room_on_the_disk";
+    alone(test, a_timeout_passes());
+}
