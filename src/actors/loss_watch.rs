@@ -127,7 +127,8 @@ impl LossWatch {
         self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
-    /// The queues that held fewer messages than steps wait for, at every look that counts.
+    /// The queues that have lost messages. At every look that counts, such a queue and the reply
+    /// queue together held fewer messages than there are steps that wait on the queue.
     fn losses(
         &self,
         now: Instant,

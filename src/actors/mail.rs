@@ -88,7 +88,8 @@ pub struct Leave {
     /// Its number.
     pub number: JobNumber,
     /// How many inputs it had heard when nothing was left to do. If more were sent since, it stays,
-    /// hears them, and asks again. None: the journal has deleted it, and it must leave.
+    /// hears them, and asks again. None: it is not in the journal, because it was deleted or its
+    /// creation panicked; it leaves in any case.
     pub heard: Option<u64>,
 }
 
@@ -205,7 +206,8 @@ pub enum JournalInput {
     Delete(JobNumber, Client<Erased>),
     /// Delete notices that were delivered.
     Forget(Vec<NoticeNumber>),
-    /// A bus has read or written this far; it is written down a moment later.
+    /// A bus has come this far in a topic: it is done with all replies before, or has written all
+    /// messages before. This is written down a moment later.
     Reached(Position),
     /// Make the tables of statuses for newly loaded definitions.
     MakeStatusTables(Vec<Arc<Definition>>),

@@ -13,7 +13,7 @@
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], |
 //! | | [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of one actor each: of the bus, of the journal, of the job and the router | `loss_watch`, |
+//! | parts of one actor each: of the bus, of the journal, of job and router | `loss_watch`, |
 //! | | `positions`, `reply_log` |
 //! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |

@@ -125,7 +125,8 @@ fn kafka(section: &KafkaSection, key: &BusKey, opening: Opening) -> Result<BusMa
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
-/// Such settings are refused before it comes to this.
+/// Only a safeguard: without Kafka in the build, settings with such a bus are refused when they are
+/// read.
 #[cfg(not(feature = "kafka"))]
 fn kafka(_: &KafkaSection, key: &BusKey, _: Opening) -> Result<BusMaker, StartError> {
     Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))

@@ -40,7 +40,7 @@ const SEEN_FOR: Duration = Duration::from_secs(60);
 /// The queues of a bus.
 pub struct Desk {
     state: Mutex<State>,
-    /// Notified when another lease is now the first to end.
+    /// Notified when another lease is now the first to end, and when the desk closes.
     next_end: Notify,
     lending: Lending,
     sink: EventSink,

@@ -86,8 +86,9 @@ pub enum BusEvent {
     },
     /// The state changed.
     State(BusState),
-    /// A queue is not there, so what was in it is lost. The bus declares it once `taken` is
-    /// answered (or dropped): by then all its running steps are journaled as unconfirmed (SPEC §4).
+    /// A queue is not there, so what was in it is lost. Once `taken` is answered (or dropped), the
+    /// bus declares the queue and goes on with it: by then all its running steps are journaled as
+    /// unconfirmed (SPEC §4).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,

@@ -212,7 +212,8 @@ pub struct Publication {
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
-    /// What is left of its lease, if it was lent to a worker before the process started again.
+    /// What is left of its lease, if it was lent to a worker before its job was rebuilt from the
+    /// journal: at a start, or after a panic.
     pub lease: Option<LeaseLeft>,
     /// Whether the broker is to vouch that the manager has sent it. Then a dead letter of it can be
     /// told from a forged one.

@@ -80,7 +80,7 @@ struct InHand {
     again: Option<Message>,
 }
 
-/// Tells that a message is in hand no more, whatever became of its thread.
+/// Tells that a message is no longer in hand, whatever became of its thread.
 struct Done {
     id: String,
     is_settled: bool,

@@ -20,8 +20,8 @@ impl JobActor {
         Limits { window, ..common.limits }
     }
 
-    /// Takes the child jobs that are under way out of the budget, and gives back those that are not
-    /// any more.
+    /// Takes a share of the budget for each child job that is under way, and gives back the shares
+    /// of those that have ended.
     pub(super) fn draw_on_budget(&mut self) {
         let Some(now) = self.job().map(Job::child_count) else { return };
         if now != self.children {

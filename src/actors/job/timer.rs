@@ -7,7 +7,8 @@ use crate::engine::{Input, Timestamp};
 use actix::AsyncContext;
 use std::time::Duration;
 
-/// The pause before another look at a timeout that passed while a reply may have lain unread.
+/// The pause before another look at a timeout that passed while a reply may have lain unread, or
+/// while the message may have been unsent because the disk was full.
 const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 
 /// The longest wait for a timer. For what is due later, the wait begins again.
@@ -54,8 +55,8 @@ impl JobActor {
         if other == Some(due) {
             return (due, pause);
         }
-        // A reply may still make this timeout void. What does not depend on that bus must not wait
-        // for it.
+        // A reply that is not read yet may still make this timeout void, or the message is not sent
+        // yet. Whatever is due besides must not wait for that.
         match other {
             Some(other) if left(other) < HEARD_AGAIN_AFTER => (other, left(other)),
             Some(_) | None => (due, HEARD_AGAIN_AFTER),

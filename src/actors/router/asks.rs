@@ -45,8 +45,8 @@ impl Ask {
         }
     }
 
-    /// Whether a job that has ended must hear it. Of the orders of its parent, it follows only a
-    /// retry.
+    /// Whether a job that has ended may have to hear it. Of the orders of its parent, it follows
+    /// only a retry.
     pub(super) fn concerns_an_ended_job(&self) -> bool {
         match self {
             Ask::Order(to_child) => to_child.order.what == Instruction::Retry,

@@ -30,7 +30,7 @@ impl Hands {
         self.held.insert(id, held);
     }
 
-    /// The worker has a delivery of a message no more: what it was, if it had it.
+    /// The worker no longer has a delivery of a message: what it was, if it had it.
     pub(super) fn put_down(&mut self, id: &str, delivery: u32) -> Option<Held> {
         self.has(id, delivery).then(|| self.held.remove(id))?
     }

@@ -403,7 +403,7 @@ impl Stream {
         self.hands.take(receipt.id.as_str().into(), held);
     }
 
-    /// The desk says that the worker has a message no more.
+    /// The desk says that the worker no longer has a message.
     fn lost(&mut self, ended: &Ended) {
         let Ended { id, delivery, why } = ended;
         let Some(Held { receipt, .. }) = self.hands.put_down(id, *delivery) else { return };

@@ -25,7 +25,8 @@ impl Pace {
         Pace { linger, since: clock::ticks(), taken: 0, is_loaded: false, next: None }
     }
 
-    /// Notes that this many were taken. `is_all`: no more were there.
+    /// Notes that this many were taken. `is_all`: no more were there; otherwise there may be more,
+    /// and they need not wait.
     pub(super) fn took(&mut self, count: u32, is_all: bool) {
         let now = clock::ticks();
         self.taken = self.taken.saturating_add(count);

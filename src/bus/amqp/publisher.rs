@@ -363,8 +363,8 @@ impl Publisher {
         }
     }
 
-    /// The broker has the message; or it was for a caller whose queue is gone, and nobody will ever
-    /// have it.
+    /// The broker has the message; or it is for a caller whose queue is not there, and nobody will
+    /// ever have it.
     fn is_done_with(&self, event: BusEvent) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
         (self.shared.sink)(event);

@@ -57,8 +57,9 @@ impl Lent {
         }
     }
 
-    /// The report on this lease, unless the end that was last reported is still right: not before
-    /// the lease ends, and at most `within` after that.
+    /// The report on this lease, as ending `within` later than it does. None: the end that was last
+    /// reported is still right, as it is not before the lease ends and at most `within` after that;
+    /// or a shorter lease was reported a moment ago.
     pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {
         let (last, now) = (self.until + within, clock::ticks());
         if self.reported.is_some_and(|reported| (self.until..=last).contains(&reported)) {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// The way to a worker that stays. It holds no more than one [`Ended`] for each message lent to it.
 pub type Line = UnboundedSender<Ended>;
 
-/// A worker no longer has a message, although it has not said anything.
+/// A worker no longer has a message, although it has not given it up itself.
 #[derive(Debug)]
 pub struct Ended {
     /// The id of the message.

@@ -51,7 +51,7 @@ pub(super) enum News {
     Unsent(String),
     /// The program cannot be started.
     NotStarted(io::Error),
-    /// This message is in hand no more, and settled or not.
+    /// This message is no longer in hand, and settled or not.
     Done(String, bool),
 }
 

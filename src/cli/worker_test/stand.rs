@@ -33,7 +33,7 @@ impl Stand {
     }
 
     /// The attempt of this message is over from now on; over HTTP the worker hears of it when it
-    /// asks for more time, over AMQP the message goes back to its queue no more.
+    /// asks for more time, over AMQP the message no longer goes back to its queue.
     pub(super) fn give_up(&self, message: &Message) {
         match self {
             Stand::Http(http) => http.give_up(message.number),

@@ -39,7 +39,7 @@ impl Backlog {
         self.waiting.push_back(to_send);
     }
 
-    /// What is sent next; it waits no more.
+    /// Takes out what is sent next.
     pub(super) fn pop(&mut self) -> Option<ToSend> {
         let to_send = self.waiting.pop_front()?;
         self.bytes -= to_send.lent.as_ref().map_or(0, |lent| lent.bytes);
