@@ -40,6 +40,17 @@ fn open_jobs(file: &Path) -> u64 {
     serde_json::from_str::<Value>(&ran.stdout).unwrap()["openJobs"].as_u64().unwrap()
 }
 
+/// Ends the manager, and starts it again on what `copy` has of its journal.
+fn start_from(copy: &Path, daemon: &mut Daemon) {
+    daemon.kill();
+    for suffix in ["", "-wal", "-shm"] {
+        let _missing = fs::remove_file(daemon.dir().join(format!("journal.db{suffix}")));
+    }
+    let ran = restore(&[copy.as_os_str(), "--db".as_ref(), daemon.database().as_os_str()]);
+    assert_eq!(ran.code, Some(0), "{ran}");
+    daemon.start_again();
+}
+
 /// All that was accepted before the backup began is in it, and ends with the right result on a
 /// manager that is started on it, though the one before worked on all the while.
 #[test]
@@ -81,13 +92,7 @@ fn a_backup_taken_under_load_is_restored_and_every_job_in_it_ends() {
     let beside: Vec<_> = beside.map(|file| file.file_name()).collect();
     assert!(!beside.iter().any(|name| name.to_string_lossy().contains("backup.db.")), "{beside:?}");
 
-    daemon.kill();
-    for suffix in ["", "-wal", "-shm"] {
-        let _missing = fs::remove_file(daemon.dir().join(format!("journal.db{suffix}")));
-    }
-    let ran = restore(&[copy.as_os_str(), "--db".as_ref(), daemon.database().as_os_str()]);
-    assert_eq!(ran.code, Some(0), "{ran}");
-    daemon.start_again();
+    start_from(&copy, &mut daemon);
     let _worker = Worker::echo(&vhost.url, &QUEUES);
     for id in waiting {
         assert_eq!(daemon.api.await_result(id), INPUT);
@@ -122,13 +127,7 @@ fn a_step_that_was_answered_after_the_backup_runs_again_once_it_is_restored() {
     let _worker = Worker::echo(&vhost.url, &QUEUES);
     assert_eq!(daemon.api.await_result(id), INPUT);
 
-    daemon.kill();
-    for suffix in ["", "-wal", "-shm"] {
-        let _missing = fs::remove_file(daemon.dir().join(format!("journal.db{suffix}")));
-    }
-    let ran = restore(&[copy.as_os_str(), "--db".as_ref(), journal.as_os_str()]);
-    assert_eq!(ran.code, Some(0), "{ran}");
-    daemon.start_again();
+    start_from(&copy, &mut daemon);
     assert_eq!(daemon.api.await_result(id), INPUT);
 }
 

@@ -44,11 +44,7 @@ pub fn back_up(
     to: &Path,
     bytes_a_second: Option<NonZero<u64>>,
 ) -> Result<Copied, JournalError> {
-    if !from.is_file() {
-        return Err(JournalError::Missing { file: from.display().to_string() });
-    }
-    let new = New::beside(to)?;
-    copy(from, &new.partial, bytes_a_second)?;
+    let new = New::copied(from, to, bytes_a_second)?;
     let open_jobs = new.open()?.recover()?.len();
     new.finish(open_jobs)
 }
@@ -61,11 +57,7 @@ pub fn back_up(
 ///
 /// The backup cannot be read, or `to` exists or cannot be written.
 pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
-    if !backup.is_file() {
-        return Err(JournalError::Missing { file: backup.display().to_string() });
-    }
-    let new = New::beside(to)?;
-    copy(backup, &new.partial, None)?;
+    let new = New::copied(backup, to, None)?;
     let mut store = new.open()?;
     let jobs = store.recover()?;
     let records: Vec<Record> = jobs.iter().filter_map(unconfirmed).collect();
@@ -107,6 +99,20 @@ struct New {
 }
 
 impl New {
+    /// A copy of the journal at `from`, that is to have the name `to`.
+    fn copied(
+        from: &Path,
+        to: &Path,
+        bytes_a_second: Option<NonZero<u64>>,
+    ) -> Result<New, JournalError> {
+        if !from.is_file() {
+            return Err(JournalError::Missing { file: from.display().to_string() });
+        }
+        let new = New::beside(to)?;
+        copy(from, &new.partial, bytes_a_second)?;
+        Ok(new)
+    }
+
     fn beside(path: &Path) -> Result<New, JournalError> {
         let shown = path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
