@@ -188,7 +188,7 @@ impl Now {
             status: job.status(index).to_owned(),
             attempt: run.attempt,
             reason: run.failure.as_ref().map(|failure| failure.reason.clone()),
-            retry_at: run.retry_at,
+            retry_at: run.retry_at(),
         };
         Now::Step(job.state(), now)
     }

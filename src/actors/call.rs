@@ -17,7 +17,7 @@ pub struct Call {
     /// How many levels of calls and child jobs are above its job.
     pub(super) depth: u16,
     /// Its trace context, if it has one.
-    pub(super) trace: Option<Box<TraceContext>>,
+    pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) asker: Asker,
     pub(super) ack: Acknowledge,
 }

@@ -112,7 +112,7 @@ impl Call {
         let limits = &ways.common.settings.limits;
         let message = message_of(&delivery.body, limits.step_message_bytes_max)
             .and_then(|message| not_too_deep(depth, limits.depth_max, message));
-        let trace = delivery.trace.clone().map(Box::new);
+        let trace = delivery.trace.clone().map(Arc::new);
         let ack = delivery.into_settlement();
         match message {
             Ok(message) => Some(Call { definition, id, message, caller, depth, trace, asker, ack }),

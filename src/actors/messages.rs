@@ -116,7 +116,7 @@ pub(super) fn step_message(
         timestamp_s: times::seconds(now),
         headers,
         body: input.into(),
-        lease: job.step(step).lease.map(|lease| left_of(lease, now)),
+        lease: job.step(step).lease.as_ref().map(|lease| left_of(**lease, now)),
         names_sender: !run.reply_users.is_empty(),
         receipt: Receipt::new(Sent::Step { job: id, created: job.origin().created, step, attempt }),
     }

@@ -130,7 +130,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     let told = |cause: WaitCause, why: String| {
         Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
     };
-    if let Some(at) = run.retry_at {
+    if let Some(at) = run.retry_at() {
         let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
         let left = left(at);
         return told(
@@ -143,7 +143,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         );
     }
     if step.external {
-        let until = run.deadline.map_or_else(String::new, |at| format!(", until {}", rfc3339(at)));
+        let until =
+            run.deadline().map_or_else(String::new, |at| format!(", until {}", rfc3339(at)));
         let id = job.id();
         return told(
             WaitCause::Person,
@@ -195,7 +196,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
     }
     let queue = &step.queue;
-    let timeout = run.deadline.map_or_else(
+    let timeout = run.deadline().map_or_else(
         || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
         |at| format!("its timeout is {}", rfc3339(at)),
     );
@@ -220,7 +221,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
     }
     let is_lent = |lease: &Lease| lease.until > clock::now();
-    if let Some(Lease { delivery, until }) = run.lease.filter(is_lent) {
+    if let Some(Lease { delivery, until }) = run.lease.as_deref().copied().filter(is_lent) {
         let until = rfc3339(until);
         return told(
             WaitCause::Working,

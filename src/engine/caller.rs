@@ -25,6 +25,13 @@ pub struct Caller {
 /// there are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
+    /// None until the first comes: most jobs have no caller, and take no room for them.
+    known: Option<Box<KnownCallers>>,
+}
+
+/// All callers of a job that has some.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct KnownCallers {
     list: Vec<KnownCaller>,
     numbers: HashMap<Caller, u32>,
     /// How many wait for an answer to the last end.
@@ -42,41 +49,68 @@ struct KnownCaller {
 impl Callers {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.list.len()
+        self.list().len()
     }
 
     /// The caller of this number.
     pub(super) fn get(&self, number: u32) -> Option<&Caller> {
-        Some(&self.list.get(usize::try_from(number).ok()?)?.caller)
+        Some(&self.list().get(usize::try_from(number).ok()?)?.caller)
     }
 
     /// The number of a caller.
     pub(super) fn number(&self, caller: &Caller) -> Option<u32> {
-        self.numbers.get(caller).copied()
+        self.known.as_ref()?.numbers.get(caller).copied()
     }
 
     /// Whether the caller of this number still waits to hear the last end.
     pub(super) fn is_owed(&self, number: u32) -> bool {
-        self.list.get(number as usize).is_some_and(|waiting| !waiting.is_answered)
+        self.list().get(number as usize).is_some_and(|waiting| !waiting.is_answered)
     }
 
     /// The numbers of all callers that still wait to hear the last end.
     pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
-        let numbers = 0..u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        let numbers = 0..u32::try_from(self.len()).unwrap_or(u32::MAX);
         numbers.filter(|number| self.is_owed(*number))
     }
 
     /// Whether any caller still waits to hear the last end.
     pub(super) fn is_any_owed(&self) -> bool {
-        self.owed > 0
+        self.owed_count() > 0
     }
 
     /// Whether any caller has been told.
     pub(super) fn is_any_told(&self) -> bool {
-        self.owed < self.list.len()
+        self.owed_count() < self.len()
+    }
+
+    fn list(&self) -> &[KnownCaller] {
+        self.known.as_ref().map_or(&[], |known| &known.list)
+    }
+
+    fn owed_count(&self) -> usize {
+        self.known.as_ref().map_or(0, |known| known.owed)
     }
 
     pub(super) fn join(&mut self, caller: &Caller) {
+        self.known.get_or_insert_default().join(caller);
+    }
+
+    pub(super) fn answered(&mut self, number: u32) {
+        if let Some(known) = &mut self.known {
+            known.answered(number);
+        }
+    }
+
+    /// The job goes on after an end: all callers are told the next end too.
+    pub(super) fn owe_again(&mut self) {
+        if let Some(known) = &mut self.known {
+            known.owe_again();
+        }
+    }
+}
+
+impl KnownCallers {
+    fn join(&mut self, caller: &Caller) {
         let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(caller.clone()).or_insert(next);
         match self.list.get_mut(number as usize) {
@@ -88,7 +122,7 @@ impl Callers {
         }
     }
 
-    pub(super) fn answered(&mut self, number: u32) {
+    fn answered(&mut self, number: u32) {
         if let Some(waiting) = self.list.get_mut(number as usize)
             && !std::mem::replace(&mut waiting.is_answered, true)
         {
@@ -96,8 +130,7 @@ impl Callers {
         }
     }
 
-    /// The job goes on after an end: all callers are told the next end too.
-    pub(super) fn owe_again(&mut self) {
+    fn owe_again(&mut self) {
         self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
         self.owed = self.list.len();
     }

@@ -116,7 +116,7 @@ impl Job {
         lease: Lease,
     ) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
-        if self.is_awaited(step) && run.attempt == attempt && run.lease != Some(lease) {
+        if self.is_awaited(step) && run.attempt == attempt && run.lease.as_deref() != Some(&lease) {
             Ok(vec![Entry::Step(step, StepEntry::Leased(lease))])
         } else {
             Err(Rejected::Void)

@@ -30,10 +30,10 @@ impl Job {
         }
         let of_step = |step: StepIndex| {
             let run = &self.steps[step.at()];
-            if is_due(run.retry_at) && self.state == JobState::Running {
+            if is_due(run.retry_at()) && self.state == JobState::Running {
                 Some(Due::Attempt(step))
             } else if run.is_under_way()
-                && is_due(run.deadline)
+                && is_due(run.deadline())
                 && self.takes_replies()
                 && !self.may_have_unread_reply(step, unread)
             {
@@ -53,7 +53,7 @@ impl Job {
         definition.has_queue()
             && unread
                 .get(&step)
-                .zip(run.deadline)
+                .zip(run.deadline())
                 .is_some_and(|(unread, deadline)| deadline.before(span) < *unread)
     }
 
@@ -70,7 +70,7 @@ impl Job {
                 self.fail_attempt(step, failed, ctx)
             }
             Due::Attempt(step)
-                if self.state == JobState::Running && self.step(step).retry_at.is_some() =>
+                if self.state == JobState::Running && self.step(step).retry_at().is_some() =>
             {
                 self.begin(step, ctx)
             }

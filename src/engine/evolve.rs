@@ -7,7 +7,7 @@ use super::job::Job;
 use super::json::Message;
 use super::reply::reported_status;
 use super::state::{JobState, StepState};
-use super::step::StepRun;
+use super::step::{StepRun, StepTimer};
 use super::time::Timestamp;
 use super::trace::TraceContext;
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ impl Job {
                 }
                 self.deadline = *deadline;
                 let state = trace_state.clone();
-                self.origin.trace = trace.map(|parent| TraceContext { parent, state });
+                self.origin.trace = trace.map(|parent| Arc::new(TraceContext { parent, state }));
             }
             JobEntry::Completed => self.end(JobState::Completed, at, None),
             JobEntry::Failed { reason, expired, step } => {
@@ -78,23 +78,22 @@ impl Job {
                 self.awaited += u32::from(self.is_awaited(step));
             }
             StepEntry::Confirmed => self.steps[step.at()].confirmed = true,
-            StepEntry::Leased(lease) => self.steps[step.at()].lease = Some(*lease),
+            StepEntry::Leased(lease) => self.steps[step.at()].lease = Some(Box::new(*lease)),
             StepEntry::Unconfirmed => self.dispatched(step, at),
             StepEntry::Completed(output) => self.complete(step, at, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.at()];
-                run.deadline = *deadline;
+                run.time_out_at(*deadline);
                 if progress.status.is_some() {
                     run.status.clone_from(&progress.status);
                 }
-                run.progress = Some(progress.clone());
+                run.progress = Some(Box::new(progress.clone()));
             }
             StepEntry::AttemptFailed { failure, retry_at, .. } => {
                 self.awaited -= u32::from(self.is_awaited(step));
                 let run = &mut self.steps[step.at()];
-                run.failure = Some(failure.clone());
-                run.deadline = None;
-                run.retry_at = Some(*retry_at);
+                run.failure = Some(Box::new(failure.clone()));
+                run.timer = Some(StepTimer::Retry(*retry_at));
             }
             StepEntry::Skipped => self.settle(step, StepState::Skipped, at),
             StepEntry::Cancelled => self.settle(step, StepState::Cancelled, at),
@@ -172,8 +171,7 @@ impl Job {
         let run = &mut self.steps[step.at()];
         run.state = StepState::Running;
         run.attempt = attempt;
-        run.deadline = deadline;
-        run.retry_at = None;
+        run.time_out_at(deadline);
         run.started.get_or_insert(at);
         run.attempt_started = Some(at);
         run
@@ -196,7 +194,7 @@ impl Job {
 
     fn settle_failed(&mut self, step: StepIndex, at: Timestamp, failure: &Failure) {
         let run = &mut self.steps[step.at()];
-        run.failure = Some(failure.clone());
+        run.failure = Some(Box::new(failure.clone()));
         run.started.get_or_insert(at);
         self.settle(step, StepState::Failed, at);
     }
@@ -209,8 +207,7 @@ impl Job {
         let run = &mut self.steps[step.at()];
         run.state = state;
         run.ended = Some(at);
-        run.deadline = None;
-        run.retry_at = None;
+        run.timer = None;
         if !self.is_done(step) {
             return;
         }
@@ -258,11 +255,9 @@ impl Job {
                 run.reset();
             } else if run.is_under_way() {
                 // Its pause may have ended while the job was over.
-                run.deadline = at.after(
-                    self.origin.definition.graphs[usize::from(self.origin.graph)]
-                        .step(step)
-                        .timeout,
-                );
+                let definition = &self.origin.definition;
+                let graph = &definition.graphs[usize::from(self.origin.graph)];
+                run.time_out_at(at.after(graph.step(step).timeout));
             }
         }
         self.state = JobState::Running;

@@ -151,13 +151,13 @@ impl Job {
             .filter(|step| !unread.contains_key(step))
             .map(|step| &self.steps[step.at()])
             .filter(|run| takes_replies && run.is_under_way())
-            .filter_map(|run| run.deadline);
+            .filter_map(StepRun::deadline);
         let retries_run = self.state == JobState::Running;
         let retries = self
             .steps
             .iter()
             .filter(|run| retries_run && run.state == StepState::Running)
-            .filter_map(|run| run.retry_at);
+            .filter_map(StepRun::retry_at);
         timeouts.chain(retries).chain(self.deadline()).min()
     }
 
@@ -323,7 +323,7 @@ impl Job {
                 "a failed step has its failure"
             );
             assert!(
-                run.retry_at.is_none() || run.state == StepState::Running,
+                run.retry_at().is_none() || run.state == StepState::Running,
                 "a step that waits for its next attempt runs"
             );
             let runs =

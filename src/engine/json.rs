@@ -131,7 +131,7 @@ pub enum NotAMessage {
 
 /// A JSON object: an ordered map from key to raw value. Clones share everything.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Message(Arc<Vec<(Arc<str>, Json)>>);
+pub struct Message(Arc<[(Arc<str>, Json)]>);
 
 impl Message {
     /// Parses a body (SPEC §3.2). An empty body and `null` are the empty object. If a key comes
@@ -203,20 +203,11 @@ impl Message {
 
     /// The merge of `parts` (SPEC §3.1). If several have a key, the first one's value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
-        let mut parts = parts.into_iter();
+        let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         let Some(first) = parts.next() else { return Message::default() };
-        let mut merged = first.clone();
-        for part in parts {
-            if part.is_empty() {
-                continue;
-            }
-            if merged.is_empty() {
-                merged = part.clone();
-                continue;
-            }
-            merged = MessageBuilder::from(merged).with_missing(part).build();
-        }
-        merged
+        let Some(second) = parts.next() else { return first.clone() };
+        let builder = MessageBuilder::default().with_missing(first).with_missing(second);
+        parts.fold(builder, MessageBuilder::with_missing).build()
     }
 
     /// The message with `value` under `new_key` in the position of `key`. Any other entry under
@@ -230,14 +221,14 @@ impl Message {
                 entries.push((k.clone(), v.clone()));
             }
         }
-        Message(Arc::new(entries))
+        Message(entries.into())
     }
 }
 
 impl FromIterator<(Arc<str>, Json)> for Message {
     /// Builds a message from pairs with distinct keys.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Json)>>(pairs: I) -> Self {
-        Message(Arc::new(pairs.into_iter().collect()))
+        Message(pairs.into_iter().collect())
     }
 }
 
@@ -326,16 +317,7 @@ impl MessageBuilder {
     }
 
     fn build(self) -> Message {
-        Message(Arc::new(self.entries))
-    }
-}
-
-impl From<Message> for MessageBuilder {
-    fn from(message: Message) -> Self {
-        let entries = Arc::unwrap_or_clone(message.0);
-        let table = (entries.len() > TABLE_FROM_KEYS)
-            .then(|| entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
-        MessageBuilder { entries, table }
+        Message(self.entries.into())
     }
 }
 

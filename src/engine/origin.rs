@@ -25,7 +25,7 @@ pub struct Origin {
     /// When it was created.
     pub created: Timestamp,
     /// The trace context of the request for the top-level job, if it had one.
-    pub trace: Option<TraceContext>,
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Origin {
@@ -108,7 +108,7 @@ mod tests {
     fn a_trace_goes_on_as_whoever_asked_says() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
         let asked = |is_sampled| {
-            let trace = Some(TraceParent { is_sampled, ..parent }.into());
+            let trace = Some(Arc::new(TraceParent { is_sampled, ..parent }.into()));
             Origin { trace, ..origin(7) }
         };
         assert!(asked(true).is_sampled(0.0));
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_message_carries_its_own_span_unless_nobody_is_told_of_it() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        let asked = Origin { trace: Some(parent.into()), ..origin(7) };
+        let asked = Origin { trace: Some(Arc::new(parent.into())), ..origin(7) };
         assert_eq!(asked.trace_parent("a", 1, None), parent);
         let told = asked.trace_parent("a", 1, Some(0.0));
         assert_eq!((told.trace, told.span), (parent.trace, span_id(asked.id, "a", 1)));

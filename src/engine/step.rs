@@ -24,8 +24,9 @@ pub struct StepRun {
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
-    /// How long a worker has the message of the last dispatch, if the bus lends its messages.
-    pub lease: Option<Lease>,
+    /// How long a worker has the message of the last dispatch, if the bus lends its messages. Boxed,
+    /// as the failure and the progress are: most steps have none of them.
+    pub lease: Option<Box<Lease>>,
     /// The number of the entry that dispatched it last, from 1. No two dispatches have the same.
     pub dispatch: u64,
     /// When it was dispatched last, if the entry says so.
@@ -39,13 +40,11 @@ pub struct StepRun {
     /// Its output, once completed.
     pub output: Option<Message>,
     /// Why it failed, or its last attempt did.
-    pub failure: Option<Failure>,
-    /// When the running attempt times out.
-    pub deadline: Option<Timestamp>,
-    /// When the next attempt is due, after one has failed.
-    pub retry_at: Option<Timestamp>,
+    pub failure: Option<Box<Failure>>,
+    /// What happens to it by itself, and when.
+    pub(super) timer: Option<StepTimer>,
     /// The last progress that its worker reported.
-    pub progress: Option<Progress>,
+    pub progress: Option<Box<Progress>>,
     /// The status that its worker has reported.
     pub(super) status: Option<Arc<str>>,
     /// A warning about its input, for the reader.
@@ -56,7 +55,38 @@ pub struct StepRun {
     pub(super) waits_for: u16,
 }
 
+/// What happens to a step by itself, as time passes. An attempt is under way or there is a pause
+/// before the next one, never both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum StepTimer {
+    /// The running attempt times out.
+    Timeout(Timestamp),
+    /// The next attempt is due, after one has failed.
+    Retry(Timestamp),
+}
+
 impl StepRun {
+    /// When the running attempt times out.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        match self.timer {
+            Some(StepTimer::Timeout(at)) => Some(at),
+            Some(StepTimer::Retry(_)) | None => None,
+        }
+    }
+
+    /// When the next attempt is due, after one has failed.
+    pub fn retry_at(&self) -> Option<Timestamp> {
+        match self.timer {
+            Some(StepTimer::Retry(at)) => Some(at),
+            Some(StepTimer::Timeout(_)) | None => None,
+        }
+    }
+
+    /// The running attempt times out at this time; none: it never does.
+    pub(super) fn time_out_at(&mut self, deadline: Option<Timestamp>) {
+        self.timer = deadline.map(StepTimer::Timeout);
+    }
+
     pub(super) fn waiting(step: &Step) -> StepRun {
         StepRun {
             waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX),
@@ -81,7 +111,7 @@ impl StepRun {
 
     /// Whether an attempt is under way, as opposed to a pause before the next.
     pub fn is_under_way(&self) -> bool {
-        self.state == StepState::Running && self.retry_at.is_none()
+        self.state == StepState::Running && self.retry_at().is_none()
     }
 
     /// When the next attempt is due if the running one fails; none: it is the last.

@@ -180,7 +180,7 @@ impl<'r> Play<'r> {
                 is_first(*at, &self.early) && self.is_wanted(self.early[*at].0, &self.early[*at].1)
             });
             let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
-            if let Some(due) = self.job.step(step).retry_at {
+            if let Some(due) = self.job.step(step).retry_at() {
                 // The attempt that matches the recorded one has begun by now.
                 self.take(Input::Timer { due, unread: self.unread() });
             }

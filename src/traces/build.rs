@@ -91,7 +91,7 @@ impl Builder {
             return Ok(None);
         }
         let origin = Origin {
-            trace: life.trace.clone(),
+            trace: life.trace.clone().map(Arc::new),
             ..Origin::top_level(job.id, head.definition.clone(), head.created)
         };
         let asked = life.trace.as_ref();

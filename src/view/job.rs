@@ -266,13 +266,13 @@ impl<'a> StepView<'a> {
             attempt_start_time: run.attempt_started.map(Time),
             elapsed: since(run.started),
             // Between two attempts, no attempt runs.
-            attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at.is_none()),
+            attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at().is_none()),
             end_time: run.ended.map(Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
             warning: warning(run),
-            deadline: run.deadline.map(Time),
-            retry_at: run.retry_at.map(Time),
+            deadline: run.deadline().map(Time),
+            retry_at: run.retry_at().map(Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
             message: run.progress.as_ref().and_then(|progress| progress.message.as_deref()),
             children: run.fan_out.as_ref().map(|fan_out| ChildrenView {

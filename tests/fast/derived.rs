@@ -268,7 +268,7 @@ fn confirms_that_no_record_follows_get_one_of_their_own() {
     assert!(!store.write_confirms().expect("writes confirms"));
     store.derive().expect("derives");
     assert_eq!((place.count("entries"), place.count("confirmed")), (4, 0));
-    [&live, &other].into_iter().for_each(|live| live.assert_read_by(&store.reader(), "carried"));
+    [&live, &other].into_iter().for_each(|live| live.assert_read_by(&store.reader(), "derived"));
     drop(store);
     let store = place.open();
     assert!(!is_sent_again(&store, 1) && !is_sent_again(&store, 2));

@@ -288,7 +288,7 @@ fn written(file: &Path) -> Live {
     for _ in 0..2 {
         let timer = live.jobs[other]
             .next_timer()
-            .filter(|_| live.jobs[other].step(step).retry_at.is_some());
+            .filter(|_| live.jobs[other].step(step).retry_at().is_some());
         if let Some(due) = timer {
             live.take(other, Input::Timer { due, unread: UnreadReplies::new() });
         }

@@ -195,7 +195,6 @@ impl Router {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);
         }
         let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
-        let trace = trace.map(|trace| *trace);
         let origin = Origin { depth, trace, ..Origin::top_level(id, definition, clock::now()) };
         let number = ways.common.take_number();
         let start = Start::New {

@@ -50,8 +50,8 @@ impl Router {
         if self.ways.routes.roots() >= limit {
             return Answer::Created(job.answer, Err(Refusal::of_full(limit))).tell();
         }
-        let origin =
-            Origin { trace: job.trace, ..Origin::top_level(id, job.definition, clock::now()) };
+        let trace = job.trace.map(Arc::new);
+        let origin = Origin { trace, ..Origin::top_level(id, job.definition, clock::now()) };
         let number = self.ways.common.take_number();
         let release = vec![Outgoing::Answer(Answer::Created(job.answer, Ok(Created::New(id))))];
         let start =
