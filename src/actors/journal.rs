@@ -279,8 +279,9 @@ impl JournalActor {
                     if let Outgoing::Send(message) = outgoing {
                         return messages.add(message);
                     }
-                    // Whoever waits for this commit waits for its messages too.
-                    if let Outgoing::Hold(_) = outgoing {
+                    // Whoever waits for this commit waits for its messages too, and what withdraws
+                    // a message comes after it.
+                    if let Outgoing::Hold(_) | Outgoing::Withdraw(..) = outgoing {
                         std::mem::take(&mut messages).send(&self.ways);
                     }
                     outgoing.release(&self.ways);

@@ -1,4 +1,6 @@
-//! What leaves after a commit, in order: the only door through which effects go out.
+//! What leaves, and how: the only door through which effects go out. The journal actor lets them
+//! leave after the commit, in order; messages are collected, and each bus gets its own at the end.
+//! Refusals follow from no decision: whoever refuses lets them leave at once.
 
 use super::answer::Answer;
 use super::mail::{AnnouncerInput, BusInput, JobInput, Outgoing, RouterInput};
@@ -10,17 +12,16 @@ use crate::faults;
 use std::sync::Arc;
 
 impl Outgoing {
-    /// What still leaves if the job turns out to be deleted. Nothing was decided, so no effects
-    /// follow.
+    /// What still leaves if the job turns out to be deleted. What was decided is not kept, so no
+    /// effects follow; but nobody waits for its messages any more.
     pub fn of_deleted(self) -> Option<Outgoing> {
         match self {
-            Outgoing::Hold(_) => Some(self),
+            Outgoing::Hold(_) | Outgoing::Withdraw(..) => Some(self),
             // It goes back to its queue. When it comes again, a reply is for nobody, and a call
             // finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(answer) => Some(Outgoing::Answer(answer.of_deleted())),
             Outgoing::Send(..)
-            | Outgoing::Withdraw(..)
             | Outgoing::StartChild(_)
             | Outgoing::ToChild(_)
             | Outgoing::ToParent(..)
@@ -32,7 +33,7 @@ impl Outgoing {
         }
     }
 
-    /// Lets it leave. The journal actor calls this after the commit, in order.
+    /// Lets it leave.
     pub fn release(self, ways: &Ways) {
         match self {
             Outgoing::Ack(acknowledge) => {

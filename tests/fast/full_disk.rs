@@ -1,4 +1,4 @@
-//! While the disk is full nothing is sent, so no worker is late.
+//! While the disk is full nothing is sent: no worker is late, and what was never sent is withdrawn.
 
 use crate::alone::alone;
 use crate::waits::{DEADLINE, until};
@@ -6,8 +6,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
+use workflow_manager::actors::door;
 use workflow_manager::actors::mail::{JobInput, Look};
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::QueueLook;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
 use workflow_manager::journal::{Reader, Records};
@@ -18,6 +20,11 @@ const WORKFLOWS: &str = "
 workflows:
   - name: two
     steps: [{name: a}, {name: b, depends: [a], timeout: 50ms}]
+  - name: over
+    deadline: 1s
+    steps: [{name: a}, {name: nobody, depends: [a]}]
+  - name: later
+    steps: [{name: b}]
   - name: late
     deadline: 1s
     steps: [{name: never, external: true}]";
@@ -35,6 +42,52 @@ async fn seen<T: Send + 'static>(
     let look = Look::new(see, AnswerOnDrop::new(oneshot::channel().0));
     manager.ways().routes.find(id).expect("it is under way").post(JobInput::Look(look));
     seen.await.expect("seen")
+}
+
+async fn a_deadline_passes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
+    let workers = Workers::new()
+        .with("a", 1, |message| {
+            fail::cfg("journal::write", "return(full)")?;
+            Ok(message.body.to_bytes())
+        })
+        .with("b", 1, |message| Ok(message.body.to_bytes()));
+    let manager = manager::start(settings, definitions, workers).await.expect("starts");
+    let message = || Message::parse(b"{}").expect("a message");
+    let over = manager.create("over", None, message()).await.expect("created").id();
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while seen(&manager, over, |job| job.state()).await == JobState::Running {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    waited.await.expect("in time");
+    assert_eq!(
+        seen(&manager, over, |job| job.step(StepIndex(1)).attempt).await,
+        1,
+        "it was dispatched before the deadline"
+    );
+
+    // One commit has the dispatch and the end that withdraws it.
+    fail::remove("journal::write");
+    let is_over = |id: JobId| (!manager.ways().routes.is_live(id)).then_some(());
+    until("the job ends once there is room", || is_over(over)).await;
+    let later = manager.create("later", None, message()).await.expect("created").id();
+    until("what is sent later has come", || is_over(later)).await;
+    let bus = manager.ways().buses.named(None, "");
+    let looks = door::inspect(manager.ways(), &bus, vec!["nobody".into()]).await;
+    assert!(
+        matches!(looks[..], [QueueLook::There { messages: 0, .. } | QueueLook::Missing]),
+        "{looks:?}"
+    );
+    manager.stop().await;
+}
+
+#[test]
+fn a_message_that_its_own_commit_withdraws_is_not_lent() {
+    alone("full_disk::a_message_that_its_own_commit_withdraws_is_not_lent", a_deadline_passes());
 }
 
 async fn a_timeout_passes() {
