@@ -63,7 +63,8 @@ pub async fn create(
         .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))
 }
 
-/// Asks something of a job, at once; answered after the commit.
+/// Asks something of a job, answered after the commit. It is sent when this is called, not when the
+/// future is awaited.
 pub fn operate(
     ways: &Ways,
     id: JobId,
@@ -77,15 +78,19 @@ pub fn operate(
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Cancels a job, at once; answered after the commit. If the job has ended, the answer is its
-/// state: asking twice does no harm.
+/// Cancels a job, sent as [`operate`] sends; answered after the commit. If the job has ended, the
+/// answer is its state: asking twice does no harm.
 pub fn cancel(
     ways: &Ways,
     id: JobId,
     by: Option<Arc<str>>,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = asked(ways, |answer| RouterInput::Cancel(id, by, answer));
-    async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
+    let answered = if ways.common.health.accepts() {
+        Ok(asked(ways, |answer| RouterInput::Cancel(id, by, answer)))
+    } else {
+        Err(not_now())
+    };
+    async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
 /// Erases an ended job from the journal; asked for at once.
