@@ -345,7 +345,7 @@ impl Settlement {
         settlement
     }
 
-    /// The settlement of a delivery for which nobody waits: the embedded bus's.
+    /// The settlement of a delivery for which no broker waits: what a bus reports by itself.
     pub fn none() -> Settlement {
         Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None }
     }

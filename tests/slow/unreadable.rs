@@ -376,6 +376,40 @@ fn unreadable_messages_may_be_dropped() {
 }
 
 #[test]
+fn what_waits_to_be_put_aside_takes_no_more_memory_than_replies_may() {
+    let vhost = Vhost::new();
+    let mut daemon = Setup::new(&vhost.url, WORKFLOW)
+        .set("amqp.replies_bytes_max", "200000")
+        .faults("amqp::aside=return")
+        .start();
+    let client = vhost.client();
+    let mut bytes = Bytes::connect(&vhost.url);
+    let (count, body) = (40, vec![b' '; 50_000]);
+    for _ in 0..count {
+        assert!(bytes.publish(b"", REPLY_QUEUE.as_bytes(), 1 << 5, &short(b"\xff"), &body));
+    }
+    daemon.await_log(&["unreadable messages are not put aside"]);
+    let waiting = |client: &Client| client.count(REPLY_QUEUE).map_or(0, |(messages, _)| messages);
+    assert!(waiting(&client) >= count / 2, "the others wait in the broker: {}", waiting(&client));
+    // What a lost connection has brought comes again, and takes no room twice.
+    eventually("the connection is closed", || {
+        when(vhost.close_connection("workflow-manager: replies") > 0, "not yet")
+    });
+    eventually("it is open again", || {
+        let log = daemon.log();
+        let opened = log.lines().filter(|line| line.contains("consuming replies")).count();
+        when(opened >= 2, "not yet")
+    });
+    assert!(waiting(&client) >= count / 2, "{}", waiting(&client));
+    daemon.kill();
+    daemon.set_faults(None);
+    daemon.start_again();
+    await_kept(&client, count);
+    vhost.await_drained(REPLY_QUEUE);
+    assert_it_works(&daemon, &client);
+}
+
+#[test]
 fn where_they_may_not_be_kept_they_are_dropped_and_told() {
     let vhost = Vhost::new();
     // The queue for unreadable messages is an exclusive one of another connection.

@@ -72,7 +72,6 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
                     batch.drain(..).for_each(|aside| done(&shared, aside, false));
                 }
                 Err(NotPutAside::Lost(reason)) => {
-                    // A message that went back to its queue comes again.
                     batch.retain(|aside| !aside.delivery.is_void());
                     let pause = pauses.next();
                     if last_reason.is_news(&reason) {
@@ -140,6 +139,8 @@ async fn put_aside(
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
         let header_bytes_max = connection.configuration().frame_max() as usize / 2;
         loop {
+            // A message that went back to its queue comes again.
+            batch.retain(|aside| !aside.delivery.is_void());
             let sent = batch.iter().map(|aside| publish(&channel, &queue, aside, header_bytes_max));
             let taken = try_join_all(sent).await.map_err(explain)?;
             if !taken.iter().all(|is_taken| *is_taken) {

@@ -63,15 +63,27 @@ impl Lane {
         self.epoch > 0
     }
 
-    /// Consumes until the channel is of no use any more.
+    /// Consumes until the channel is of no use any more. From then on, what it delivered is void.
     pub(super) async fn serve(
+        &mut self,
+        channel: &Channel,
+        deliveries: lapin::Consumer,
+        flow: Option<&Arc<Flow>>,
+        phases: &mut watch::Receiver<Phase>,
+    ) -> Ended {
+        self.epoch += 1;
+        let ended = self.consume(channel, deliveries, flow, phases).await;
+        (self.settle, self.verdicts) = mpsc::unbounded_channel();
+        ended
+    }
+
+    async fn consume(
         &mut self,
         channel: &Channel,
         mut deliveries: lapin::Consumer,
         flow: Option<&Arc<Flow>>,
         phases: &mut watch::Receiver<Phase>,
     ) -> Ended {
-        self.epoch += 1;
         let mut window = Window::new(usize::from(self.shared.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
         let mut pace = Pace::new(self.shared.settings.linger);
@@ -136,7 +148,8 @@ impl Lane {
     ) {
         window.deliver(delivery.delivery_tag);
         let hold = flow.map(|flow| flow.take(delivery.data.len()));
-        let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
+        let settlement =
+            Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone()).holding(hold);
         let manager = self.shared.address.user();
         if let Some(unreadable) = unreadable(&delivery) {
             let queue = match &self.source {
@@ -152,9 +165,7 @@ impl Lane {
             return;
         }
         (self.shared.sink)(match &self.source {
-            Source::Replies => {
-                BusEvent::Reply(received(delivery, settlement.holding(hold), manager))
-            }
+            Source::Replies => BusEvent::Reply(received(delivery, settlement, manager)),
             Source::Calls(queue) => {
                 let delivery = called(delivery, settlement, manager);
                 BusEvent::Call { queue: queue.clone(), delivery }

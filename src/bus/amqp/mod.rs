@@ -1,9 +1,9 @@
 //! The bus over AMQP 0-9-1, for RabbitMQ: the only user of lapin.
 //!
-//! Two loops, each with a connection of its own, so that a broker that blocks publishers cannot
+//! Three loops, each with a connection of its own, so that a broker that blocks publishers cannot
 //! stop the acks: the `publisher` sends step messages and waits for confirms, the `consumer`
-//! takes deliveries and returns verdicts. Each reconnects by itself, for ever. Both run on the
-//! arbiter on which [`Connector::connect`] was called. In a third one, `aside` puts
+//! takes deliveries and returns verdicts. Each reconnects by itself, for ever. They run on the
+//! arbiter on which [`Connector::connect`] was called. The third, `aside`, puts
 //! messages away that cannot be read; [`wire`] makes sure that such a message costs no connection.
 //! Beside them, `trial` is the manager's side for a single worker that is tested.
 

@@ -75,7 +75,8 @@ pub(super) struct Aside {
 }
 
 /// The way to the loop that puts such messages aside. What waits there has no verdict yet, so
-/// `amqp.prefetch` bounds it.
+/// `amqp.prefetch` bounds its number, and `amqp.replies_bytes_max` the bytes of those that came
+/// among the replies.
 pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
 
 /// The longest reason, in characters: a sender who sets the header may write a book.

@@ -124,8 +124,6 @@ impl WorkflowQueue {
             let reason = match opened {
                 Ok((channel, deliveries)) => {
                     last_reason = LastReason::default();
-                    // One lane per channel: the deliveries of a closed channel are known to be
-                    // void.
                     let mut lane =
                         Lane::new(self.shared.clone(), Source::Calls(self.queue.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
