@@ -1,8 +1,8 @@
 //! The manager: whoever embeds it starts it, asks it and stops it. It asks through [`super::door`],
 //! as the API does.
 //!
-//! Order of start: journal (lock, verify, recover) → arbiters → router, supervisor, journal actor,
-//! buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
+//! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
+//! supervisor, announcer → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
 //! the webhook → the journal commits what is left → traces and events of the last commits are sent
 //! → readers → threads.
 
@@ -49,7 +49,9 @@ pub struct Manager {
 
 /// Where the actors run.
 pub enum Threads {
-    /// On threads of their own: the journal, the router, each bus, and jobs on half the cores.
+    /// On threads of their own: the journal, the archive, the supervisor, the announcer, each bus
+    /// but the first, and jobs on half the cores. The first bus and those of a reload run beside the
+    /// router.
     Own(Vec<Arbiter>),
     /// All on the current thread, so that everything happens in one order.
     Current,
@@ -222,7 +224,7 @@ fn start_actors(
     let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
     let owned = ways.clone();
     let bus_arbiter = router_arbiter.clone();
-    let supervisor = Supervisor::start_in_arbiter(&router_arbiter, move |_| {
+    let supervisor = Supervisor::start_in_arbiter(&threads.next(), move |_| {
         Supervisor::new(owned, transport, bus_arbiter)
     });
     let (owned, connector) = (ways.common.clone(), topic(&ways.common.settings)?);

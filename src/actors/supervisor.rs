@@ -92,8 +92,11 @@ impl Supervisor {
             makers.push((key, maker));
         }
         for (key, maker) in makers {
-            let bus = start_bus(&self.ways, &key, maker, &self.bus_arbiter, None);
+            // What follows from its first delivery may go out over it.
+            let (gate, at_gate) = std::sync::mpsc::channel();
+            let bus = start_bus(&self.ways, &key, maker, &self.bus_arbiter, Some(at_gate));
             buses.add(key, bus);
+            drop(gate);
         }
         self.ways
             .mailboxes()

@@ -242,8 +242,8 @@ pub(super) fn queues_by_bus<'a>(
     workers.into_iter().map(&mut of_bus).collect()
 }
 
-/// Keeps a bus from delivering before the router has the recovered jobs in its mailbox. It opens
-/// when it is dropped.
+/// Keeps a bus from delivering before all can be found: the recovered jobs in the router's mailbox,
+/// and the bus itself. It opens when it is dropped.
 pub(super) type Gate = std::sync::mpsc::Sender<()>;
 
 /// The bus's side of its gate.
