@@ -7,7 +7,7 @@ use super::definition::OnFailure;
 use super::effect::Effect;
 use super::entry::{CallerEntry, Entry, FanOutEntry, JobEntry, StepEntry};
 use super::id::StepIndex;
-use super::input::{ChildEnd, ChildOutcome, Instruction, Order};
+use super::input::{ChildEnd, ChildOutcome, Instruction, Order, why};
 use super::job::Job;
 use super::origin::{Origin, Parent};
 use super::state::JobState;
@@ -64,12 +64,12 @@ impl Job {
                 told.into_iter().chain(self.answers()).collect()
             }
             JobEntry::Failed { expired: false, step, .. } => {
-                let halt = Instruction::Halt("the job it belongs to failed".into());
+                let halt = Instruction::Halt(why::JOB_FAILED.into());
                 let told = self.tell_children(*step, &halt).into_iter();
                 told.chain(self.word_to_parent()).chain(self.answers()).collect()
             }
             JobEntry::Cancelled { by_parent, .. } => {
-                let cancel = Instruction::Cancel("the job it belongs to was cancelled".into());
+                let cancel = Instruction::Cancel(why::JOB_CANCELLED.into());
                 let told = self.tell_children(None, &cancel).into_iter();
                 let parent = self.word_to_parent().filter(|_| !by_parent);
                 told.chain(parent).chain(self.answers()).collect()
@@ -94,16 +94,14 @@ impl Job {
             StepEntry::Started { .. } | StepEntry::Unconfirmed => {
                 self.dispatch(step).into_iter().collect()
             }
-            StepEntry::AttemptFailed { .. } => {
-                tell(Instruction::Halt("its step begins again after a pause".into()))
-            }
-            StepEntry::Cancelled => tell(Instruction::Cancel("its step was cancelled".into())),
+            StepEntry::AttemptFailed { .. } => tell(Instruction::Halt(why::STEP_PAUSES.into())),
+            StepEntry::Cancelled => tell(Instruction::Cancel(why::STEP_CANCELLED.into())),
             // If the step's failure fails the job, the job's entry tells them.
             StepEntry::Failed(_)
                 if self.graph().step(step).on_failure == OnFailure::Continue
                     && !self.state.is_ended() =>
             {
-                tell(Instruction::Halt("its step failed".into()))
+                tell(Instruction::Halt(why::STEP_FAILED.into()))
             }
             StepEntry::Failed(_)
             | StepEntry::Confirmed

@@ -185,6 +185,15 @@ pub enum Instruction {
     Retry,
 }
 
+/// Why child jobs are told to end: the same words while the manager runs and after a restart.
+pub(super) mod why {
+    pub(in crate::engine) const JOB_FAILED: &str = "the job it belongs to failed";
+    pub(in crate::engine) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
+    pub(in crate::engine) const STEP_FAILED: &str = "its step failed";
+    pub(in crate::engine) const STEP_CANCELLED: &str = "its step was cancelled";
+    pub(in crate::engine) const STEP_PAUSES: &str = "its step begins again after a pause";
+}
+
 /// An operation that is asked for, by whom, and why.
 #[derive(Clone, Debug)]
 pub struct Request {

@@ -1,7 +1,7 @@
 //! A job after a restart: the fold of its rows, and the orders that its child jobs may have missed.
 
 use super::entry::Recorded;
-use super::input::{Instruction, Order};
+use super::input::{Instruction, Order, why};
 use super::job::Job;
 use super::json::Message;
 use super::origin::Origin;
@@ -39,18 +39,21 @@ impl Job {
             return last_word(Instruction::Halt("its step was begun anew".into()));
         }
         match (self.state, run.state) {
-            (JobState::Cancelled, _) => last_word(Instruction::Cancel(self.reason_text())),
+            (JobState::Cancelled, _) => last_word(Instruction::Cancel(why::JOB_CANCELLED.into())),
             (JobState::Failed, _) if self.expired => {
                 last_word(Instruction::Expire(self.reason_text()))
             }
-            (JobState::Completed | JobState::Failed, _) => {
-                last_word(Instruction::Halt(self.reason_text()))
-            }
+            (JobState::Failed, _) => last_word(Instruction::Halt(why::JOB_FAILED.into())),
+            // Its step failed, and the job went on without it.
+            (JobState::Completed, _) => last_word(Instruction::Halt(why::STEP_FAILED.into())),
             (JobState::Running | JobState::Paused, StepState::Cancelled) => {
-                last_word(Instruction::Cancel("its step was cancelled".into()))
+                last_word(Instruction::Cancel(why::STEP_CANCELLED.into()))
+            }
+            (JobState::Running | JobState::Paused, StepState::Running) if !run.is_under_way() => {
+                last_word(Instruction::Halt(why::STEP_PAUSES.into()))
             }
             (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
-                last_word(Instruction::Halt("its step failed".into()))
+                last_word(Instruction::Halt(why::STEP_FAILED.into()))
             }
             (JobState::Running | JobState::Paused, _) => self.orders_missed_under_way(child, round),
         }
