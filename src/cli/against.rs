@@ -10,7 +10,7 @@ use crate::load::load_files_or_input;
 use crate::rehearsal::{Change, changes, differences_under};
 use crate::settings::Settings;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -149,17 +149,24 @@ fn of_workflow(
     definition: &Arc<Definition>,
 ) -> Result<Workflow, JournalError> {
     let full_name = definition.full_name();
-    let filter = Filter { workflow: Some(full_name.clone()), ..Filter::default() };
-    let mut found = Workflow { workflow: full_name, ..Workflow::default() };
-    let mut below = NEWEST;
-    loop {
-        let page = reader.search(&filter, SearchOrder::NewestFirst, below, PAGE_JOBS)?;
-        for hit in &page {
-            below = hit.number;
-            of_job(reader, hit.id, definition, &mut found)?;
-        }
-        if page.len() < PAGE_JOBS as usize {
-            break;
+    let mut found = Workflow { workflow: full_name.clone(), ..Workflow::default() };
+    // Those that run first: they are told in any case. One may end meanwhile.
+    let mut seen = HashSet::new();
+    for states in [[JobState::Running, JobState::Paused].as_slice(), &[]] {
+        let (workflow, states) = (Some(full_name.clone()), states.to_vec());
+        let filter = Filter { workflow, states, ..Filter::default() };
+        let mut below = NEWEST;
+        loop {
+            let page = reader.search(&filter, SearchOrder::NewestFirst, below, PAGE_JOBS)?;
+            for hit in &page {
+                below = hit.number;
+                if seen.insert(hit.number) {
+                    of_job(reader, hit.id, definition, &mut found)?;
+                }
+            }
+            if page.len() < PAGE_JOBS as usize {
+                break;
+            }
         }
     }
     let steps = |definition: &Definition| -> Vec<String> {
