@@ -28,8 +28,9 @@
 //!
 //! # The straight lines
 //!
-//! A **reply**: `bus/amqp` → `actors/bus` (what a bus reports becomes mail) → `actors/router`
-//! (correlation id → mailbox) → `actors/job` → [`engine::Job::take`] → `actors/journal` (entries of
+//! A **reply**: `bus/amqp/lane` → `event_sink` in `actors/bus` (what a bus reports becomes mail) →
+//! `actors/router` (correlation id → mailbox) → `actors/job` → `take` in [`engine::decision`] →
+//! `actors/journal` (entries of
 //! many jobs, one commit) → `actors/outbox`: ack, dispatch → `actors/bus` → `bus/amqp` → the
 //! broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
@@ -38,8 +39,8 @@
 //! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by
 //! an effect that enters at the router; its end is an input to its parent.
 //!
-//! A **cancel**: `api/operations` → [`actors::door`] → `actors/router` → `actors/job`. Each child
-//! job gets an order. The order leaves after the commit and enters at the router, as the start of
+//! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` → [`actors::door`] →
+//! `actors/router` → `actors/job/requests`, where both meet. Each child job gets an order. The order leaves after the commit and enters at the router, as the start of
 //! the child job did. A child job that is cancelled by an order passes the order on to its own
 //! child jobs; it does not report to its parent.
 //!
@@ -70,29 +71,32 @@
 //! # Invariants
 //!
 //! - Decisions may run ahead of the journal; effects never do. The only door for effects is
-//!   [`actors::outbox`], and only the journal actor opens it, after the commit (a recovered job's
-//!   effects follow from what is committed).
+//!   [`actors::outbox`]. The journal actor opens it after the commit; others only for what follows
+//!   from no decision, such as a refusal (a recovered job's effects follow from what is committed).
 //! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its
 //!   entries.
 //! - Nothing in `engine` knows the time, chance, I/O, logs or async.
-//! - A delivery is acknowledged after the commit of what followed from it, or at once when nothing
-//!   did. Dropped unsettled it goes back to its queue.
+//! - A delivery is acknowledged after the commit of what followed from it, or of what made it void;
+//!   at once only if there is no job that could take it. Dropped unsettled it goes back to its
+//!   queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
 //!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`,
 //!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
-//! - Actors tell each other by mail. What threads share besides is behind a lock, in the files that
-//!   `tests/fast/floors.rs` lists; the engine, the router and the jobs have none.
-//! - The wall clock, the monotonic clocks and random ids are read in `clock.rs` alone.
+//! - Actors tell each other by mail. What threads share besides is one atomic value, or behind a
+//!   lock, in the files that `tests/fast/floors.rs` lists; the engine, the router and the jobs have
+//!   no lock.
+//! - The wall clock and random ids are read in `clock.rs` alone, and every wait begins with an
+//!   instant of its.
 //! - No release code is there for a test alone, but for the named points of [`faults`], which are
 //!   nothing without the feature `failpoints`.
 //!
 //! # The order in which to read
 //!
-//! [`engine::entry`] (what goes in and comes out), [`engine::job`] (the two functions that
-//! everything hangs on), [`engine::fanout`], [`engine::json`]; then [`actors::mail`],
+//! [`engine::entry`] (what goes in and comes out), [`engine::decision`] (the loop: `decide`, then
+//! `evolve`, each in a file of its name), [`engine::job`], [`engine::fanout`], [`engine::json`]; then [`actors::mail`],
 //! [`actors::job`], [`actors::journal`], [`actors::router`], [`actors::manager`]; then [`journal`],
 //! [`bus`], [`api`].
 

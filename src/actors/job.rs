@@ -191,7 +191,7 @@ impl JobActor {
     }
 
     /// Lets the engine decide. If a client has asked, it is answered with the state of the job. A
-    /// panic affects only this job: the supervisor has it rebuilt from the journal. Meanwhile its
+    /// panic of the engine affects only this job: the supervisor has it rebuilt. Meanwhile its
     /// inputs are set aside, and the delivery that was being taken goes back to its queue.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), clock::now());

@@ -88,7 +88,8 @@ impl Table {
         number: JobNumber,
         heard: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // Nobody posts meanwhile: whoever posts holds the entry.
+        // Nobody posts meanwhile: whoever posts holds the entry, or is the router, which alone
+        // takes jobs out.
         let leaves = |live: &Live| {
             live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
         };

@@ -23,7 +23,7 @@ impl Router {
         let arbiters = &ways.mailboxes().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
         let child_of = spawn.start.place();
-        // Not the parent's own arbiter, which gathers their results.
+        // Where there are several, seldom the parent's own arbiter, which gathers their results.
         let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
         let (owned, steps_done) = (ways.clone(), StepsDone::default());
@@ -31,8 +31,8 @@ impl Router {
         self.table.insert(id, || {
             let address =
                 JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn, tells));
-            // Deliveries are bounded by the prefetch, children by the window: nothing is ever
-            // offered.
+            // Deliveries are bounded by the prefetch, children by the window of fan-outs: nothing is
+            // ever offered.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
             Live { number, parent, place: child_of, mailbox, steps_done }
         });

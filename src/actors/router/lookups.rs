@@ -30,11 +30,12 @@ impl Router {
             let question = ask.question();
             self.look_up(id, question, VecDeque::from([ask]));
         }
-        self.ways
-            .common
-            .metrics
-            .look_ups_waiting
-            .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
+        self.show_look_ups();
+    }
+
+    fn show_look_ups(&self) {
+        let waiting = i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX);
+        self.ways.common.metrics.look_ups_waiting.set(waiting);
     }
 
     fn look_up(&mut self, id: JobId, question: Question, asks: VecDeque<Ask>) {
@@ -58,6 +59,7 @@ impl Router {
                 for ask in asks {
                     self.fail(id, ask, &reason, ctx);
                 }
+                self.show_look_ups();
                 return;
             }
         };
@@ -73,15 +75,12 @@ impl Router {
                 Handled::LookUp(ask, question) => {
                     asks.push_front(ask);
                     asks.iter().for_each(|ask| self.look_ups.count(ask, 1));
-                    return self.look_up(id, question, asks);
+                    self.look_up(id, question, asks);
+                    return self.show_look_ups();
                 }
             }
         }
-        self.ways
-            .common
-            .metrics
-            .look_ups_waiting
-            .set(i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX));
+        self.show_look_ups();
     }
 
     /// Goes on with a request, now that the archive has answered.
@@ -95,7 +94,7 @@ impl Router {
         match (finding, ask) {
             (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
             (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
-            (finding, Ask::Cancel(_, answer)) => self.cancel_ended(answer, finding),
+            (finding, Ask::Cancel(by, answer)) => self.cancel_ended(by, answer, finding),
             (finding, Ask::Erase(answer)) => self.erase_ended(id, answer, finding),
             (Finding::Job(found), Ask::Operate(operation, answer)) => {
                 self.operate_ended(id, operation, answer, found)

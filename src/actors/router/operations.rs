@@ -122,12 +122,17 @@ impl Router {
     }
 
     /// Tells the state of a job that has ended.
-    pub(super) fn cancel_ended(&self, answer: Client<Now>, finding: Finding) -> Handled {
+    pub(super) fn cancel_ended(
+        &self,
+        by: Option<Arc<str>>,
+        answer: Client<Now>,
+        finding: Finding,
+    ) -> Handled {
         let state = match &finding {
             Finding::Creation(None) | Finding::Job(None) => Err(Refusal::Unknown),
             Finding::Job(Some(found)) => Ok(Now::Job(found.job.state())),
             Finding::Creation(Some(_)) | Finding::Child(_) => {
-                return Handled::look_up(Ask::Cancel(None, answer));
+                return Handled::look_up(Ask::Cancel(by, answer));
             }
         };
         Answer::Now(answer, state).tell();

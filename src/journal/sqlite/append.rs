@@ -36,7 +36,7 @@ struct Written {
     last: i64,
 }
 
-/// Rows that are derived behind at most, at once.
+/// At most this many rows are committed and not yet derived; then they are derived at once.
 const TAIL_ROWS_MAX: usize = 8_192;
 
 impl Core {
