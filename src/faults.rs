@@ -34,7 +34,8 @@
 //! | `amqp::ack`, `amqp::aside` | the connection breaks there |
 //!
 //! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread
-//! ([`Hooks`]).
+//! ([`Hooks`]). At `job::decided`, `journal::committed` and `outbox::answer` these also see what
+//! happens: the job, the numbers of the committed jobs, what a client is told.
 
 #[cfg(feature = "failpoints")]
 mod armed {

@@ -88,8 +88,8 @@
 //! - Actors tell each other by mail. What threads share besides is one atomic value, or behind a
 //!   lock, in the files that `tests/fast/floors.rs` lists; the engine, the router and the jobs have
 //!   no lock.
-//! - The wall clock and random ids are read in `clock.rs` alone, and every wait begins with an
-//!   instant of its.
+//! - The wall clock and random ids are read in `clock.rs` alone, and every stretch of time that is
+//!   measured begins with one of its instants.
 //! - No release code is there for a test alone, but for the named points of [`faults`], which are
 //!   nothing without the feature `failpoints`.
 //!

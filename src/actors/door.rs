@@ -1,5 +1,5 @@
-//! The one door: what clients ask of the manager, and its typed answers. The API, the examples, the
-//! benches and the tests come in here, and send mail to no actor themselves.
+//! The one door: what clients ask of the manager, and its typed answers. The API, the examples and
+//! the benches come in here, and send mail to no actor themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
 use super::answer_on_drop::AnswerOnDrop;

@@ -177,12 +177,17 @@ fn each_resource_has_one_user() {
     }
 }
 
+/// A file without its unit tests, which end it.
+fn release(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+}
+
 /// What a service manager gives the process is not for programs that it starts.
 #[test]
 fn programs_that_are_started_get_nothing_of_the_service_manager() {
     let mut seen = 0;
     for (_, path, text) in sources() {
-        let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let release = release(&text);
         let started = release.matches("Command::new(").count();
         let kept = release.matches("service::keep_from(").count();
         seen += started;
@@ -212,7 +217,7 @@ fn modules(folder: &str) -> BTreeMap<String, String> {
 
 /// The paths that a file names, from the crate's root: in its `use` lines and in its code.
 fn used(module: &str, text: &str) -> Vec<String> {
-    let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let release = release(text);
     let code: Vec<&str> =
         release.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     let code = code.join("\n");
@@ -409,7 +414,7 @@ const LOCKS: [(&str, &str); 25] = [
 #[test]
 fn locks_are_in_the_files_that_are_listed() {
     let has_lock = |text: &str| {
-        let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let release = release(&text);
         let code = release.lines().map(|line| line.split("//").next().unwrap_or_default());
         let words = ["Mutex", "RwLock", "Condvar"];
         code.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
@@ -436,7 +441,7 @@ fn the_invariants_that_a_search_can_hold_hold() {
         ("self.table.take_out(", "src/actors/router/lives.rs"),
     ] {
         for (_, path, text) in sources() {
-            let release = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let release = release(&text);
             assert!(
                 path.ends_with(file) || !release.contains(word),
                 "{} uses {word}, which belongs to {file}",
