@@ -75,7 +75,7 @@ fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
     let (mut job, first) = begun(number, definition);
     let mut records = VecDeque::from([first]);
     for step in 0..STEPS {
-        let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1 };
+        let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1, dispatch: None };
         let reply = Reply::Result(BODY.into());
         let replied = Input::Reply {
             step: format!("step-{step}"),

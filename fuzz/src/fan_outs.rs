@@ -64,8 +64,10 @@ pub fn run(data: &[u8]) {
         let next = world.dispatched.remove(at).expect("in range");
         let more = choices.byte();
         if more & 1 == 1 {
-            let _ =
-                world.take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
+            let _ = world.take(
+                next.job,
+                Input::Confirmed { step: next.step, attempt: next.attempt, dispatch: None },
+            );
         }
         let input = plain_json::pairs(&next.input.to_text()).expect("an object");
         let body = work

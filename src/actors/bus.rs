@@ -160,8 +160,9 @@ fn taken(ways: &Ways, receipt: Receipt) {
     // Every message that is sent has such a receipt.
     let Some(sent) = receipt.open() else { return };
     let (job, created, input) = match sent {
-        Sent::Step { job, created, step, attempt } => {
-            (job, created, Input::Confirmed { step, attempt })
+        Sent::Step { job, created, step, attempt, dispatch } => {
+            let dispatch = Some(dispatch);
+            (job, created, Input::Confirmed { step, attempt, dispatch })
         }
         Sent::Answer { job, created, caller, end } => {
             (job, created, Input::Answered { caller, end })
@@ -176,7 +177,7 @@ fn taken(ways: &Ways, receipt: Receipt) {
 
 /// Tells a job for how long a worker has its message.
 fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
-    let Some(Sent::Step { job, created, step, attempt }) = receipt.open() else { return };
+    let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
     if let Some(job) = ways.routes.find(job) {
         let until = clock::now().after(Some(Millis::of(lease.left)));
         let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };

@@ -266,9 +266,14 @@ impl JournalActor {
         let mut messages = Messages::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
-            let Append { record, release, .. } = append;
+            let Append { id, record, release, .. } = append;
             let release = if gone.contains(&record.job) {
-                release.into_iter().filter_map(|outgoing| outgoing.of_deleted()).collect()
+                let live = self.ways.routes.find(id);
+                let is_replaced = live.is_some_and(|job| job.number() != record.job);
+                let left = release.into_iter().filter_map(|outgoing| outgoing.of_deleted());
+                // The messages of the job that has its id now have the same ids as its own.
+                left.filter(|left| !is_replaced || !matches!(left, Outgoing::Withdraw(..)))
+                    .collect()
             } else {
                 release
             };

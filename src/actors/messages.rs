@@ -24,6 +24,8 @@ pub enum Sent {
         step: StepIndex,
         /// The attempt.
         attempt: u32,
+        /// The number of the entry that dispatched it.
+        dispatch: u64,
     },
     /// The end of a job, to a caller.
     Answer {
@@ -48,8 +50,8 @@ pub enum Sent {
 impl Issued for Sent {
     fn again(&self) -> Option<Receipt> {
         match *self {
-            Sent::Step { job, created, step, attempt } => {
-                Some(Receipt::new(Sent::Step { job, created, step, attempt }))
+            Sent::Step { job, created, step, attempt, dispatch } => {
+                Some(Receipt::new(Sent::Step { job, created, step, attempt, dispatch }))
             }
             Sent::Answer { .. } | Sent::Refusal { .. } => None,
         }
@@ -92,6 +94,7 @@ pub(super) fn step_message(
     (now, share): (Timestamp, Option<f64>),
 ) -> Publication {
     let (id, run) = (job.id(), job.graph().step(step));
+    let (created, dispatch) = (job.origin().created, job.step(step).dispatch);
     let correlation_id = correlation_id(job, step);
     let trace = job.origin().trace_parent(&run.name, attempt, share);
     let mut headers = vec![
@@ -118,7 +121,7 @@ pub(super) fn step_message(
         body: input.into(),
         lease: job.step(step).lease.as_ref().map(|lease| left_of(**lease, now)),
         names_sender: !run.reply_users.is_empty(),
-        receipt: Receipt::new(Sent::Step { job: id, created: job.origin().created, step, attempt }),
+        receipt: Receipt::new(Sent::Step { job: id, created, step, attempt, dispatch }),
     }
 }
 

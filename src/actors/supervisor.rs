@@ -91,18 +91,20 @@ impl Supervisor {
                 .map_err(|error| error.to_string())?;
             makers.push((key, maker));
         }
+        let mut gates = Vec::new();
         for (key, maker) in makers {
-            // What follows from its first delivery may go out over it.
             let (gate, at_gate) = std::sync::mpsc::channel();
             let bus = start_bus(&self.ways, &key, maker, &self.bus_arbiter, Some(at_gate));
             buses.add(key, bus);
-            drop(gate);
+            gates.push(gate);
         }
         self.ways
             .mailboxes()
             .journal
             .post(JournalInput::MakeStatusTables(definitions.values().cloned().collect()));
         self.ways.common.set_definitions(definitions);
+        // Calls over the new buses find their workflows, and what follows from them finds the bus.
+        drop(gates);
         // From now on calls find the workflows.
         for (bus, queues) in serving {
             bus.post(BusInput::Serve(queues));

@@ -243,7 +243,7 @@ pub(super) fn queues_by_bus<'a>(
 }
 
 /// Keeps a bus from delivering before all can be found: the recovered jobs in the router's mailbox,
-/// and the bus itself. It opens when it is dropped.
+/// the workflows, and the bus itself. It opens when it is dropped.
 pub(super) type Gate = std::sync::mpsc::Sender<()>;
 
 /// The bus's side of its gate.

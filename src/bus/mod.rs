@@ -416,6 +416,12 @@ impl Delivery {
 #[derive(Debug)]
 pub struct Acknowledge(Settlement);
 
+impl From<Settlement> for Acknowledge {
+    fn from(settlement: Settlement) -> Acknowledge {
+        Acknowledge(settlement)
+    }
+}
+
 impl Acknowledge {
     /// See [`Delivery::ack`].
     pub fn ack(mut self) {

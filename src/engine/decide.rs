@@ -19,7 +19,9 @@ impl Job {
             Input::Reply { step, attempt, reply, from } => {
                 self.decide_reply(&step, attempt, &reply, &from, ctx)
             }
-            Input::Confirmed { step, attempt } => self.decide_confirmed(step, attempt),
+            Input::Confirmed { step, attempt, dispatch } => {
+                self.decide_confirmed(step, attempt, dispatch)
+            }
             Input::Leased { step, attempt, lease } => self.decide_leased(step, attempt, lease),
             Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
             Input::ChildEnded { step, index, ended } => {
@@ -100,9 +102,15 @@ impl Job {
         }
     }
 
-    fn decide_confirmed(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
+    fn decide_confirmed(
+        &self,
+        step: StepIndex,
+        attempt: u32,
+        dispatch: Option<u64>,
+    ) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
-        if self.is_awaited(step) && run.attempt == attempt && !run.confirmed {
+        let is_last = run.attempt == attempt && dispatch.is_none_or(|of| of == run.dispatch);
+        if self.is_awaited(step) && is_last && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
         } else {
             Err(Rejected::Void)

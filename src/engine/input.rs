@@ -66,6 +66,10 @@ pub enum Input {
         step: StepIndex,
         /// The attempt that was dispatched.
         attempt: u32,
+        /// The number of the entry that dispatched it. An attempt that was dispatched again has
+        /// another: the confirm of an earlier copy says nothing of the later one. None: that of the
+        /// last dispatch.
+        dispatch: Option<u64>,
     },
     /// The bus has lent a step message to a worker.
     Leased {

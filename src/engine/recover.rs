@@ -1,5 +1,6 @@
 //! A job after a restart: the fold of its rows, and the orders that its child jobs may have missed.
 
+use super::definition::OnFailure;
 use super::entry::Recorded;
 use super::input::{Instruction, Order, why};
 use super::job::Job;
@@ -38,17 +39,18 @@ impl Job {
         if self.child_id(place.step, place.index) != Some(child.id()) {
             return last_word(Instruction::Halt("its step was begun anew".into()));
         }
+        let goes_on = self.graph().step(place.step).on_failure == OnFailure::Continue;
         match (self.state, run.state) {
+            (_, StepState::Cancelled) => last_word(Instruction::Cancel(why::STEP_CANCELLED.into())),
+            (_, StepState::Failed) if goes_on => {
+                last_word(Instruction::Halt(why::STEP_FAILED.into()))
+            }
             (JobState::Cancelled, _) => last_word(Instruction::Cancel(why::JOB_CANCELLED.into())),
             (JobState::Failed, _) if self.expired => {
                 last_word(Instruction::Expire(self.reason_text()))
             }
             (JobState::Failed, _) => last_word(Instruction::Halt(why::JOB_FAILED.into())),
-            // Its step failed, and the job went on without it.
             (JobState::Completed, _) => last_word(Instruction::Halt(why::STEP_FAILED.into())),
-            (JobState::Running | JobState::Paused, StepState::Cancelled) => {
-                last_word(Instruction::Cancel(why::STEP_CANCELLED.into()))
-            }
             (JobState::Running | JobState::Paused, StepState::Running) if !run.is_under_way() => {
                 last_word(Instruction::Halt(why::STEP_PAUSES.into()))
             }

@@ -164,7 +164,7 @@ impl Live {
     }
 
     fn confirm(&mut self, step: u16) -> Record {
-        self.take(Input::Confirmed { step: StepIndex(step), attempt: 1 })
+        self.take(Input::Confirmed { step: StepIndex(step), attempt: 1, dispatch: None })
     }
 
     fn reply(&mut self, step: &str, body: &str) -> Record {

@@ -368,6 +368,7 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         let confirmed = workflow_manager::engine::Input::Confirmed {
             step: workflow_manager::engine::StepIndex(0),
             attempt: 1,
+            dispatch: None,
         };
         ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
         while step(id).await != Some(1) {

@@ -423,7 +423,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         // The embedded bus keeps no message over its end, so it confirms none: the test does.
         let router = &manager.ways().mailboxes().router;
         for id in [left, right] {
-            let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1 };
+            let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
             router.post(RouterInput::ToJob(id, confirmed));
             let waited = tokio::time::timeout(DEADLINE, async {
                 while !is_confirmed(id).await {

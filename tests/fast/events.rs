@@ -111,7 +111,7 @@ fn result(body: &str) -> Reply {
 #[test]
 fn a_job_with_a_retry_is_told_step_by_step() {
     let mut told = Told::new(origin(1, 1_000));
-    told.take(Input::Confirmed { step: StepIndex(0), attempt: 1 });
+    told.take(Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None });
     told.reply(
         "first",
         Reply::Progress(r#"{"status":"HALF","progress":0.50,"message":"half"}"#.into()),

@@ -414,7 +414,7 @@ const LOCKS: [(&str, &str); 25] = [
 #[test]
 fn locks_are_in_the_files_that_are_listed() {
     let has_lock = |text: &str| {
-        let release = release(&text);
+        let release = release(text);
         let code = release.lines().map(|line| line.split("//").next().unwrap_or_default());
         let words = ["Mutex", "RwLock", "Condvar"];
         code.into_iter().any(|line| words.iter().any(|word| line.contains(word)))

@@ -252,7 +252,7 @@ fn written(file: &Path) -> Live {
     };
     let (step, message) = (StepIndex(0), Message::parse(br#"{"n":1e400}"#).expect("a message"));
     let job = live.create(origin(1), message.clone(), None);
-    live.take(job, Input::Confirmed { step, attempt: 1 });
+    live.take(job, Input::Confirmed { step, attempt: 1, dispatch: None });
     live.take(job, Input::QueueMissing(vec![StepIndex(0)]));
     live.reply(
         job,

@@ -53,7 +53,7 @@ async fn full_disk() {
     let message = Message::parse(b"{}").expect("a message");
     let id = manager.create("w", None, message).await.expect("created").id();
     // The embedded bus confirms nothing: the test does.
-    let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1 };
+    let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
     ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
     door::look(ways, id, |_| ()).await.expect("the confirm is committed");
     until_it_is(true, ways, id).await;

@@ -180,7 +180,7 @@ proptest! {
             // A confirm may come before the reply, after it, or never.
             if turn.is_multiple_of(3) {
                 let _ = world
-                    .take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt });
+                    .take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt, dispatch: None });
             }
             prop_assert!(world.reply(&next, &body).is_ok());
             settled_once(world.job(next.job), &mut seen, &next);

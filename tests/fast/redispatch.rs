@@ -18,7 +18,10 @@ fn one_step() -> Arc<Definition> {
 
 fn confirm(world: &mut World, message: &Dispatched) {
     world
-        .take(message.job, Input::Confirmed { step: message.step, attempt: message.attempt })
+        .take(
+            message.job,
+            Input::Confirmed { step: message.step, attempt: message.attempt, dispatch: None },
+        )
         .expect("confirmed");
 }
 
@@ -37,6 +40,26 @@ fn refused(world: &mut World, id: JobId, step: &str, words: &[&str]) {
         Err(Rejected::Void | Rejected::UnknownStep)
     ));
     assert!(*world.job(id) == before && world.dispatched.is_empty());
+}
+
+#[test]
+fn the_late_confirm_of_an_earlier_copy_says_nothing_of_the_later_one() {
+    let mut world = World::new();
+    let id = world.create(&one_step(), Message::parse(b"{}").expect("an object"));
+    let confirm = |world: &mut World, dispatch| {
+        let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch };
+        world.take(id, confirmed).map(|_| ())
+    };
+    let first = Some(world.job(id).step(StepIndex(0)).dispatch);
+    confirm(&mut world, first).expect("confirmed");
+    world.take(id, Input::operate(again("a"))).expect("sent again");
+    let second = Some(world.job(id).step(StepIndex(0)).dispatch);
+    assert_ne!(first, second);
+    // The first copy went out over two connections: its second confirm comes late.
+    assert!(matches!(confirm(&mut world, first), Err(Rejected::Void)));
+    assert!(!world.job(id).open_effects().is_empty(), "a crash would lose the second copy");
+    confirm(&mut world, second).expect("confirmed");
+    assert!(world.job(id).open_effects().is_empty());
 }
 
 #[test]

@@ -190,7 +190,9 @@ fn every_entry_leaves_the_row_as_the_job_is() {
     let acts: [(&str, Act); 12] = [
         ("created", |live| live),
         ("completed, the next one runs", |live| live.reply("a", "{}")),
-        ("confirmed", |live| live.take(Input::Confirmed { step: StepIndex(1), attempt: 1 })),
+        ("confirmed", |live| {
+            live.take(Input::Confirmed { step: StepIndex(1), attempt: 1, dispatch: None })
+        }),
         ("paused", |live| live.take(Input::operate(Operation::Pause))),
         ("resumed", |live| live.take(Input::operate(Operation::Resume))),
         ("progress", |live| {

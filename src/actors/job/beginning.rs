@@ -8,7 +8,6 @@ use crate::actors::mail::{ANY_ROUND, JobInput, Leave, Outgoing, RouterInput};
 use crate::clock;
 use crate::engine::{
     Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepIndex,
-    Timestamp,
 };
 use crate::journal::{NewJob, Recovered};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,9 +71,9 @@ impl JobActor {
         set_aside: Vec<JobInput>,
     ) {
         let place = recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
-        let confirmed = confirmed_among(&set_aside, recovered.job.origin().created);
+        let confirmed = confirmed_among(&set_aside, &recovered.job);
         recovered.effects.retain(|effect| match effect {
-            Effect::Dispatch { step, attempt, .. } => !confirmed.contains(&(*step, *attempt)),
+            Effect::Dispatch { step, .. } => !confirmed.contains(step),
             Effect::StartChild { .. }
             | Effect::TellChild { .. }
             | Effect::TellParent(..)
@@ -122,13 +121,14 @@ impl JobActor {
     }
 }
 
-/// The messages that the broker has confirmed meanwhile, of the job that was created at that time.
-/// They are not sent again.
-fn confirmed_among(set_aside: &[JobInput], created: Timestamp) -> Vec<(StepIndex, u32)> {
+/// The steps of the job whose last message the broker has confirmed meanwhile. It is not sent again.
+fn confirmed_among(set_aside: &[JobInput], job: &Job) -> Vec<StepIndex> {
     let confirmed = |input: &JobInput| {
-        let JobInput::OfMessage { created: of, input } = input else { return None };
-        let Input::Confirmed { step, attempt } = input else { return None };
-        (*of == created).then_some((*step, *attempt))
+        let JobInput::OfMessage { created, input } = input else { return None };
+        let Input::Confirmed { step, dispatch, .. } = input else { return None };
+        let is_last =
+            *created == job.origin().created && *dispatch == Some(job.step(*step).dispatch);
+        is_last.then_some(*step)
     };
     set_aside.iter().filter_map(confirmed).collect()
 }

@@ -53,6 +53,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
     while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
         if shared.settings.unreadable == UnreadableMessages::Drop {
             batch.drain(..).for_each(|aside| done(&shared, aside, false));
+            shared.aside_room.give_back();
             continue;
         }
         while !batch.is_empty() {
@@ -93,6 +94,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
                 }
             }
         }
+        shared.aside_room.give_back();
     }
 }
 
@@ -150,6 +152,7 @@ async fn put_aside(
                 )));
             }
             batch.drain(..).for_each(|aside| done(shared, aside, true));
+            shared.aside_room.give_back();
             // The wait is over, or the inbox has ended: nothing more comes for now.
             if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
                 .await

@@ -4,7 +4,7 @@
 use super::acks::{Acknowledgement, Window};
 use super::connection::fail_point;
 use super::pace::Pace;
-use super::received::{Aside, called, received, unreadable};
+use super::received::{Aside, Unreadable, called, received, unreadable};
 use super::shared::{Phase, Shared, reached};
 use super::wire::room::Flow;
 use crate::bus::{BusEvent, Settled, Settlement};
@@ -140,6 +140,26 @@ impl Lane {
         Ok(DELIVERED_MAX)
     }
 
+    fn put_aside(
+        &self,
+        unreadable: Unreadable,
+        delivery: lapin::message::Delivery,
+        settlement: Settlement,
+    ) {
+        let room = &self.shared.aside_room;
+        let Some(taken) = room.take(delivery.data.len()) else {
+            return room.turn_away(settlement.into());
+        };
+        let queue = match &self.source {
+            Source::Replies => self.shared.settings.reply_queue.as_str().into(),
+            Source::Calls(queue) => queue.clone(),
+        };
+        let settlement = settlement.holding(Some(taken));
+        let delivery = received(delivery, settlement, self.shared.address.user());
+        // Only when the bus is gone does nobody take it: then it goes back to its queue.
+        let _ = self.shared.aside.send(Aside { queue, unreadable, delivery });
+    }
+
     fn deliver(
         &self,
         delivery: lapin::message::Delivery,
@@ -148,24 +168,15 @@ impl Lane {
     ) {
         window.deliver(delivery.delivery_tag);
         let hold = flow.map(|flow| flow.take(delivery.data.len()));
-        let settlement =
-            Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone()).holding(hold);
-        let manager = self.shared.address.user();
+        let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
         if let Some(unreadable) = unreadable(&delivery) {
-            let queue = match &self.source {
-                Source::Replies => self.shared.settings.reply_queue.as_str().into(),
-                Source::Calls(queue) => queue.clone(),
-            };
-            // Only when the bus is gone does nobody take it: then it goes back to its queue.
-            let _ = self.shared.aside.send(Aside {
-                queue,
-                unreadable,
-                delivery: received(delivery, settlement, manager),
-            });
-            return;
+            return self.put_aside(unreadable, delivery, settlement);
         }
+        let manager = self.shared.address.user();
         (self.shared.sink)(match &self.source {
-            Source::Replies => BusEvent::Reply(received(delivery, settlement, manager)),
+            Source::Replies => {
+                BusEvent::Reply(received(delivery, settlement.holding(hold), manager))
+            }
             Source::Calls(queue) => {
                 let delivery = called(delivery, settlement, manager);
                 BusEvent::Call { queue: queue.clone(), delivery }

@@ -9,6 +9,7 @@
 
 mod acks;
 mod aside;
+mod aside_room;
 mod connection;
 mod consumer;
 mod credentials;
@@ -31,6 +32,7 @@ mod workflow_queues;
 
 use super::event::watched;
 use super::{Addressee, Bus, EventSink, Publication, QueueDepth, QueueLook, Served};
+use aside_room::AsideRoom;
 use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
 use management::Management;
@@ -78,6 +80,7 @@ impl Connector {
         let (aside, put_aside) = mpsc::unbounded_channel();
         let shared = Rc::new(Shared {
             room: DeliveryRoom::new(self.settings.replies_bytes_max),
+            aside_room: AsideRoom::new(self.settings.replies_bytes_max),
             settings: self.settings,
             address,
             management,

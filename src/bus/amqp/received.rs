@@ -75,8 +75,7 @@ pub(super) struct Aside {
 }
 
 /// The way to the loop that puts such messages aside. What waits there has no verdict yet, so
-/// `amqp.prefetch` bounds its number, and `amqp.replies_bytes_max` the bytes of those that came
-/// among the replies.
+/// `amqp.prefetch` bounds its number; its bytes are bounded by the room of that loop.
 pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
 
 /// The longest reason, in characters: a sender who sets the header may write a book.

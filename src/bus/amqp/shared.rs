@@ -1,6 +1,7 @@
 //! What the loops of a bus share: how far its closing has come, the queues that it serves, and the
 //! state that it reports.
 
+use super::aside_room::AsideRoom;
 use super::connection::{BrokerAddress, LastReason, millis};
 use super::management::Management;
 use super::received::AsideSender;
@@ -51,6 +52,7 @@ pub(super) struct Shared {
     pub(super) sink: EventSink,
     pub(super) board: Rc<Board>,
     pub(super) aside: AsideSender,
+    pub(super) aside_room: AsideRoom,
     pub(super) room: Arc<DeliveryRoom>,
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct StepMessage {
     pub(crate) step: StepIndex,
     pub(crate) step_name: String,
     pub(crate) attempt: u32,
+    /// The number of the entry that dispatched it.
+    pub(crate) dispatch: u64,
     pub(crate) queue: Arc<str>,
     pub(crate) body: Body,
 }
@@ -53,7 +55,7 @@ impl StepMessage {
     /// None: it is no step's.
     pub(crate) fn of(message: Publication) -> Option<StepMessage> {
         let root = message.text("job")?.parse().ok()?;
-        let Sent::Step { job, created, step, attempt } = message.receipt.open()? else {
+        let Sent::Step { job, created, step, attempt, dispatch } = message.receipt.open()? else {
             return None;
         };
         let correlation_id = message.correlation_id?;
@@ -66,6 +68,7 @@ impl StepMessage {
             step,
             step_name: place.step,
             attempt,
+            dispatch,
             queue: message.to.queue,
             body: message.body,
             correlation_id,
@@ -79,8 +82,8 @@ impl StepMessage {
 
     /// What the broker tells once it has the message.
     pub(crate) fn taken(&self) -> BusEvent {
-        let StepMessage { job, created, step, attempt, .. } = *self;
-        BusEvent::Taken(Receipt::new(Sent::Step { job, created, step, attempt }))
+        let StepMessage { job, created, step, attempt, dispatch, .. } = *self;
+        BusEvent::Taken(Receipt::new(Sent::Step { job, created, step, attempt, dispatch }))
     }
 }
 
