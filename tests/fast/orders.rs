@@ -1,12 +1,13 @@
 //! What a retry and a rerun do with what was under way before: orders to child jobs, their
-//! failures, replies.
+//! failures, replies. And orders that a restart makes up for.
 
-use crate::world::{Dispatched, World};
+use crate::world::{Dispatched, LIMITS, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, FanOutKeys, Graph, Input, Instruction, JobState, Message, OnFailure, Operation,
-    Order, Rejected, Reply, Sender, Step,
+    Context, Definition, FanOutKeys, Graph, Input, Instruction, Job, JobId, JobState, Message,
+    OnFailure, Operation, Order, Rejected, Reply, Sender, Step, Timestamp,
 };
+use workflow_manager::load::load_text;
 
 fn fan_out_of_one() -> Arc<Definition> {
     let each = Step { task: Some(1), ..Step::named("each") };
@@ -130,4 +131,77 @@ fn child_jobs_of_a_rerun_have_new_ids_even_where_their_items_bring_some() {
     world.take(id, Input::operate(Operation::Rerun { step: "each".to_owned() })).expect("rerun");
     let second = world.dispatched.pop_front().expect("dispatched");
     assert_ne!(second.job, first.job);
+}
+
+const STOPPED: &str = r#"
+workflows:
+  - name: w
+    steps:
+      - {name: each, task: t, onFailure: continue, cancelWhen: 'steps["stop"].state == "completed"'}
+      - {name: stop}
+      - {name: other}
+    tasks:
+      - {name: t, itemListKey: items, steps: [{name: work}]}"#;
+
+/// A job with two child jobs, its steps' messages, and the child jobs as they are before anything
+/// has happened.
+fn stopped() -> (World, JobId, Vec<Dispatched>, Vec<Job>) {
+    let definition = load_text("test.yaml", STOPPED).expect("valid").definitions.remove(0);
+    let mut world = World::new();
+    let id = world.create(&definition, Message::parse(br#"{"items":[1,2]}"#).expect("an object"));
+    let sent: Vec<Dispatched> = world.dispatched.drain(..).collect();
+    let children = sent.iter().filter(|message| message.name == "work");
+    let children = children.map(|message| world.job(message.job).clone()).collect();
+    (world, id, sent, children)
+}
+
+/// A child job that has missed its orders is as it would be if it had heard them.
+#[track_caller]
+fn assert_made_up(what: &str, world: &World, parent: JobId, before: &Job) {
+    let mut rebuilt = before.clone();
+    for order in world.job(parent).orders_missed_by(before) {
+        let context = Context { now: Timestamp(1_000), limits: &LIMITS };
+        rebuilt.take(Input::Order(order), &context).expect("taken");
+    }
+    let live = world.job(before.id());
+    assert!(live.state().is_ended(), "{what}: it was told to end");
+    assert_eq!((rebuilt.state(), rebuilt.reason()), (live.state(), live.reason()), "{what}");
+}
+
+#[test]
+fn an_order_that_a_restart_makes_up_for_is_the_one_that_was_missed() {
+    let sent_to = |sent: &[Dispatched], name: &str| {
+        sent.iter().find(|message| message.name == name).expect("dispatched").clone()
+    };
+    let completes = |name: &'static str| {
+        move |world: &mut World, sent: &[Dispatched]| {
+            world.reply(&sent_to(sent, name), "{}").expect("taken");
+        }
+    };
+    let fails = |name: &'static str| {
+        move |world: &mut World, sent: &[Dispatched]| {
+            let message = sent_to(sent, name);
+            world.take(message.job, error(&message, 1)).expect("taken");
+        }
+    };
+    type Act<'a> = &'a dyn Fn(&mut World, &[Dispatched]);
+    let (stop, work_fails) = (completes("stop"), fails("work"));
+    let (other, other_fails) = (completes("other"), fails("other"));
+    let cases: [(&str, &[Act<'_>]); 7] = [
+        ("the job failed", &[&other_fails]),
+        ("the step was cancelled", &[&stop]),
+        ("the step was cancelled, and the job completed", &[&stop, &other]),
+        ("the step was cancelled, and the job failed", &[&stop, &other_fails]),
+        ("the step failed", &[&work_fails]),
+        ("the step failed, and the job completed", &[&work_fails, &stop, &other]),
+        ("the step failed, and the job failed", &[&work_fails, &other_fails]),
+    ];
+    for (what, acts) in cases {
+        let (mut world, id, sent, children) = stopped();
+        acts.iter().for_each(|act| act(&mut world, &sent));
+        assert_made_up(what, &world, id, &children[1]);
+    }
+    let (mut world, id, _, children) = stopped();
+    world.take(id, Input::operate(Operation::Cancel { reason: "no more".into() })).expect("taken");
+    children.iter().for_each(|child| assert_made_up("the job was cancelled", &world, id, child));
 }

@@ -77,7 +77,7 @@ impl JobActor {
             let refused = Answer::Now(answer, Err(objection.into()));
             return Outgoing::Answer(refused).release(&self.ways);
         }
-        tracing::debug!(job = %self.id, operation = operation.word(), "a client asks for it");
+        tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
         let asked = AskedOperation { step: operation.step().map(str::to_owned), answer };
         self.decide(Input::Operate(request), Vec::new(), Some(asked));
     }
