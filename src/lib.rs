@@ -30,9 +30,8 @@
 //!
 //! A **reply**: `bus/amqp/lane` → `event_sink` in `actors/bus` (what a bus reports becomes mail) →
 //! `actors/router` (correlation id → mailbox) → `actors/job` → `take` in [`engine::decision`] →
-//! `actors/journal` (entries of
-//! many jobs, one commit) → `actors/outbox`: ack, dispatch → `actors/bus` → `bus/amqp` → the
-//! broker's confirm → `actors/bus` → the job → a lagging entry.
+//! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch →
+//! `actors/bus` → `bus/amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
 //! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
@@ -40,9 +39,10 @@
 //! an effect that enters at the router; its end is an input to its parent.
 //!
 //! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` → [`actors::door`] →
-//! `actors/router` → `actors/job/requests`, where both meet. Each child job gets an order. The order leaves after the commit and enters at the router, as the start of
-//! the child job did. A child job that is cancelled by an order passes the order on to its own
-//! child jobs; it does not report to its parent.
+//! `actors/router` → `actors/job/requests`, where both meet. Each child job gets an order. The
+//! order leaves after the commit and enters at the router, as the start of the child job did. A
+//! child job that is cancelled by an order passes the order on to its own child jobs; it does not
+//! report to its parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
@@ -96,9 +96,9 @@
 //! # The order in which to read
 //!
 //! [`engine::entry`] (what goes in and comes out), [`engine::decision`] (the loop: `decide`, then
-//! `evolve`, each in a file of its name), [`engine::job`], [`engine::fanout`], [`engine::json`]; then [`actors::mail`],
-//! [`actors::job`], [`actors::journal`], [`actors::router`], [`actors::manager`]; then [`journal`],
-//! [`bus`], [`api`].
+//! `evolve`, each in a file of its name), [`engine::job`], [`engine::fanout`], [`engine::json`];
+//! then [`actors::mail`], [`actors::job`], [`actors::journal`], [`actors::router`],
+//! [`actors::manager`]; then [`journal`], [`bus`], [`api`].
 
 pub mod access;
 pub mod actors;

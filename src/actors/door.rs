@@ -70,11 +70,7 @@ pub fn operate(
     id: JobId,
     request: Request,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = if ways.common.health.accepts() {
-        Ok(asked(ways, |answer| RouterInput::Operate(id, request, answer)))
-    } else {
-        Err(not_now())
-    };
+    let answered = asked_if_accepted(ways, |answer| RouterInput::Operate(id, request, answer));
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -85,11 +81,7 @@ pub fn cancel(
     id: JobId,
     by: Option<Arc<str>>,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = if ways.common.health.accepts() {
-        Ok(asked(ways, |answer| RouterInput::Cancel(id, by, answer)))
-    } else {
-        Err(not_now())
-    };
+    let answered = asked_if_accepted(ways, |answer| RouterInput::Cancel(id, by, answer));
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -269,6 +261,14 @@ fn asked<T>(ways: &Ways, input: impl FnOnce(Client<T>) -> RouterInput) -> Pendin
     let (answer, answered) = oneshot::channel();
     let is_taken = ways.mailboxes().router.offer(input(answer)).is_ok();
     Pending(is_taken.then_some(answered))
+}
+
+/// The same, unless nothing is accepted now.
+fn asked_if_accepted<T>(
+    ways: &Ways,
+    input: impl FnOnce(Client<T>) -> RouterInput,
+) -> Result<Pending<T>, Refusal> {
+    if ways.common.health.accepts() { Ok(asked(ways, input)) } else { Err(not_now()) }
 }
 
 fn full() -> Refusal {

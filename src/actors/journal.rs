@@ -270,10 +270,7 @@ impl JournalActor {
             let release = if gone.contains(&record.job) {
                 let live = self.ways.routes.find(id);
                 let is_replaced = live.is_some_and(|job| job.number() != record.job);
-                let left = release.into_iter().filter_map(|outgoing| outgoing.of_deleted());
-                // The messages of the job that has its id now have the same ids as its own.
-                left.filter(|left| !is_replaced || !matches!(left, Outgoing::Withdraw(..)))
-                    .collect()
+                release.into_iter().filter_map(|left| left.of_deleted(is_replaced)).collect()
             } else {
                 release
             };

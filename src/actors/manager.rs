@@ -2,9 +2,9 @@
 //! as the API does.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
-//! supervisor, announcer → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries and wait for confirms →
-//! the webhook → the journal commits what is left → traces and events of the last commits are sent
-//! → readers → threads.
+//! supervisor, announcer → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
+//! and wait for confirms → the webhook → the journal commits what is left → traces and events of
+//! the last commits are sent → readers → threads.
 
 use super::announcer::{ANNOUNCED_MAX, Announcer};
 use super::answer::{Created, Erased, Now, Refusal};

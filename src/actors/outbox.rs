@@ -13,10 +13,13 @@ use std::sync::Arc;
 
 impl Outgoing {
     /// What still leaves if the job turns out to be deleted. What was decided is not kept, so no
-    /// effects follow; but nobody waits for its messages any more.
-    pub fn of_deleted(self) -> Option<Outgoing> {
+    /// effects follow; but nobody waits for its messages any more. `is_replaced`: another job has
+    /// its id by now.
+    pub fn of_deleted(self, is_replaced: bool) -> Option<Outgoing> {
         match self {
-            Outgoing::Hold(_) | Outgoing::Withdraw(..) => Some(self),
+            Outgoing::Hold(_) => Some(self),
+            // The messages of the job that has the id now have the same ids.
+            Outgoing::Withdraw(..) => (!is_replaced).then_some(self),
             // It goes back to its queue. When it comes again, a reply is for nobody, and a call
             // finds the id free.
             Outgoing::Ack(_) => None,

@@ -2,6 +2,7 @@
 
 use crate::alone::alone;
 use crate::waits::{DEADLINE, until};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -44,19 +45,23 @@ async fn seen<T: Send + 'static>(
     seen.await.expect("seen")
 }
 
+/// A manager with these workers, and one on queue `a`: once it has a message the disk is full.
+async fn start(file: &Path, workers: Workers) -> Manager {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = file.to_owned();
+    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
+    let workers = workers.with("a", 1, |message| {
+        fail::cfg("journal::write", "return(full)")?;
+        Ok(message.body.to_bytes())
+    });
+    manager::start(settings, definitions, workers).await.expect("starts")
+}
+
 async fn a_deadline_passes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    let file = settings.journal.file.clone();
-    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
-    let workers = Workers::new()
-        .with("a", 1, |message| {
-            fail::cfg("journal::write", "return(full)")?;
-            Ok(message.body.to_bytes())
-        })
-        .with("b", 1, |message| Ok(message.body.to_bytes()));
-    let manager = manager::start(settings, definitions, workers).await.expect("starts");
+    let file = folder.path().join("j.db");
+    let workers = Workers::new().with("b", 1, |message| Ok(message.body.to_bytes()));
+    let manager = start(&file, workers).await;
     let message = || Message::parse(b"{}").expect("a message");
     let over = manager.create("over", None, message()).await.expect("created").id();
     // Not by a look: what waits for the commit would be released in another order.
@@ -88,21 +93,13 @@ fn a_message_that_its_own_commit_withdraws_is_not_lent() {
 
 async fn a_timeout_passes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    let file = settings.journal.file.clone();
-    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
+    let file = folder.path().join("j.db");
     let (attempts, seen_by_b) = mpsc::channel();
-    let workers = Workers::new()
-        .with("a", 1, |message| {
-            fail::cfg("journal::write", "return(full)")?;
-            Ok(message.body.to_bytes())
-        })
-        .with("b", 1, move |message| {
-            attempts.send(message.id.clone())?;
-            Ok(message.body.to_bytes())
-        });
-    let manager = manager::start(settings, definitions, workers).await.expect("starts");
+    let workers = Workers::new().with("b", 1, move |message| {
+        attempts.send(message.id.clone())?;
+        Ok(message.body.to_bytes())
+    });
+    let manager = start(&file, workers).await;
     let message = || Message::parse(b"{}").expect("a message");
     let late = manager.create("late", None, message()).await.expect("created").id();
     let two = manager.create("two", None, message()).await.expect("created").id();

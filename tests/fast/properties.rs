@@ -179,8 +179,8 @@ proptest! {
                 serde_json::to_string(&work(&next.name, &object(&next.input))).expect("JSON");
             // A confirm may come before the reply, after it, or never.
             if turn.is_multiple_of(3) {
-                let _ = world
-                    .take(next.job, Input::Confirmed { step: next.step, attempt: next.attempt, dispatch: None });
+                let (step, attempt) = (next.step, next.attempt);
+                let _ = world.take(next.job, Input::Confirmed { step, attempt, dispatch: None });
             }
             prop_assert!(world.reply(&next, &body).is_ok());
             settled_once(world.job(next.job), &mut seen, &next);
