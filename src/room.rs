@@ -1,5 +1,5 @@
-//! Bounds on what the API's clients make the process hold: bytes of bodies, of answers and of
-//! messages to workers, and simultaneous reads of the journal.
+//! Bounds on what others make the process hold: bytes of bodies, of answers, of messages to workers
+//! and of messages that cannot be read; and simultaneous reads of the journal.
 
 use crate::settings::{EmbeddedSettings, HttpSettings};
 use std::sync::Arc;
@@ -24,6 +24,11 @@ pub struct Room {
 }
 
 impl Room {
+    /// Room for so many bytes.
+    pub fn of_bytes(bytes: usize) -> Room {
+        Room::of(bytes, UNIT_BYTES)
+    }
+
     fn of(amount: usize, unit: usize) -> Room {
         let whole = u32::try_from(amount / unit).unwrap_or(u32::MAX).max(1);
         Room {
@@ -87,10 +92,7 @@ impl MessageRoom {
     /// Room for so many bytes.
     pub fn new(bytes: usize) -> MessageRoom {
         let small = bytes / 4;
-        MessageRoom {
-            small: Room::of(small, UNIT_BYTES),
-            large: Room::of(bytes - small, UNIT_BYTES),
-        }
+        MessageRoom { small: Room::of_bytes(small), large: Room::of_bytes(bytes - small) }
     }
 
     /// The room of a message whose body has so many bytes.
@@ -125,9 +127,9 @@ impl Rooms {
     pub fn new(http: &HttpSettings, embedded: &EmbeddedSettings) -> Rooms {
         let large = http.large_bodies_bytes_max();
         Rooms {
-            small_bodies: Room::of(http.bodies_bytes_max - large, UNIT_BYTES),
-            large_bodies: Room::of(large, UNIT_BYTES),
-            answers: Room::of(http.reads_bytes_max, UNIT_BYTES),
+            small_bodies: Room::of_bytes(http.bodies_bytes_max - large),
+            large_bodies: Room::of_bytes(large),
+            answers: Room::of_bytes(http.reads_bytes_max),
             reads: Room::of(http.reads_max, 1),
             waiters: Room::of(http.waiters_max, 1),
             messages: MessageRoom::new(embedded.sending_bytes_max),
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn room_is_taken_grown_shrunk_and_given_back() {
-        let room = Room::of(10 * UNIT_BYTES, UNIT_BYTES);
+        let room = Room::of_bytes(10 * UNIT_BYTES);
         let mut first = room.take(4 * UNIT_BYTES).expect("free");
         assert!(room.take(7 * UNIT_BYTES).is_none());
         assert!(room.grow(&mut first, 8 * UNIT_BYTES - 1) && first.num_permits() == 8);

@@ -1,15 +1,13 @@
 //! The room of messages that cannot be read, until they are put aside.
 
 use crate::bus::Acknowledge;
+use crate::room::{Room, Taken};
 use std::cell::RefCell;
-use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The room of the messages that wait to be put aside. It is not that of the replies, which go on
 /// whatever becomes of these.
 pub(super) struct AsideRoom {
-    free: Arc<Semaphore>,
-    whole: u32,
+    room: Room,
     /// Messages for which there was no room. Their bodies are dropped; they go back to their queues
     /// when there is room.
     turned_away: RefCell<Vec<Acknowledge>>,
@@ -18,19 +16,12 @@ pub(super) struct AsideRoom {
 impl AsideRoom {
     /// A room of so many bytes.
     pub(super) fn new(bytes: usize) -> AsideRoom {
-        let whole = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
-        AsideRoom {
-            free: Arc::new(Semaphore::new(whole as usize)),
-            whole,
-            turned_away: RefCell::default(),
-        }
+        AsideRoom { room: Room::of_bytes(bytes), turned_away: RefCell::default() }
     }
 
-    /// Takes room for a body; it is given back when that is dropped. A larger body than the room
-    /// gets the room for itself.
-    pub(super) fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.whole);
-        self.free.clone().try_acquire_many_owned(bytes).ok()
+    /// Takes room for a body, if there is some.
+    pub(super) fn take(&self, bytes: usize) -> Option<Taken> {
+        self.room.take(bytes)
     }
 
     /// Keeps the right to acknowledge a message for which there is no room.

@@ -24,6 +24,8 @@ const POLLED_WITHIN_MS: u32 = 86_400_000;
 pub(super) enum Told {
     /// A message was taken, in this partition at this offset, or not.
     Delivered { number: usize, taken: Result<(i32, i64), RDKafkaErrorCode> },
+    /// A producer has ended: of the messages up to this number it reports nothing more.
+    ProducerEnded { last: usize },
     /// No broker can be reached.
     AllDown,
     /// Something went wrong, in the library's words. It does not say whether the client can go on.
@@ -183,12 +185,22 @@ impl<T: Send + 'static> Ending<T> {
     pub(super) fn get(&self) -> Option<&T> {
         self.0.as_ref()
     }
+
+    /// Lets the client end, and does something once it has.
+    pub(super) fn end(mut self, then: impl FnOnce() + Send + 'static) {
+        let client = self.0.take();
+        thread::spawn(move || {
+            drop(client);
+            then();
+        });
+    }
 }
 
 impl<T: Send + 'static> Drop for Ending<T> {
     fn drop(&mut self) {
-        let client = self.0.take();
-        thread::spawn(move || drop(client));
+        if let Some(client) = self.0.take() {
+            thread::spawn(move || drop(client));
+        }
     }
 }
 

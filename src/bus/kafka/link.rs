@@ -218,6 +218,7 @@ impl Link {
     fn hear(&mut self, told: Told) {
         match told {
             Told::Delivered { number, taken } => self.publisher.delivered(number, taken),
+            Told::ProducerEnded { last } => self.publisher.ended(last),
             Told::AllDown => {
                 if matches!(self.brokers, Brokers::There) {
                     let reason = self.last_error.clone();

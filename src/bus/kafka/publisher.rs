@@ -1,7 +1,7 @@
 //! Step messages to records, delivery reports to confirms. A message is in exactly one place:
 //! waiting, parked at its topic, delayed, or with the client library.
 
-use super::client::{BATCH_BYTES, Configs, Context, Ending, explain};
+use super::client::{BATCH_BYTES, Configs, Context, Ending, Told, explain};
 use super::cluster::{is_code_of_topic, is_of_topic};
 use super::pauses::Pauses;
 use super::record::{SPRING_CORRELATION, SPRING_REPLY_TOPIC};
@@ -243,10 +243,16 @@ impl Publisher {
         }
     }
 
+    /// Takes back a message that the library had.
+    fn landed(&mut self, number: usize) -> Option<Held> {
+        let held = self.flight.remove(&number)?;
+        self.flight_bytes = self.flight_bytes.saturating_sub(held.bytes);
+        Some(held)
+    }
+
     /// What the brokers said of a message.
     pub(super) fn delivered(&mut self, number: usize, taken: Result<(i32, i64), RDKafkaErrorCode>) {
-        let Some(mut held) = self.flight.remove(&number) else { return };
-        self.flight_bytes = self.flight_bytes.saturating_sub(held.bytes);
+        let Some(mut held) = self.landed(number) else { return };
         let queue = held.message.to.queue.clone();
         match taken {
             // What was with the topic that is gone is gone with it, or comes twice.
@@ -384,13 +390,30 @@ impl Publisher {
     }
 
     /// Puts another client in the place of one that cannot go on. What the old one still had comes
-    /// back as not taken.
+    /// back as not taken, or at its end.
     pub(super) fn renew_if_outdated(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.is_outdated) {
             tracing::info!("another producer takes the place of the one before");
-            self.producer = Ending::new(producer(&self.section, &self.context)?);
+            let next = Ending::new(producer(&self.section, &self.context)?);
+            let (last, Context(tell)) = (self.numbers, self.context.clone());
+            // Fails only once the loop has ended.
+            let told = move || drop(tell.send(Told::ProducerEnded { last }));
+            std::mem::replace(&mut self.producer, next).end(told);
         }
         Ok(())
+    }
+
+    /// A client has ended that had messages up to this number. It waits half a second for its
+    /// reports: a message without one is sent again.
+    pub(super) fn ended(&mut self, last: usize) {
+        let mut unreported: Vec<usize> =
+            self.flight.keys().copied().filter(|number| *number <= last).collect();
+        unreported.sort_unstable();
+        for number in unreported.into_iter().rev() {
+            let Some(held) = self.landed(number) else { continue };
+            (self.sink)(BusEvent::Noted(BusNotice::Returned));
+            self.put_back(Held { is_lost: false, ..held });
+        }
     }
 
     // ---- topics

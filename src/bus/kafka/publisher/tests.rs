@@ -2,6 +2,7 @@
 
 use super::super::trial::{self, Heard};
 use super::*;
+use tokio::sync::mpsc;
 
 const QUEUE: &str = "price";
 
@@ -158,6 +159,34 @@ fn a_message_whose_topic_is_not_there_waits_for_it() {
     rig.publish(0);
     rig.answer(Ok((0, 0)));
     assert_eq!((rig.taken(), rig.unconfirmed.get()), (1, 0));
+}
+
+/// A client that ends does not wait for all its reports.
+#[test]
+fn what_a_client_did_not_report_is_sent_again_once_it_has_ended() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let mut rig = rig(&[], |_| ());
+    rig.publisher.context = Context(tell);
+    rig.publish(2);
+    rig.publisher.is_outdated = true;
+    assert_eq!(rig.publisher.renew_if_outdated(), Ok(()));
+    // Both are with the client that ends; nobody listens to its reports.
+    let last = loop {
+        match told.blocking_recv().expect("the clients are there") {
+            Told::ProducerEnded { last } => break last,
+            Told::Delivered { .. } | Told::Error(_) | Told::AllDown => {}
+        }
+    };
+    rig.publish(1);
+    assert_eq!(rig.publisher.flight.len(), 3);
+    rig.publisher.ended(last);
+    assert_eq!((rig.publisher.flight.len(), rig.publisher.waiting.len()), (1, 2));
+    rig.publisher.pump();
+    assert_eq!((rig.publisher.flight.len(), rig.unconfirmed.get()), (3, 3));
+    let bytes: usize = rig.publisher.flight.values().map(|held| held.bytes).sum();
+    assert_eq!(rig.publisher.flight_bytes, bytes);
+    rig.publisher.ended(last);
+    assert_eq!(rig.publisher.flight.len(), 3, "they are with another client now");
 }
 
 /// Without a message nothing else would say so.
