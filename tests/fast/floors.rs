@@ -383,7 +383,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 25] = [
+const LOCKS: [(&str, &str); 26] = [
     ("access/certificate.rs", "the certificate, which a reload replaces"),
     ("access/logins.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
@@ -395,6 +395,7 @@ const LOCKS: [(&str, &str); 25] = [
     ("actors/queue_looks.rs", "the last look at all queues"),
     ("api/grpc/arriving.rs", "what comes in on a call, until the call takes it"),
     ("api/grpc/sending.rs", "the room of what is written next on a call"),
+    ("bus/amqp/turns.rs", "whether queues are declared or a policy is set"),
     ("bus/amqp/wire/burst.rs", "whether writing is held back"),
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
     ("bus/desk.rs", "the messages that workers on other threads take"),

@@ -5,6 +5,8 @@ use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 use serde_json::Value;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
@@ -15,6 +17,9 @@ use workflow_manager::settings::{ServerAddress, Settings};
 use crate::amqp::{Answer, REPLY_QUEUE, Vhost, Worker, arguments, text_argument};
 use crate::harness::{Daemon, Setup, eventually, when};
 use crate::logs::metric;
+
+/// What the manager counts for a dead letter of nobody.
+const STRANGERS: &str = r#"workflow_replies_rejected_total{reason="no_correlation_id"}"#;
 
 const POISON: &str = "workflows: [ { name: poison, steps: [ { name: swallow } ] } ]";
 
@@ -55,8 +60,7 @@ fn await_policy(vhost: &Vhost, queue: &str, policy: &str) {
 fn await_dead_letters(vhost: &Vhost, daemon: &Daemon, queue: &str) {
     await_policy(vhost, queue, REPLY_QUEUE);
     let client = vhost.client();
-    let strangers =
-        || metric(daemon, r#"workflow_replies_rejected_total{reason="no_correlation_id"}"#);
+    let strangers = || metric(daemon, STRANGERS);
     let before = strangers();
     eventually(&format!("dead letters of {queue} come"), || {
         client.publish(queue, "{}", BasicProperties::default());
@@ -160,6 +164,36 @@ fn a_retried_job_whose_definition_was_replaced_has_its_dead_letters_too() {
     await_dead_letters(&vhost, &daemon, "earlier");
     client.nack(&message);
     assert!(daemon.api.await_state(id, "failed").text.contains("dead-lettered"));
+}
+
+/// A queue that the broker makes while the policy is being set may not hear of it.
+#[test]
+fn every_queue_that_the_manager_declares_sends_its_dead_letters() {
+    const QUEUES: u64 = 200;
+    let vhost = Vhost::new();
+    let names: Vec<String> = (0..QUEUES).map(|n| format!("step-{n}")).collect();
+    let steps: Vec<String> = names.iter().map(|name| format!("{{ name: {name} }}")).collect();
+    let workflow = format!("workflows: [ {{ name: poison, steps: [ {} ] }} ]", steps.join(", "));
+    let daemon = Setup::new(&vhost.url, &workflow)
+        .set("amqp.management", &vhost.management_url("guest:guest"))
+        .start();
+    daemon.await_log(&["the dead-letter policy is set"]);
+    let client = vhost.client();
+    names.iter().for_each(|name| await_policy(&vhost, name, REPLY_QUEUE));
+    let strangers = || metric(&daemon, STRANGERS);
+    // A queue hears of its policy a moment after it is listed with it.
+    eventually("each queue sends the dead letter of a round", || {
+        let before = strangers();
+        for name in &names {
+            client.publish(name, "{}", BasicProperties::default());
+            client.nack(&client.take(name));
+        }
+        let (came, round) = (|| strangers() - before, Instant::now());
+        while came() < QUEUES && round.elapsed() < Duration::from_secs(2) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        when(came() == QUEUES, came().to_string())
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
 use super::shared::Shared;
+use super::turns::Turns;
 use super::wire::burst::Burst;
 use super::wire::guard::Ties;
 use crate::bus::{Addressee, HeaderValue, Publication};
@@ -109,6 +110,7 @@ pub(super) struct Link {
     pub(super) looks_again: BTreeMap<(Instant, u64), Arc<str>>,
     channel: Rc<Channel>,
     queues: Rc<Queues>,
+    turns: Turns,
     finds: u64,
     /// Answers that count after the next barrier. True: the broker took the message.
     answered: Vec<(u64, bool)>,
@@ -161,6 +163,7 @@ impl Link {
             looks_again: BTreeMap::new(),
             channel: Rc::new(channel),
             queues,
+            turns: shared.turns.clone(),
             finds: 0,
             answered: Vec::new(),
             settling: Vec::new(),
@@ -196,9 +199,9 @@ impl Link {
 
     /// Begins to declare `queue`, once `taken` is answered or dropped.
     pub(super) fn declare_after(&mut self, queue: Arc<str>, taken: oneshot::Receiver<()>) {
-        let queues = self.queues.clone();
+        let (queues, turns) = (self.queues.clone(), self.turns.clone());
         self.looks.push(Box::pin(async move {
-            let found = queues.declare_after(&queue, taken).await;
+            let found = queues.declare_after(&queue, taken, &turns).await;
             (queue, found)
         }));
     }

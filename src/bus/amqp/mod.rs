@@ -27,6 +27,7 @@ mod settings;
 mod shared;
 mod topic;
 mod trial;
+mod turns;
 pub mod wire;
 mod workflow_queues;
 
@@ -41,6 +42,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
+use turns::Turns;
 use wire::room::DeliveryRoom;
 
 pub use policy::PolicyLook;
@@ -81,6 +83,7 @@ impl Connector {
         let shared = Rc::new(Shared {
             room: DeliveryRoom::new(self.settings.replies_bytes_max),
             aside_room: AsideRoom::new(self.settings.replies_bytes_max),
+            turns: Turns::default(),
             settings: self.settings,
             address,
             management,

@@ -5,6 +5,7 @@
 use super::connection::{Pauses, millis};
 use super::management::{Management, encoded};
 use super::shared::Shared;
+use super::turns::Turns;
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub(super) async fn keep(shared: Rc<Shared>) {
                 Arc::new(Wanted { management: management.clone(), vhost, reply_queue, queues });
             set_policy(
                 &wanted,
+                &shared.turns,
                 Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max),
             )
             .await;
@@ -50,8 +52,8 @@ pub(super) async fn keep(shared: Rc<Shared>) {
     }
 }
 
-async fn set_policy(wanted: &Arc<Wanted>, mut pauses: Pauses) {
-    while let Err(reason) = wanted.in_background(Wanted::set).await {
+async fn set_policy(wanted: &Arc<Wanted>, turns: &Turns, mut pauses: Pauses) {
+    while let Err(reason) = wanted.set_in_turn(turns).await {
         let pause = pauses.next();
         tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
         tokio::time::sleep(pause).await;
@@ -134,6 +136,17 @@ impl Wanted {
         let wanted = self.clone();
         let done = actix_rt::task::spawn_blocking(move || work(&wanted)).await;
         done.map_err(|error| error.to_string()).flatten()
+    }
+
+    async fn set_in_turn(self: &Arc<Self>, turns: &Turns) -> Result<(), String> {
+        let (wanted, turn) = (self.clone(), turns.to_set_policy().await);
+        // The call goes on when this is no longer waited for; so does its turn.
+        let done = actix_rt::task::spawn_blocking(move || {
+            let done = wanted.set();
+            drop(turn);
+            done
+        });
+        done.await.map_err(|error| error.to_string()).flatten()
     }
 
     fn set(&self) -> Result<(), String> {

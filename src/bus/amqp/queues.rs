@@ -3,6 +3,7 @@
 
 use super::connection::channel_error;
 use super::settings::AmqpSettings;
+use super::turns::Turns;
 use crate::settings::ReplyQueueType;
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::AMQPSoftError;
@@ -111,10 +112,16 @@ impl Queues {
         }
     }
 
-    /// As [`Queues::declare`], after `taken` was answered or dropped.
-    pub(super) async fn declare_after(&self, queue: &str, taken: oneshot::Receiver<()>) -> Found {
+    /// As [`Queues::declare`], after `taken` was answered or dropped, and in its turn.
+    pub(super) async fn declare_after(
+        &self,
+        queue: &str,
+        taken: oneshot::Receiver<()>,
+        turns: &Turns,
+    ) -> Found {
         // If it was dropped, nobody answers: there is nothing to wait for.
         let _ = taken.await;
+        let _turn = turns.to_declare().await;
         self.declare(queue, FieldTable::default()).await
     }
 

@@ -6,6 +6,7 @@ use super::connection::{BrokerAddress, LastReason, millis};
 use super::management::Management;
 use super::received::AsideSender;
 use super::settings::AmqpSettings;
+use super::turns::Turns;
 use super::wire::room::DeliveryRoom;
 use crate::bus::{BusEvent, BusState, EventSink, Served};
 use std::cell::RefCell;
@@ -53,6 +54,7 @@ pub(super) struct Shared {
     pub(super) board: Rc<Board>,
     pub(super) aside: AsideSender,
     pub(super) aside_room: AsideRoom,
+    pub(super) turns: Turns,
     pub(super) room: Arc<DeliveryRoom>,
 }
 
