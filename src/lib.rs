@@ -126,5 +126,5 @@ pub mod view;
 #[cfg(all(test, not(feature = "failpoints")))]
 compile_error!(
     "the tests need the feature `failpoints`: run `tests/run`, which starts the servers that they \
-     need, or `cargo test --features failpoints --lib --test fast` for those without servers"
+     need, or `cargo test --features failpoints,kafka --lib --test fast` for those without"
 );

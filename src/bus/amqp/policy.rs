@@ -131,7 +131,7 @@ struct Policy {
 impl Wanted {
     async fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
-        work: fn(&Wanted) -> Result<T, String>,
+        work: impl FnOnce(&Wanted) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         let wanted = self.clone();
         let done = actix_rt::task::spawn_blocking(move || work(&wanted)).await;
@@ -139,14 +139,13 @@ impl Wanted {
     }
 
     async fn set_in_turn(self: &Arc<Self>, turns: &Turns) -> Result<(), String> {
-        let (wanted, turn) = (self.clone(), turns.to_set_policy().await);
-        // The call goes on when this is no longer waited for; so does its turn.
-        let done = actix_rt::task::spawn_blocking(move || {
-            let done = wanted.set();
-            drop(turn);
-            done
-        });
-        done.await.map_err(|error| error.to_string()).flatten()
+        let turn = turns.to_set_policy().await;
+        let set = move |wanted: &Wanted| {
+            // The calls go on when nobody waits for them any more; so does their turn.
+            let _turn = turn;
+            wanted.set()
+        };
+        self.in_background(set).await
     }
 
     fn set(&self) -> Result<(), String> {

@@ -188,19 +188,22 @@ impl<T: Send + 'static> Ending<T> {
 
     /// Lets the client end, and does something once it has.
     pub(super) fn end(mut self, then: impl FnOnce() + Send + 'static) {
-        let client = self.0.take();
-        thread::spawn(move || {
-            drop(client);
-            then();
-        });
+        self.end_on_thread(then);
+    }
+
+    fn end_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
+        if let Some(client) = self.0.take() {
+            thread::spawn(move || {
+                drop(client);
+                then();
+            });
+        }
     }
 }
 
 impl<T: Send + 'static> Drop for Ending<T> {
     fn drop(&mut self) {
-        if let Some(client) = self.0.take() {
-            thread::spawn(move || drop(client));
-        }
+        self.end_on_thread(|| ());
     }
 }
 
