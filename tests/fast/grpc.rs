@@ -38,6 +38,8 @@ workflows:
     steps: [ { name: hasty, timeout: 300ms } ]
   - name: other
     steps: [ { name: stock } ]
+  - name: guarded
+    steps: [ { name: vault, replyUsers: [ treasury ] } ]
   - name: elsewhere
     steps: [ { name: abroad, bus: hooks } ]
 ";

@@ -3,17 +3,21 @@
 use super::super::lending::{Receipt, desk_of, own_bus};
 use super::super::problem::Problem;
 use super::super::token::Caller;
+use super::hands::Held;
 use super::status::{status, word};
 use super::wire::to_worker::Say as Tell;
 use super::wire::{Gone, Lease, Taken};
 use crate::actors::ways::Ways;
 use crate::bus::desk::Desk;
+use crate::engine::FOREIGN_USER;
 use std::sync::Arc;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// What follows from something that a worker has said.
 pub(super) enum Answer {
     Tell(Tell),
+    /// Something does not count: the worker has the message still, if it had it.
+    Kept(Option<Held>, Taken),
     /// A lease was lengthened.
     Extended(Receipt, Lease),
     /// A message is gone.
@@ -39,23 +43,48 @@ pub(super) fn closed() -> Status {
     Status::unavailable("the manager stops: connect again, and send what is not answered once more")
 }
 
-/// What a worker hears of something that was committed, or that was not.
-pub(super) fn said(told: Result<Taken, Problem>) -> Answer {
+/// What a worker hears of something that was committed, or that was not: then its message, if it
+/// had it, goes back with the stream.
+pub(super) fn said(told: Result<Taken, Problem>, held: Option<Held>) -> Answer {
     match told {
-        Ok(taken) => Answer::Tell(Tell::Taken(taken)),
+        // The message is for another to reply to, and its lease goes on.
+        Ok(taken) if taken.why_not == FOREIGN_USER => Answer::Kept(held, taken),
+        Ok(taken) => {
+            held.map(Held::let_go);
+            Answer::Tell(Tell::Taken(taken))
+        }
         Err(problem) => Answer::End(status(&problem)),
     }
 }
 
 /// What a worker hears of a message that it does not have.
-pub(super) fn refused(receipt: Receipt, text: String, problem: &Problem) -> Answer {
+pub(super) fn refused(
+    receipt: Receipt,
+    text: String,
+    held: Option<Held>,
+    problem: &Problem,
+) -> Answer {
     match problem.reason() {
-        Some(reason) => Answer::Gone(receipt, Gone { receipt: text, reason: reason.to_owned() }),
-        None => Answer::Tell(Tell::Taken(declined(text, problem))),
+        Some(reason) => {
+            held.map(Held::let_go);
+            Answer::Gone(receipt, Gone { receipt: text, reason: reason.to_owned() })
+        }
+        None => declined(text, held, problem),
     }
 }
 
-pub(super) fn declined(receipt: String, problem: &Problem) -> Taken {
+/// What a worker hears of something that is not taken: why it is useless to say it again, or that
+/// the stream ends and it should come later.
+pub(super) fn declined(receipt: String, held: Option<Held>, problem: &Problem) -> Answer {
+    let status = status(problem);
+    if status.code() == Code::Unavailable {
+        return Answer::End(status);
+    }
+    Answer::Kept(held, useless(receipt, problem))
+}
+
+/// Why it is useless to say something again as it was.
+pub(super) fn useless(receipt: String, problem: &Problem) -> Taken {
     let why_not = word(problem).to_owned();
     Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }
 }

@@ -10,24 +10,69 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Hands {
     held: HashMap<Arc<str>, Held>,
-    /// The worker has ended the stream itself.
-    pub(super) is_farewell: bool,
 }
 
-/// A message that a worker has.
+/// A message that a worker has. Dropped, it goes back to its queue at once.
 pub(super) struct Held {
-    pub(super) delivery: u32,
-    pub(super) desk: Arc<Desk>,
+    id: Arc<str>,
+    delivery: u32,
+    desk: Arc<Desk>,
     /// By which the worker knows it.
-    pub(super) receipt: String,
-    /// It has left for the worker.
-    pub(super) is_sent: bool,
+    receipt: String,
+    if_dropped: IfDropped,
+}
+
+/// What becomes of a message when its worker goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfDropped {
+    /// It has not left for the worker, or the worker has said farewell: it waits as if it had not
+    /// been lent.
+    NotDelivered,
+    /// It may be what its worker died of: it counts as delivered, as when a lease ends.
+    Delivered,
+    /// Nothing: it is settled, or the desk has it back already.
+    Over,
+}
+
+impl Held {
+    /// A message that is to be sent to a worker.
+    pub(super) fn new(id: Arc<str>, delivery: u32, desk: Arc<Desk>, receipt: String) -> Held {
+        Held { id, delivery, desk, receipt, if_dropped: IfDropped::NotDelivered }
+    }
+
+    /// A message that the worker was given before.
+    pub(super) fn delivered(id: Arc<str>, delivery: u32, desk: Arc<Desk>, receipt: String) -> Held {
+        Held { id, delivery, desk, receipt, if_dropped: IfDropped::Delivered }
+    }
+
+    /// The message is settled, or the desk has it back: its receipt.
+    pub(super) fn let_go(mut self) -> String {
+        self.if_dropped = IfDropped::Over;
+        std::mem::take(&mut self.receipt)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Held { id, delivery, desk, if_dropped, .. } = self;
+        // Errors mean that its lease has ended, or its attempt: then it is settled.
+        let _ = match if_dropped {
+            IfDropped::NotDelivered => desk.take_back(id, *delivery),
+            IfDropped::Delivered => desk.give_back(id, *delivery, Duration::ZERO),
+            IfDropped::Over => Ok(()),
+        };
+    }
 }
 
 impl Hands {
     /// The worker has a message.
-    pub(super) fn take(&mut self, id: Arc<str>, held: Held) {
-        self.held.insert(id, held);
+    pub(super) fn take(&mut self, held: Held) {
+        self.held.insert(held.id.clone(), held);
+    }
+
+    /// The worker has a message still, of which it has said something that does not count.
+    pub(super) fn keep(&mut self, held: Held) {
+        self.held.entry(held.id.clone()).or_insert(held);
     }
 
     /// The worker no longer has a delivery of a message: what it was, if it had it.
@@ -42,7 +87,14 @@ impl Hands {
     /// Notes that a message has left for the worker.
     pub(super) fn sent(&mut self, id: &str) {
         if let Some(held) = self.held.get_mut(id) {
-            held.is_sent = true;
+            held.if_dropped = IfDropped::Delivered;
+        }
+    }
+
+    /// The worker has ended the stream itself: it has not died of anything.
+    pub(super) fn farewell(&mut self) {
+        for held in self.held.values_mut() {
+            held.if_dropped = IfDropped::NotDelivered;
         }
     }
 
@@ -53,20 +105,5 @@ impl Hands {
     /// The receipts of all that it has.
     pub(super) fn receipts(&self) -> Vec<String> {
         self.held.values().map(|held| held.receipt.clone()).collect()
-    }
-}
-
-impl Drop for Hands {
-    /// A stream that is broken off may mean that a message has killed its worker: what was sent
-    /// counts as delivered, as it does when a lease ends. A worker that says farewell has not died
-    /// of anything.
-    fn drop(&mut self) {
-        for (id, Held { delivery, desk, is_sent, .. }) in self.held.drain() {
-            // Errors mean that its lease has ended, or its attempt: then it is settled.
-            let _ = match is_sent && !self.is_farewell {
-                true => desk.give_back(&id, delivery, Duration::ZERO),
-                false => desk.take_back(&id, delivery),
-            };
-        }
     }
 }

@@ -192,8 +192,22 @@ impl Stream {
         }
     }
 
+    /// Serves the worker until the stream ends.
     async fn run(
         mut self,
+        from: Streaming<FromWorker>,
+        arrivals: Arrivals,
+        line: mpsc::UnboundedReceiver<Ended>,
+        phases: watch::Receiver<Phase>,
+    ) -> End {
+        let end = self.serve(from, arrivals, line, phases).await;
+        // What the worker has said last counts, though it does not hear of it.
+        tokio::spawn(std::mem::take(&mut self.answers).for_each(|_| std::future::ready(())));
+        end
+    }
+
+    async fn serve(
+        &mut self,
         mut from: Streaming<FromWorker>,
         mut arrivals: Arrivals,
         mut line: mpsc::UnboundedReceiver<Ended>,
@@ -289,7 +303,7 @@ impl Stream {
             return None;
         }
         if self.is_closed {
-            self.hands.is_farewell = true;
+            self.hands.farewell();
             return Some(End::Done);
         }
         (self.is_draining && self.hands.is_empty()).then_some(End::Done)
@@ -351,13 +365,8 @@ impl Stream {
     fn lend(&mut self, queue: Arc<str>, mut loan: Loan) {
         let departure = loan.room.take().map(|taken| self.sending.departure(taken));
         let message = message(&queue, &self.seat.vhost, &loan);
-        let held = Held {
-            delivery: loan.delivery,
-            desk: self.seat.desk.clone(),
-            receipt: message.receipt.clone(),
-            is_sent: false,
-        };
-        self.hands.take(loan.id.clone(), held);
+        let (id, receipt) = (loan.id.clone(), message.receipt.clone());
+        self.hands.take(Held::new(id, loan.delivery, self.seat.desk.clone(), receipt));
         let lent = Some(LentAhead { id: loan.id, bytes: message.body.len(), departure });
         self.stalls_at = clock::ticks() + STALLED;
         self.queue_up(ToSend { tell: Tell::Message(message), lent });
@@ -372,6 +381,12 @@ impl Stream {
     fn answer(&mut self, answer: Answer) -> Option<End> {
         match answer {
             Answer::Tell(tell) => self.tell(tell),
+            Answer::Kept(held, taken) => {
+                if let Some(held) = held {
+                    self.hands.keep(held);
+                }
+                self.tell(Tell::Taken(taken));
+            }
             Answer::Extended(receipt, lease) => {
                 if !self.hands.has(&receipt.id, receipt.delivery) {
                     self.take_up(&receipt, &lease.receipt);
@@ -379,13 +394,14 @@ impl Stream {
                 self.tell(Tell::Lease(lease));
             }
             Answer::Gone(receipt, gone) => {
-                self.hands.put_down(&receipt.id, receipt.delivery);
+                self.hands.put_down(&receipt.id, receipt.delivery).map(Held::let_go);
                 self.tell(Tell::Gone(gone));
             }
             Answer::Looked(gone) => {
                 self.is_looking = false;
                 for (receipt, gone) in gone {
-                    if self.hands.put_down(&receipt.id, receipt.delivery).is_some() {
+                    if let Some(held) = self.hands.put_down(&receipt.id, receipt.delivery) {
+                        held.let_go();
                         self.tell(Tell::Gone(gone));
                     }
                 }
@@ -398,22 +414,21 @@ impl Stream {
     /// The worker has a message that it was given before, on another stream, say.
     fn take_up(&mut self, receipt: &Receipt, text: &str) {
         let Ok(desk) = desk_of(&self.ways, &receipt.vhost) else { return };
-        let (delivery, receipt_text) = (receipt.delivery, text.to_owned());
-        let held = Held { delivery, desk, receipt: receipt_text, is_sent: true };
-        self.hands.take(receipt.id.as_str().into(), held);
+        let (id, delivery) = (receipt.id.as_str().into(), receipt.delivery);
+        self.hands.take(Held::delivered(id, delivery, desk, text.to_owned()));
     }
 
     /// The desk says that the worker no longer has a message.
     fn lost(&mut self, ended: &Ended) {
         let Ended { id, delivery, why } = ended;
-        let Some(Held { receipt, .. }) = self.hands.put_down(id, *delivery) else { return };
+        let Some(held) = self.hands.put_down(id, *delivery) else { return };
         let reason = match why {
             Why::LeaseEnded => "lease expired",
             Why::Over(Over::Answered) => "settled",
             Why::Over(Over::Cancelled) => "cancelled",
             Why::Over(Over::Failed) => "timed out",
         };
-        self.tell(Tell::Gone(Gone { receipt, reason: reason.to_owned() }));
+        self.tell(Tell::Gone(Gone { receipt: held.let_go(), reason: reason.to_owned() }));
     }
 
     /// Looks whether the attempts of the worker's messages are over. The desk hears of most ends at

@@ -117,6 +117,25 @@ fn a_workers_token_is_for_its_queues_alone() {
 }
 
 #[test]
+fn a_worker_whose_reply_does_not_count_has_the_message_until_its_stream_ends() {
+    served(with_token, |rig| async move {
+        rig.create("guarded", "{}").await;
+        for delivery in 1..=2 {
+            let mut worker =
+                GrpcWorker::greet(&rig.client, hello("vault"), "secret").await.expect("a stream");
+            worker.want(1);
+            let message = worker.message().await;
+            assert_eq!(message.delivery, delivery);
+            for _ in 0..2 {
+                worker.reply(&message.receipt, Kind::Result, "{}");
+                let told = taken(&mut worker).await;
+                assert_eq!((told.changed, told.why_not.as_str()), (false, "foreign_user"));
+            }
+        }
+    });
+}
+
+#[test]
 fn a_queue_must_be_one_of_the_embedded_bus() {
     served(
         |settings| settings.grpc.stream_queues_max = 2,

@@ -314,3 +314,35 @@ fn streams_are_counted_as_workers_while_they_are_open() {
         },
     );
 }
+
+#[test]
+fn a_reply_that_is_said_last_counts_or_its_message_goes_back_at_once() {
+    served(
+        |_| {},
+        |rig| async move {
+            for round in 0..300 {
+                let id = rig.create("orders", "{}").await;
+                let mut first = rig.worker(&["price"]).await;
+                first.want(1);
+                let message = first.message().await;
+                first.reply(&message.receipt, Kind::Result, "{}");
+                // The stream breaks off at another moment each time.
+                for _ in 0..round % 10 {
+                    tokio::task::yield_now().await;
+                }
+                drop(first);
+                let mut second = rig.worker(&["price"]).await;
+                second.want(1);
+                tokio::select! {
+                    _ = rig.job(&id, |job| job["state"] == "completed") => {}
+                    message = second.message() => {
+                        assert_eq!(message.correlation_id, format!("{id}:price"));
+                        second.reply(&message.receipt, Kind::Result, "{}");
+                        taken(&mut second).await;
+                        rig.job(&id, |job| job["state"] == "completed").await;
+                    }
+                }
+            }
+        },
+    );
+}

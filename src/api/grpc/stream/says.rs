@@ -1,7 +1,7 @@
 //! What a worker says on its stream: how many messages it wants, replies, longer leases, refusals.
 
 use super::Stream;
-use crate::api::grpc::answer::{Answer, declined, refused, said, settled};
+use crate::api::grpc::answer::{Answer, declined, refused, said, settled, useless};
 use crate::api::grpc::arriving::Other;
 use crate::api::grpc::said::{LEASES, kind, pause, taken};
 use crate::api::grpc::spans::{span, until};
@@ -40,7 +40,7 @@ impl Stream {
 
     /// Says why something that the worker has said is not taken.
     fn decline(&mut self, receipt: String, problem: &Problem) {
-        self.tell(Tell::Taken(declined(receipt, problem)));
+        self.tell(Tell::Taken(useless(receipt, problem)));
     }
 
     fn reply(&mut self, request: ReplyRequest, room: Option<room::Taken>) {
@@ -50,19 +50,22 @@ impl Stream {
             Ok(found) => found,
             Err(problem) => return self.decline(text, &problem),
         };
-        if !matches!(kind, ReplyType::Progress) {
-            self.hands.put_down(&receipt.id, receipt.delivery);
-        }
+        let held = match kind {
+            ReplyType::Progress => None,
+            ReplyType::Result | ReplyType::Error => {
+                self.hands.put_down(&receipt.id, receipt.delivery)
+            }
+        };
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
         self.answers.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
                     Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
-                    Err(problem) => return Answer::Tell(Tell::Taken(declined(text, &problem))),
+                    Err(problem) => return declined(text, held, &problem),
                 };
                 // Kept until here.
                 drop(room);
-                said(taken(text, told))
+                said(taken(text, told), held)
             }
             .boxed(),
         );
@@ -87,7 +90,7 @@ impl Stream {
                         let until = Some(until(lease));
                         Answer::Extended(receipt, Lease { receipt: text, until })
                     }
-                    Err(problem) => refused(receipt, text, &problem),
+                    Err(problem) => refused(receipt, text, None, &problem),
                 }
             }
             .boxed(),
@@ -101,7 +104,7 @@ impl Stream {
             Ok(found) => found,
             Err(problem) => return self.decline(text, &problem),
         };
-        self.hands.put_down(&receipt.id, receipt.delivery);
+        let held = self.hands.put_down(&receipt.id, receipt.delivery);
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
         self.answers.push(
             async move {
@@ -110,8 +113,8 @@ impl Stream {
                     Err(problem) => Err(problem),
                 };
                 match told {
-                    Ok(told) => said(taken(text, told)),
-                    Err(problem) => refused(receipt, text, &problem),
+                    Ok(told) => said(taken(text, told), held),
+                    Err(problem) => refused(receipt, text, held, &problem),
                 }
             }
             .boxed(),
