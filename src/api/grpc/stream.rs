@@ -150,7 +150,9 @@ struct Stream {
     /// For each queue, while there is credit.
     waiting: FuturesUnordered<Waiting>,
     hands: Hands,
-    /// What the worker has said, and what is not answered yet.
+    /// What the worker has said that settles a message. It is done even if the stream ends.
+    settlements: FuturesUnordered<BoxFuture<'static, Answer>>,
+    /// What else it has said, and what the stream asks for itself. It ends with the stream.
     answers: FuturesUnordered<BoxFuture<'static, Answer>>,
     /// What is to be sent to the worker.
     backlog: Backlog,
@@ -180,6 +182,7 @@ impl Stream {
             credit: 0,
             waiting: FuturesUnordered::new(),
             hands: Hands::default(),
+            settlements: FuturesUnordered::new(),
             answers: FuturesUnordered::new(),
             backlog: Backlog::default(),
             sending,
@@ -201,8 +204,9 @@ impl Stream {
         phases: watch::Receiver<Phase>,
     ) -> End {
         let end = self.serve(from, arrivals, line, phases).await;
-        // What the worker has said last counts, though it does not hear of it.
-        tokio::spawn(std::mem::take(&mut self.answers).for_each(|_| std::future::ready(())));
+        // The worker does not hear of these.
+        let settlements = std::mem::take(&mut self.settlements);
+        tokio::spawn(settlements.for_each(|_| std::future::ready(())));
         end
     }
 
@@ -224,7 +228,8 @@ impl Stream {
                 return end;
             }
             let (has_backlog, open) = (!self.backlog.is_empty(), self.out.clone());
-            let listens = !self.is_closed && self.answers.len() + self.backlog.len() < says_max;
+            let unanswered = self.settlements.len() + self.answers.len();
+            let listens = !self.is_closed && unanswered + self.backlog.len() < says_max;
             let (lends, is_waiting) = (self.backlog.has_room(), !self.waiting.is_empty());
             let is_sending = has_backlog || self.sending.is_under_way();
             // Read before the select, which borrows.
@@ -254,6 +259,11 @@ impl Stream {
                 // it.
                 () = tokio::time::sleep_until(stalls_at), if !lends && is_waiting => {
                     self.waiting.clear();
+                }
+                Some(answer) = self.settlements.next() => {
+                    if let Some(end) = self.answer(answer) {
+                        return end;
+                    }
                 }
                 Some(answer) = self.answers.next() => {
                     if let Some(end) = self.answer(answer) {
@@ -299,7 +309,8 @@ impl Stream {
 
     /// How the stream ends, if nothing is left to be done on it.
     fn is_done(&mut self) -> Option<End> {
-        if !self.backlog.is_empty() || !self.answers.is_empty() {
+        let is_answered = self.settlements.is_empty() && self.answers.is_empty();
+        if !is_answered || !self.backlog.is_empty() {
             return None;
         }
         if self.is_closed {

@@ -316,27 +316,37 @@ fn streams_are_counted_as_workers_while_they_are_open() {
 }
 
 #[test]
-fn a_reply_that_is_said_last_counts_or_its_message_goes_back_at_once() {
+fn what_is_said_last_is_done_or_its_message_goes_back_at_once() {
+    type Say = fn(&mut GrpcWorker, &str);
+    let last: [(&str, Say); 4] = [
+        ("a reply", |worker, receipt| worker.reply(receipt, Kind::Result, "{}")),
+        ("progress", |worker, receipt| worker.reply(receipt, Kind::Progress, "{}")),
+        ("an extension", GrpcWorker::extend),
+        ("a refusal", |worker, receipt| worker.nack(receipt, true)),
+    ];
     served(
         |_| {},
         |rig| async move {
-            for round in 0..300 {
+            for round in 0..400 {
+                let (name, say) = last[round % last.len()];
                 let id = rig.create("orders", "{}").await;
                 let mut first = rig.worker(&["price"]).await;
                 first.want(1);
                 let message = first.message().await;
-                first.reply(&message.receipt, Kind::Result, "{}");
+                say(&mut first, &message.receipt);
                 // The stream breaks off at another moment each time.
-                for _ in 0..round % 10 {
+                for _ in 0..round % 11 {
                     tokio::task::yield_now().await;
                 }
                 drop(first);
                 let mut second = rig.worker(&["price"]).await;
                 second.want(1);
                 tokio::select! {
-                    _ = rig.job(&id, |job| job["state"] == "completed") => {}
+                    _ = rig.job(&id, |job| job["state"] == "completed") => {
+                        assert_eq!(name, "a reply");
+                    }
                     message = second.message() => {
-                        assert_eq!(message.correlation_id, format!("{id}:price"));
+                        assert_eq!(message.correlation_id, format!("{id}:price"), "after {name}");
                         second.reply(&message.receipt, Kind::Result, "{}");
                         taken(&mut second).await;
                         rig.job(&id, |job| job["state"] == "completed").await;

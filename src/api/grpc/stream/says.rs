@@ -50,14 +50,14 @@ impl Stream {
             Ok(found) => found,
             Err(problem) => return self.decline(text, &problem),
         };
-        let held = match kind {
-            ReplyType::Progress => None,
+        let (held, answers) = match kind {
+            ReplyType::Progress => (None, &self.answers),
             ReplyType::Result | ReplyType::Error => {
-                self.hands.put_down(&receipt.id, receipt.delivery)
+                (self.hands.put_down(&receipt.id, receipt.delivery), &self.settlements)
             }
         };
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        self.answers.push(
+        answers.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
                     Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
@@ -106,7 +106,7 @@ impl Stream {
         };
         let held = self.hands.put_down(&receipt.id, receipt.delivery);
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        self.answers.push(
+        self.settlements.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
                     Ok(desk) => lending::nack(&desk, &receipt, pause, caller.sender()).await,
