@@ -108,9 +108,10 @@ fn an_error_at_any_point_loses_nothing() {
             GoesOn("failpoint amqp::deliver"),
         )]),
         Case(&[("amqp::ack=2*off->1*return->2*off->2*return", GoesOn("failpoint amqp::ack"))]),
+        // At random, and once for sure.
         Case(&[(
-            "amqp::publish=2%return;amqp::deliver=2%return;amqp::confirm=2%return;\
-             amqp::connect=20%return",
+            "amqp::publish=2%return;amqp::deliver=30*off->1*return->2%return;\
+             amqp::confirm=2%return;amqp::connect=20%return",
             GoesOn("failpoint amqp::"),
         )]),
     ]);
