@@ -1,4 +1,4 @@
-//! Time and chance enter here and nowhere else.
+//! The wall clock and random ids are read here and nowhere else.
 
 use crate::engine::{JobId, Timestamp};
 use crate::faults;

@@ -2,8 +2,10 @@
 //!
 //! # The map
 //!
-//! A file imports only from floors below (`tests/fast/floors.rs` holds it to that). The floors,
-//! with their modules and what these are for:
+//! A file imports only from floors below and from its own module; on floor 1 all may use
+//! [`settings`], [`times`], [`clock`] and [`room`], and everywhere [`faults`]
+//! (`tests/fast/floors.rs` holds it to that). Where a comment names a file in `docs/`, that file
+//! states the rule for users. The floors, with their modules and what these are for:
 //!
 //! - **6** `main.rs`, [`cli`]: arguments → settings → manager → exit code; the client commands
 //! - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
@@ -28,21 +30,23 @@
 //!
 //! # The straight lines
 //!
-//! A **reply**: `bus/amqp/lane` → `event_sink` in `actors/bus` (what a bus reports becomes mail) →
-//! `actors/router` (correlation id → mailbox) → `actors/job` → `take` in [`engine::decision`] →
+//! A **reply**: `bus/amqp/consumer`, `lane` → `event_sink` in `actors/bus` (what a bus reports
+//! becomes mail) → `actors/router` (correlation id → mailbox) → `actors/job` → `actors/rules` →
+//! `take` in [`engine::decision`] (`decide`, `evolve`; `follow`: what starts next) →
 //! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch →
 //! `actors/bus` → `bus/amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
 //! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
 //! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
-//! [`engine::Job::create`] → `actors/journal` → 201 → the first dispatches. A child job starts by
-//! an effect that enters at the router; its end is an input to its parent.
+//! [`engine::Job::create_for`] → `actors/journal` → 201 → the first dispatches. A child job starts
+//! by an effect that enters at the router; its end is an input to its parent.
 //!
 //! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` → [`actors::door`] →
-//! `actors/router` → `actors/job/requests`, where both meet. Each child job gets an order. The
-//! order leaves after the commit and enters at the router, as the start of the child job did. A
-//! child job that is cancelled by an order passes the order on to its own child jobs; it does not
-//! report to its parent.
+//! `actors/router` → `actors/job/requests`, where both meet. After the commit messages that wait in
+//! a queue of the embedded bus are withdrawn, the client has its answer, and each child job gets an
+//! order, which enters at the router, as the start of the child job did. A child job that is
+//! cancelled by an order passes the order on to its own child jobs; it does not report to its
+//! parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
@@ -70,28 +74,33 @@
 //!
 //! # Invariants
 //!
-//! - Decisions may run ahead of the journal; effects never do. The only door for effects is
-//!   [`actors::outbox`]. The journal actor opens it after the commit; others only for what follows
-//!   from no decision, such as a refusal (a recovered job's effects follow from what is committed).
+//! - Decisions may run ahead of the journal; effects never do. The only way out for the
+//!   effects of a decision is [`actors::outbox`], which the journal actor calls after the commit.
+//!   What follows from no decision leaves at once: a refusal, the answer to a look, the
+//!   acknowledgement of a delivery that changes nothing (and a recovered job's effects, which
+//!   follow from what is committed).
 //! - [`engine::Job::evolve`] is the only place that changes a job; a job is the fold of its
 //!   entries.
 //! - Nothing in `engine` knows the time, chance, I/O, logs or async.
 //! - A delivery is acknowledged after the commit of what followed from it, or of what made it void;
-//!   at once only if there is no job that could take it. Dropped unsettled it goes back to its
-//!   queue.
+//!   a refused call, once the broker has the refusal. At once only what nothing can follow from: no
+//!   job could take it, nobody waits for an answer, or it cannot be read and was put aside. Dropped
+//!   unsettled it goes back to its queue.
 //! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
 //!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`,
 //!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
-//! - Actors tell each other by mail. What threads share besides is one atomic value, or behind a
-//!   lock, in the files that `tests/fast/floors.rs` lists; the engine, the router and the jobs have
-//!   no lock.
+//! - Actors tell each other by mail. What threads share besides is counted or flagged with atomics,
+//!   or is behind a lock in one of the files that `tests/fast/floors.rs` lists, each with what its
+//!   lock guards. The engine knows no lock; the router and the jobs own none, and hold one only to
+//!   look something up or to count.
 //! - The wall clock and random ids are read in `clock.rs` alone, and every stretch of time that is
 //!   measured begins with one of its instants.
-//! - No release code is there for a test alone, but for the named points of [`faults`], which are
-//!   nothing without the feature `failpoints`.
+//! - Release code does nothing else under test, but at the named points of [`faults`], which are
+//!   nothing without the feature `failpoints`. Tests hand in parts of their own instead
+//!   ([`actors::manager::Parts`]: buses, rules, wiring), and may run all actors on one thread.
 //!
 //! # The order in which to read
 //!

@@ -1,5 +1,5 @@
-//! What an operator sees: the metrics (SPEC §11) and the [`log`]. Base units, prefix `workflow_`,
-//! no ids as labels.
+//! What an operator sees: the metrics (docs/operations.md) and the [`log`]. Base units, prefix
+//! `workflow_`, no ids as labels.
 
 mod lines;
 pub mod log;
@@ -225,7 +225,7 @@ impl Metrics {
                 "top-level jobs ended",
                 &["workflow", "state"],
             ),
-            jobs: kept.gauges("jobs", "top-level jobs that take input", &["workflow", "state"]),
+            jobs: kept.gauges("jobs", "top-level jobs under way", &["workflow", "state"]),
             child_jobs: kept.gauge("child_jobs", "child jobs under way"),
             look_ups_waiting: kept.gauge(
                 "look_ups_waiting",

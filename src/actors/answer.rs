@@ -150,7 +150,8 @@ impl Answer {
 }
 
 impl Created {
-    /// The answer to a client that asks for a job under an id that is, or was, in use (SPEC §5.1).
+    /// The answer to a client that asks for a job under an id that is, or was, in use
+    /// (docs/http-api.md).
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ impl AnswerOnDrop {
 impl Drop for AnswerOnDrop {
     fn drop(&mut self) {
         if let Some(to) = self.0.take() {
-            // Nobody waits any more: the bus has closed.
+            // An error means that nobody waits any more.
             let _ = to.send(());
         }
     }

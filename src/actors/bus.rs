@@ -1,6 +1,6 @@
 //! The bus actor: one for each bus. It owns a [`Bus`] and hands it publications. What the bus
-//! reports does not pass the actor: [`event_sink`] makes mail of it, for the router and the jobs, on
-//! the bus's own thread.
+//! reports does not pass the actor: [`event_sink`] makes mail of it, for the router and the jobs,
+//! on the bus's own thread.
 
 use super::loss_watch;
 use super::mail::{BusInput, JobInput, JournalInput, RouterInput};

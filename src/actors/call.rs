@@ -1,7 +1,7 @@
-//! Calls: messages on the workflows' queues, each of which asks for a job (SPEC §4).
-//! A call is acknowledged once its job and its caller are committed; a refused call, once the
-//! broker has the refusal. While the manager takes no jobs, calls wait in the router,
-//! unacknowledged. The prefetch bounds how many; the rest wait in the broker.
+//! Calls: messages on the workflows' queues, each of which asks for a job
+//! (docs/worker-protocol.md). A call is acknowledged once its job and its caller are committed; a
+//! refused call, once the broker has the refusal. While the manager takes no jobs, calls wait in
+//! the router, unacknowledged. The prefetch bounds how many; the rest wait in the broker.
 
 use crate::bus::Acknowledge;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};

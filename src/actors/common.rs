@@ -154,7 +154,7 @@ impl Common {
     }
 }
 
-/// Lets each kind of line into the log once a minute (SPEC §4).
+/// Lets each kind of line into the log once a minute (docs/operations.md).
 #[derive(Default)]
 pub struct Throttle(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 

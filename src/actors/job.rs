@@ -1,6 +1,25 @@
 //! The shell of [`crate::engine::Job`]: one actor per running job and per child job under way. It
-//! takes inputs, lets the engine decide, and sends the record with its effects to the journal. It
-//! does nothing else.
+//! takes inputs, lets the engine decide, and sends the record with its effects to the journal.
+//!
+//! What else an actor does, each in a file of its own:
+//!
+//! | file | what |
+//! |---|---|
+//! | `start`, `beginning` | with what an actor starts: a new job, or one of the journal |
+//! | `life` | the states of an actor, and how it leaves |
+//! | `requests` | what clients ask of the job |
+//! | `redispatch`, `waiting_since` | what every job is asked: messages again, how many wait |
+//! | `buses` | which steps wait on which bus; what a missing queue means |
+//! | `child_budget` | its share of the child jobs that may be under way |
+//! | `withdrawals` | messages in queues that nobody waits for any more |
+//! | `timer` | the next time that is due |
+//! | `news`, `observe` | what others hear of a decision: events, notices; metrics, the log |
+//!
+//! How it leaves: (1) After an input that leaves nothing to do, its life goes on to `Leaving`, and
+//! it tells the journal, behind its last record, how many inputs it has heard. (2) After the commit
+//! the journal tells the router. (3) If as many inputs were sent to the job, the router takes it
+//! out of the table of routes and closes its actor. Otherwise an input is still on its way, and (4)
+//! with that the actor goes on, or asks once more.
 
 mod beginning;
 mod buses;

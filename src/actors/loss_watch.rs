@@ -1,13 +1,12 @@
 //! Finds queues that have lost messages, if the broker's management API tells what queues hold
-//! (SPEC §4).
-//! Once the broker has confirmed a step's message, the message is in its queue, waiting or with a
-//! worker, until the reply is in the reply queue: a worker replies before it acknowledges. So at
-//! any moment the queue and the reply queue together hold at least as many messages as there are
-//! steps that have waited since before that moment and still wait. If they hold less, at each of
-//! several moments, messages are gone: deleted with their queue, purged, rejected without a policy,
-//! or acknowledged without a reply.
-//! The broker's figures are seconds old, and a reply may be under way. So only steps that have
-//! waited for the whole span count, and no looks at its beginning or its end.
+//! (docs/operations.md). Once the broker has confirmed a step's message, the message is in its
+//! queue, waiting or with a worker, until the reply is in the reply queue: a worker replies before
+//! it acknowledges. So at any moment the queue and the reply queue together hold at least as many
+//! messages as there are steps that have waited since before that moment and still wait. If they
+//! hold less, at each of several moments, messages are gone: deleted with their queue, purged,
+//! rejected without a policy, or acknowledged without a reply. The broker's figures are seconds
+//! old, and a reply may be under way. So only steps that have waited for the whole span count, and
+//! no looks at its beginning or its end.
 
 use super::bulk::{Bulk, Census};
 use super::losses::QueueLoss;

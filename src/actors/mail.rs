@@ -1,5 +1,5 @@
-//! The inputs of all actors, and what leaves after a commit. No actor is named here: a sender need
-//! not know who takes its mail.
+//! The inputs of all actors, and what leaves after a commit. No actor's type is named here: a
+//! sender need not know who takes its mail.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::answer_on_drop::AnswerOnDrop;

@@ -1,8 +1,10 @@
 //! Mailboxes lead to actors. Each bounds what comes from outside, counts its mail, and times how it
 //! is handled.
+//!
 //! `post` is for inputs whose number is bounded by their cause: deliveries by the prefetch,
-//! children by the window. `offer` is for inputs from outside, and refuses them once the mailbox is
-//! full.
+//! children by the window, looks and operations of clients by the calls that the API takes at a
+//! time (`http.connections_max`), or by the mailbox that they came through. `offer` refuses the
+//! input once the mailbox is full.
 
 use crate::clock;
 use crate::telemetry::Metrics;

@@ -50,8 +50,8 @@ pub struct Manager {
 /// Where the actors run.
 pub enum Threads {
     /// On threads of their own: the journal, the archive, the supervisor, the announcer, each bus
-    /// but the first, and jobs on half the cores. The first bus and those of a reload run beside the
-    /// router.
+    /// but the first, and jobs on half the cores. The first bus and those of a reload run beside
+    /// the router.
     Own(Vec<Arbiter>),
     /// All on the current thread, so that everything happens in one order.
     Current,

@@ -1,5 +1,5 @@
-//! The shell: actors that own the engine's jobs, the journal's writer and the buses; their mail, and
-//! what all of them look at.
+//! The shell: actors that own the engine's jobs, the journal's writer and the buses; their mail,
+//! and what all of them look at.
 //!
 //! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a
 //! circle):

@@ -1,6 +1,6 @@
-//! What leaves, and how: the only door through which effects go out. The journal actor lets them
+//! What leaves, and how: the only way out for the effects of decisions. The journal actor lets them
 //! leave after the commit, in order; messages are collected, and each bus gets its own at the end.
-//! Refusals follow from no decision: whoever refuses lets them leave at once.
+//! What follows from no decision, such as a refusal, leaves at once.
 
 use super::answer::Answer;
 use super::mail::{AnnouncerInput, BusInput, JobInput, Outgoing, RouterInput};

@@ -1,4 +1,4 @@
-//! Streams of events (SPEC §8): server-sent events, as they happen.
+//! Streams of events (docs/http-api.md): server-sent events, as they happen.
 
 use super::live;
 use super::named::{job_id, with_jobs};

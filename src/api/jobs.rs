@@ -39,6 +39,7 @@ pub async fn create(
     let [id, vhost] = query.of(["id", "vhost"])?;
     let definition = definition(&ways.common, &path, vhost.as_deref())?;
     let body = incoming.read(&ways.common).await?;
+    // `_body` holds its share of the room for bodies until the job is committed.
     let ((id, message), _body) =
         body.parsed(&ways.common, move |body| asked_for(id.as_deref(), body)).await?;
     let workflow = definition.full_name();

@@ -1,5 +1,5 @@
-//! The HTTP API (SPEC §8): routes, authorisation, and the server. What each call answers is in
-//! [`jobs`], [`status`] and [`observe`].
+//! The HTTP API (docs/http-api.md): routes, authorisation, and the server. What each call answers
+//! is in [`jobs`], [`status`] and [`observe`].
 
 mod children;
 mod connections;

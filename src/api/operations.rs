@@ -1,4 +1,4 @@
-//! Operations on jobs (SPEC §6): one at a time, or on all that a filter finds.
+//! Operations on jobs (docs/http-api.md): one at a time, or on all that a filter finds.
 
 use super::holder::By;
 use super::incoming::Incoming;
@@ -53,8 +53,8 @@ pub(super) fn request(
     By(by): By,
 ) -> Result<Request, Problem> {
     let reason = why(reason)?;
-    if let (Operation::Cancel { reason: by }, Some(reason)) = (&mut operation, &reason) {
-        *by = format!("{by}: {reason}").into();
+    if let (Operation::Cancel { reason: text }, Some(reason)) = (&mut operation, &reason) {
+        *text = format!("{text}: {reason}").into();
     }
     Ok(Request { operation, reason, by })
 }

@@ -1,5 +1,5 @@
-//! Step messages sent once more, as the same attempts (SPEC §6): of one step, or of all that wait
-//! on a queue.
+//! Step messages sent once more, as the same attempts (docs/http-api.md): of one step, or of all
+//! that wait on a queue.
 
 use super::holder::By;
 use super::named::job_id;

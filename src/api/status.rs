@@ -1,5 +1,5 @@
-//! The statuses of a workflow's jobs (SPEC §7): JSON in pages, CSV whole, both sent as they are
-//! read.
+//! The statuses of a workflow's jobs (docs/http-api.md): JSON in pages, CSV whole, both sent as
+//! they are read.
 
 use super::named::with_jobs;
 use super::problem::Problem;

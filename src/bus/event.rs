@@ -14,7 +14,7 @@ pub enum BusState {
         /// Why, in one line; empty before the first try.
         reason: String,
     },
-    /// Both connections are open.
+    /// It sends and receives.
     Connected,
     /// Connected, and messages are sent. But it is still reading the replies that were there when
     /// it connected.
@@ -88,7 +88,7 @@ pub enum BusEvent {
     State(BusState),
     /// A queue is not there, so what was in it is lost. Once `taken` is answered (or dropped), the
     /// bus declares the queue and goes on with it: by then all its running steps are journaled as
-    /// unconfirmed (SPEC §4).
+    /// unconfirmed (docs/worker-protocol.md).
     QueueMissing {
         /// The queue.
         queue: Arc<str>,

@@ -128,7 +128,7 @@ impl From<Bytes> for Body {
     }
 }
 
-/// The property `type` of a message that says that something failed (SPEC §4).
+/// The property `type` of a message that says that something failed (docs/worker-protocol.md).
 pub const ERROR: &str = "error";
 
 /// Who reads a publication.
@@ -191,7 +191,7 @@ impl Header {
     }
 }
 
-/// A message on its way to a queue (SPEC §4).
+/// A message on its way to a queue (docs/worker-protocol.md).
 #[derive(Debug)]
 pub struct Publication {
     /// Where it goes.
@@ -389,8 +389,8 @@ impl Delivery {
         }
     }
 
-    /// Takes the message off its queue. Only after the commit of what followed from it: a crash in
-    /// between must redeliver.
+    /// Takes the message off its queue: only after the commit of what followed from it, if anything
+    /// did. A crash in between must redeliver.
     pub fn ack(mut self) {
         self.settlement.settle(Verdict::Ack);
     }

@@ -1,4 +1,4 @@
-//! The command line (SPEC §10). The client commands speak to the HTTP API only.
+//! The command line (docs/command-line.md). The client commands speak to the HTTP API only.
 
 mod against;
 mod arguments;

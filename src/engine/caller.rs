@@ -1,5 +1,5 @@
 //! The callers of a job: those who asked for it by a message on its workflow's queue, and wait for
-//! its end (SPEC §4).
+//! its end (docs/worker-protocol.md).
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! A workflow as a worker (SPEC §4): callers join a job, and are told how it ended.
+//! A workflow as a worker (docs/worker-protocol.md): callers join a job, and are told how it ended.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};

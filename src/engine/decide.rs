@@ -96,7 +96,7 @@ impl Job {
         match parse_reply(definition, reply, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
             // The first result since the last rerun wins, whichever attempt it answers. A failure
-            // settles only its own attempt (SPEC §4).
+            // settles only its own attempt (docs/worker-protocol.md).
             Err(_) if is_late => Err(Rejected::Late),
             Err(failed) => Ok(self.fail_attempt(step, failed, ctx)),
         }

@@ -24,9 +24,11 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// The job's new state, if the entries changed it.
     pub state: Option<JobState>,
-    /// The new statuses of a top-level job's steps, if the entries changed them (SPEC §7).
+    /// The new statuses of a top-level job's steps, if the entries changed them
+    /// (docs/operations.md).
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// Whether the job takes no more input from now on.
+    /// Whether nothing is left to do for the job. Its actor may leave; an operation or a call may
+    /// still bring the job back.
     pub closed: bool,
 }
 

@@ -105,7 +105,7 @@ pub struct Graph {
     last_steps: Vec<StepIndex>,
 }
 
-/// What a task fans out over (SPEC §3.3).
+/// What a task fans out over (docs/workflow-file.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FanOutKeys {
     /// The key of the list in the step's input.
@@ -211,7 +211,7 @@ impl OnFailure {
     }
 }
 
-/// The words for a step's status (SPEC §7).
+/// The words for a step's status (docs/operations.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusWords {
     /// The key of the reply whose string value is the status.
@@ -264,8 +264,8 @@ pub struct Step {
     /// The bus that has the queue; none: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// What it waits for, in the order in which the outputs are merged (SPEC §3.1). Empty: it takes
-    /// the job's message.
+    /// What it waits for, in the order in which the outputs are merged (docs/workflow-file.md).
+    /// Empty: it takes the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
     /// The graph of the task that it starts for each item.
@@ -394,7 +394,7 @@ impl Graph {
     }
 
     /// The steps that no other step depends on, in the order of declaration. The result is made of
-    /// their outputs (SPEC §3.6).
+    /// their outputs (docs/workflow-file.md).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
@@ -460,7 +460,7 @@ impl Definition {
     }
 
     /// The queue on which a workflow takes messages that ask for jobs has this before the
-    /// workflow's name (SPEC §4).
+    /// workflow's name (docs/worker-protocol.md).
     pub const CALL_QUEUE_PREFIX: &str = "workflow.";
 
     /// The name of that queue, for a workflow's name without its virtual host.

@@ -1,5 +1,5 @@
-//! Conditions in CEL (SPEC §2): compiled when a file is loaded, evaluated over a job's state. The
-//! only user of the CEL crate.
+//! Conditions in CEL (docs/workflow-file.md): compiled when a file is loaded, evaluated over a
+//! job's state. The only user of the CEL crate.
 //!
 //! ```text
 //! source    the text of an expression, and errors at a place in it

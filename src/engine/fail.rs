@@ -43,7 +43,7 @@ impl Job {
     }
 }
 
-/// The job fails, because of a step or as a whole (SPEC §6).
+/// The job fails, because of a step or as a whole (docs/http-api.md).
 pub(super) fn failed(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: false, step })
 }

@@ -1,6 +1,6 @@
-//! A fan-out step under way: which items were started, and what their child jobs returned (SPEC
-//! §3.3–§3.5). The work for the end of a child job is O(keys of its result), however many siblings
-//! it has.
+//! A fan-out step under way: which items were started, and what their child jobs returned
+//! (docs/workflow-file.md). The work for the end of a child job is O(keys of its result),
+//! however many siblings it has.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -167,7 +167,7 @@ impl FanOut {
             .unwrap_or_else(|| job.derived(step, index, self.first_salt))
     }
 
-    /// The message of the child job at `index` (SPEC §3.3).
+    /// The message of the child job at `index` (docs/workflow-file.md).
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
@@ -348,7 +348,8 @@ impl FanOut {
         self.under_way_bytes = self.under_way_bytes.saturating_sub(self.message_bytes(index));
     }
 
-    /// The gathered output (SPEC §3.4): keys in the order of the first child that has them.
+    /// The gathered output (docs/workflow-file.md): keys in the order of the first child that has
+    /// them.
     pub(super) fn output(&self) -> Message {
         if self.items == 0 {
             return self.input.clone();

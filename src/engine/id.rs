@@ -30,8 +30,8 @@ impl JobId {
         JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
     }
 
-    /// The id of the child job of `step` for the item at `index`: the same after any restart (SPEC
-    /// §3.8). `salt` is 0 unless that id is taken by a job that has not ended.
+    /// The id of the child job of `step` for the item at `index`: the same after any restart
+    /// (docs/workflow-file.md). `salt` is 0 unless that id is taken by a job that has not ended.
     ///
     /// A UUID of version 8: a hash of (job, step, salt), then the index. So the ids of one fan-out
     /// are neighbours, and the journal's index of ids grows at one place instead of everywhere.
@@ -122,7 +122,7 @@ impl StepIndex {
     }
 }
 
-/// `<job or child-job UUID>:<step name>`: what a worker echoes (SPEC §4).
+/// `<job or child-job UUID>:<step name>`: what a worker echoes (docs/worker-protocol.md).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CorrelationId {
     /// The job or child job.
@@ -158,7 +158,8 @@ impl FromStr for CorrelationId {
     }
 }
 
-/// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*` (SPEC §2).
+/// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*`
+/// (docs/workflow-file.md).
 pub fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())

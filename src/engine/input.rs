@@ -175,7 +175,7 @@ pub struct Order {
 /// What a child job is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// The parent's step failed: dispatch nothing new (SPEC §6).
+    /// The parent's step failed: dispatch nothing new (docs/http-api.md).
     Halt(Arc<str>),
     /// The parent, or its step, was cancelled.
     Cancel(Arc<str>),
@@ -215,7 +215,7 @@ impl From<Operation> for Request {
     }
 }
 
-/// What users ask of a job (SPEC §6).
+/// What users ask of a job (docs/http-api.md).
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// End it; later replies are ignored.
@@ -326,7 +326,7 @@ pub enum ChildOutcome {
     Failed(Cause),
 }
 
-/// An input that changes nothing: counted, acknowledged, harmless (SPEC §4).
+/// An input that changes nothing: counted, acknowledged, harmless (docs/worker-protocol.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// The graph has no step of that name.

@@ -113,7 +113,7 @@ impl Job {
         if is_cut_off && state == StepState::Running { StepState::Cancelled } else { state }
     }
 
-    /// The status of a step (SPEC §7).
+    /// The status of a step (docs/operations.md).
     pub fn status(&self, step: StepIndex) -> &str {
         let (words, run) = (&self.graph().step(step).status, &self.steps[step.at()]);
         match self.step_state(step) {
@@ -172,8 +172,8 @@ impl Job {
         self.state_entry
     }
 
-    /// The job's result (SPEC §3.6). For a job that is not completed, it merges the outputs that
-    /// exist.
+    /// The job's result (docs/workflow-file.md). For a job that is not completed, it merges the
+    /// outputs that exist.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -183,7 +183,7 @@ impl Job {
         )
     }
 
-    /// Whether it takes no more input: it has ended, waits for no reply, and its callers are
+    /// Whether nothing is left to do: it has ended, waits for no reply, and its callers are
     /// answered.
     pub fn is_closed(&self) -> bool {
         if self.callers.is_any_owed() {
@@ -271,8 +271,8 @@ impl Job {
         self.steps.get(step.at())?.fan_out.as_ref().map(|fan_out| fan_out.child_message(index))
     }
 
-    /// The input of a step: the merge of its dependencies' outputs in the order of the array (SPEC
-    /// §3.1).
+    /// The input of a step: the merge of its dependencies' outputs in the order of the array
+    /// (docs/workflow-file.md).
     pub fn input_of(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {

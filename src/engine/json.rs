@@ -1,5 +1,6 @@
-//! Lossless JSON (SPEC §3.7): a message is an ordered map from key to raw JSON text. Values are
-//! checked, never interpreted: every digit, every escape and the order of keys stay as they came.
+//! Lossless JSON (docs/workflow-file.md): a message is an ordered map from key to raw JSON text.
+//! Values are checked, never interpreted: every digit, every escape and the order of keys stay as
+//! they came.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -7,7 +8,7 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
 
-/// The deepest nesting that a message may have, its own braces included (SPEC §3.7).
+/// The deepest nesting that a message may have, its own braces included (docs/workflow-file.md).
 pub const NESTING_MAX: usize = 127;
 
 /// The text of one valid JSON value; clones share it.
@@ -134,8 +135,8 @@ pub enum NotAMessage {
 pub struct Message(Arc<[(Arc<str>, Json)]>);
 
 impl Message {
-    /// Parses a body (SPEC §3.2). An empty body and `null` are the empty object. If a key comes
-    /// twice, its last value counts, at its first position.
+    /// Parses a body (docs/workflow-file.md). An empty body and `null` are the empty object. If a
+    /// key comes twice, its last value counts, at its first position.
     pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
         let text = std::str::from_utf8(body).map_err(|e| {
             NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
@@ -201,7 +202,8 @@ impl Message {
         pairs + self.0.len().saturating_sub(1) + 2
     }
 
-    /// The merge of `parts` (SPEC §3.1). If several have a key, the first one's value counts.
+    /// The merge of `parts` (docs/workflow-file.md). If several have a key, the first one's value
+    /// counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         let Some(first) = parts.next() else { return Message::default() };
@@ -211,7 +213,7 @@ impl Message {
     }
 
     /// The message with `value` under `new_key` in the position of `key`. Any other entry under
-    /// `new_key` is removed (SPEC §3.3).
+    /// `new_key` is removed (docs/workflow-file.md).
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (k, v) in self.0.iter() {
@@ -371,7 +373,8 @@ impl Elements {
     }
 }
 
-/// The UUID that an item brings (SPEC §3.8): a string that is one, or an object whose `id` is one.
+/// The UUID that an item brings (docs/workflow-file.md): a string that is one, or an object whose
+/// `id` is one.
 pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {

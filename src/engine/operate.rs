@@ -1,4 +1,4 @@
-//! What users ask of a job (SPEC §6), and when it is refused.
+//! What users ask of a job (docs/http-api.md), and when it is refused.
 
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;

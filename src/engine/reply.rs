@@ -1,5 +1,5 @@
-//! What a reply says of a step: its output, its progress, or why the attempt failed (SPEC §3.2,
-//! §4).
+//! What a reply says of a step: its output, its progress, or why the attempt failed
+//! (docs/workflow-file.md, docs/worker-protocol.md).
 
 use super::definition::Step;
 use super::entry::{Failure, Progress};
@@ -9,7 +9,7 @@ use super::words::{cut, cut_of};
 use std::sync::Arc;
 
 /// How much is kept of a reply that is not a JSON object, and of each text from a worker, in bytes
-/// (SPEC §3.2, §4).
+/// (docs/workflow-file.md, docs/worker-protocol.md).
 pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
 
 /// How much is kept of a status that a worker reports, in bytes.
@@ -21,7 +21,7 @@ pub(super) struct Failed {
     pub(super) retryable: bool,
 }
 
-/// A reply's output, or why the attempt failed (SPEC §3.2).
+/// A reply's output, or why the attempt failed (docs/workflow-file.md).
 pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result<Message, Failed> {
     let failed = |reason: String, raw: Option<&[u8]>| Failed {
         failure: Failure { reason: reason.into(), raw: raw.map(kept), cause: None },
@@ -92,8 +92,8 @@ pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
         }
 }
 
-/// What is wrong with a reply given by hand (SPEC §6). People must say more than workers: a status
-/// if the step lists statuses, and the text of an error.
+/// What is wrong with a reply given by hand (docs/http-api.md). People must say more than workers:
+/// a status if the step lists statuses, and the text of an error.
 pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let words = || step.status.words.join(", ");
     match reply {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The states of a job (SPEC §6).
+/// The states of a job (docs/http-api.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {

@@ -24,8 +24,8 @@ pub struct StepRun {
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
-    /// How long a worker has the message of the last dispatch, if the bus lends its messages. Boxed,
-    /// as the failure and the progress are: most steps have none of them.
+    /// How long a worker has the message of the last dispatch, if the bus lends its messages.
+    /// Boxed, as the failure and the progress are: most steps have none of them.
     pub lease: Option<Box<Lease>>,
     /// The number of the entry that dispatched it last, from 1. No two dispatches have the same.
     pub dispatch: u64,

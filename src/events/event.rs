@@ -1,5 +1,5 @@
-//! What happens to jobs, as others hear of it (SPEC §4, §8): an event for each change of the state
-//! of a job or a step, in the form of CloudEvents 1.0 (structured, JSON).
+//! What happens to jobs, as others hear of it (docs/operations.md, docs/http-api.md): an event for
+//! each change of the state of a job or a step, in the form of CloudEvents 1.0 (structured, JSON).
 //!
 //! An event follows from an entry, so it leaves after the commit like any effect. Its id follows
 //! from the job and the number of the entry in the job's record: an event that is sent again, also

@@ -18,7 +18,7 @@ pub struct Record {
     pub recorded: Recorded,
     /// The new state, if it changed.
     pub state: Option<JobState>,
-    /// Whether the job takes no more input.
+    /// Whether nothing is left to do for the job.
     pub closed: bool,
     /// The new statuses of a top-level job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,

@@ -1,5 +1,5 @@
-//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>` (SPEC §4). Which
-//! workflow calls which, and whether that ever ends.
+//! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>`
+//! (docs/worker-protocol.md). Which workflow calls which, and whether that ever ends.
 
 use super::cycles::cycles;
 use super::draft::{StepDraft, WorkflowDraft};

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// How many cycles of one graph are reported. Others are found when these are mended.
 const CYCLES_SHOWN_MAX: usize = 10;
 
-/// The columns that a workflow's table of statuses has besides its steps (SPEC §7).
+/// The columns that a workflow's table of statuses has besides its steps (docs/operations.md).
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
 /// The tasks of each workflow of the file, by name: for steps that name a task of another workflow.
@@ -240,7 +240,7 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
     }
 }
 
-/// Names that the table of statuses could not tell apart: SQLite ignores case (SPEC §7).
+/// Names that the table of statuses could not tell apart: SQLite ignores case (docs/operations.md).
 fn check_columns(draft: &GraphDraft, report: &mut Report) {
     let mut columns: HashMap<String, &Word> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {

@@ -77,7 +77,8 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
     }
 }
 
-/// Advises timeouts for the steps of a graph that wait for a worker without one (SPEC §4).
+/// Advises timeouts for the steps of a graph that wait for a worker without one
+/// (docs/workflow-file.md).
 pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
     let names: Vec<&str> = graph
         .steps

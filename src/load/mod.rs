@@ -1,5 +1,5 @@
-//! Workflow files: YAML to validated definitions, with all problems at once (SPEC §2). The only
-//! user of the YAML crate.
+//! Workflow files: YAML to validated definitions, with all problems at once
+//! (docs/workflow-file.md). The only user of the YAML crate.
 //!
 //! ```text
 //! yaml      text → a tree in which each key and value knows its `place` (`syntax`: the parser's

@@ -1,5 +1,5 @@
-//! The keys of workflow files (SPEC §2): where each belongs, what it takes, and which of them this
-//! version acts on.
+//! The keys of workflow files (docs/workflow-file.md): where each belongs, what it takes, and which
+//! of them this version acts on.
 
 use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,

@@ -1,5 +1,5 @@
 //! The singular of a list's key: a child job finds its item under it, and its reply is looked up by
-//! it (SPEC §3.3).
+//! it (docs/workflow-file.md).
 //!
 //! The singular is a contract with workers, so the rules are our own: they depend on no version of
 //! another crate, and the table in the tests pins them. Only the last word of a key changes

@@ -53,7 +53,7 @@ struct ParentView {
     item: u32,
 }
 
-/// `E` of SPEC §8.
+/// An entry of a step in a job (docs/http-api.md, "A job").
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StepRun)]

@@ -121,7 +121,8 @@ impl JobActor {
     }
 }
 
-/// The steps of the job whose last message the broker has confirmed meanwhile. It is not sent again.
+/// The steps of the job whose last message the broker has confirmed meanwhile. It is not sent
+/// again.
 fn confirmed_among(set_aside: &[JobInput], job: &Job) -> Vec<StepIndex> {
     let confirmed = |input: &JobInput| {
         let JobInput::OfMessage { created, input } = input else { return None };

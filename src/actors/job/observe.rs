@@ -1,4 +1,4 @@
-//! What a job's decisions look like from outside: metrics and logs, in one place.
+//! What a job's decisions look like from outside: metrics and logs.
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
@@ -42,7 +42,7 @@ impl JobActor {
         is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
     }
 
-    /// Counts and logs what was decided, in one place.
+    /// Counts and logs what was decided.
     pub(super) fn observe(&self, recorded: &Recorded) {
         let Some(job) = self.job() else { return };
         let workflow = job.definition().full_name();

@@ -77,7 +77,10 @@ impl JobActor {
             let refused = Answer::Now(answer, Err(objection.into()));
             return Outgoing::Answer(refused).release(&self.ways);
         }
-        tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
+        // One with a reason or a name is in the record, and logged with it.
+        if request.reason.is_none() && request.by.is_none() {
+            tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
+        }
         let asked = AskedOperation { step: operation.step().map(str::to_owned), answer };
         self.decide(Input::Operate(request), Vec::new(), Some(asked));
     }

@@ -31,8 +31,8 @@ impl Router {
         self.table.insert(id, || {
             let address =
                 JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn, tells));
-            // Deliveries are bounded by the prefetch, children by the window of fan-outs: nothing is
-            // ever offered.
+            // All that a job hears is bounded by its cause (see `mailbox`): nothing is ever
+            // offered.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
             Live { number, parent, place: child_of, mailbox, steps_done }
         });

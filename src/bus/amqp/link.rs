@@ -389,7 +389,7 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// The properties of a message (SPEC §4); `user`: the manager's own.
+/// The properties of a message (docs/worker-protocol.md); `user`: the manager's own.
 pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
     for header in &message.headers {

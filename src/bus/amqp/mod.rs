@@ -169,7 +169,7 @@ impl Bus for AmqpBus {
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (loops, phase) = (self.loops.take(), self.phase.clone());
         Box::pin(async move {
-            // Dropped with this future at the caller's deadline: that ends both loops.
+            // Dropped with this future at the caller's deadline: that ends the loops.
             let Some(mut loops) = loops else { return };
             phase.send_replace(Phase::EndConsuming);
             // An error means that the loop panicked; it has ended in any case.

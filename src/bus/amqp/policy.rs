@@ -1,6 +1,6 @@
 //! The dead-letter policy of the step queues, set through the broker's management API: a step
 //! message that is rejected, expires or is delivered too often then goes to the reply queue, and
-//! the manager hears of it (SPEC §4).
+//! the manager hears of it (docs/operations.md).
 
 use super::connection::{Pauses, millis};
 use super::management::{Management, encoded};

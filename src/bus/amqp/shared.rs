@@ -44,7 +44,7 @@ impl Serving {
     }
 }
 
-/// What both loops share.
+/// What the loops share.
 pub(super) struct Shared {
     pub(super) serving: watch::Sender<Serving>,
     pub(super) settings: AmqpSettings,
@@ -76,14 +76,14 @@ impl Shared {
     }
 }
 
-/// One of the two loops.
+/// One of the two loops on which the state of the bus depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Publisher,
     Consumer,
 }
 
-/// Combines the states of both loops into the bus's state, and reports its changes.
+/// Combines the states of both sides into the bus's state, and reports its changes.
 pub(super) struct Board {
     sink: EventSink,
     sides: RefCell<Sides>,

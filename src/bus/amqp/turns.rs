@@ -1,4 +1,5 @@
-//! Whose turn it is at the broker: those who declare queues, or whoever sets the dead-letter policy.
+//! Whose turn it is at the broker: those who declare queues, or whoever sets the dead-letter
+//! policy.
 //!
 //! RabbitMQ 3.10 looks twice for the policy of a queue that is declared: for the queue's process,
 //! then for the record of the queue. A policy that is set in between is in the record alone, and

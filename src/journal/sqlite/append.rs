@@ -1,4 +1,5 @@
-//! Committing records: rows at the end of `entries`, and nothing else. What follows from them is
+//! Committing records: rows at the end of `entries`, with what cannot wait: definitions that are
+//! used for the first time, confirms, and notices for the webhook. What follows from the rows is
 //! derived later (`derive`).
 
 use super::confirms::Confirms;

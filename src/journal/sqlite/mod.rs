@@ -1,4 +1,4 @@
-//! A journal in one SQLite file (SPEC §5).
+//! A journal in one SQLite file (docs/guarantees.md).
 //!
 //! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a
 //! checksum. A commit writes at the end of this table and nowhere else. Everything else is derived

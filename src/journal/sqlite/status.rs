@@ -1,6 +1,6 @@
-//! The relations of statuses (SPEC §7): for each workflow a table `status_<full name>` with a row
-//! for each of its top-level jobs and a column for each step of its own graph, for any SQLite
-//! client to read.
+//! The relations of statuses (docs/operations.md): for each workflow a table `status_<full name>`
+//! with a row for each of its top-level jobs and a column for each step of its own graph, for any
+//! SQLite client to read.
 //!
 //! They are derived: a row follows from the entries of its job, and is written later, together with
 //! the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered or
