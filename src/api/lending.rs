@@ -8,7 +8,7 @@ use super::query::ReplyType;
 use super::redispatch::known;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, NotLent, Said, reply_path};
+use crate::bus::desk::{Borrower, Desk, Line, Loan, NotCommitted, NotLent, Said, reply_path};
 use crate::bus::{Address, BusKey, ERROR};
 use crate::clock;
 use crate::engine::words::quoted;
@@ -47,7 +47,7 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// The longest text that is read as a receipt, in bytes; names and ids are far shorter.
 #[cfg(feature = "grpc")]
-const RECEIPT_BYTES_MAX: usize = 4096;
+pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
 /// Which messages a worker asks for.
 pub(super) struct Asked {
@@ -76,15 +76,14 @@ pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Prob
         )));
     };
     let until = clock::ticks() + wait;
-    let mut loans: Vec<Loan> =
-        next(ways, &desk, &queue, &borrower, until).await.into_iter().collect();
-    let mut bytes = loans.iter().map(|loan| loan.body.len()).sum::<usize>();
-    while !loans.is_empty() && loans.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(loan) = next(ways, &desk, &queue, &borrower, clock::ticks()).await else { break };
+    let (mut loans, mut bytes, mut until) = (Vec::new(), 0, until);
+    while loans.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
+        let Some(loan) = next(ways, &desk, &queue, &borrower, until).await else { break };
         bytes += loan.body.len();
-        loans.push(loan);
+        loans.push(NotGiven { desk: &desk, loan: Some(loan) });
+        until = clock::ticks();
     }
-    Ok(loans)
+    Ok(loans.iter_mut().filter_map(|not_given| not_given.loan.take()).collect())
 }
 
 /// A queue of a loaded workflow, and the desk that lends its messages.
@@ -117,12 +116,12 @@ pub(super) async fn next(
         if loan.waited < FRESH && loan.delivery == 1 {
             return Some(loan);
         }
-        let mut looked_at = LookedAt { desk, loan: Some(loan) };
-        let is_over = match &looked_at.loan {
+        let mut not_given = NotGiven { desk, loan: Some(loan) };
+        let is_over = match &not_given.loan {
             Some(loan) => over(ways, &loan.id).await.is_some(),
             None => false,
         };
-        let loan = looked_at.loan.take()?;
+        let loan = not_given.loan.take()?;
         if !is_over {
             return Some(loan);
         }
@@ -130,18 +129,18 @@ pub(super) async fn next(
     }
 }
 
-/// A message that is looked at before a worker is given it. If the worker goes meanwhile, it waits
-/// again as if it had not been lent.
-struct LookedAt<'d> {
+/// A message that a worker has not been given yet: it is looked at, or waits for others to go with
+/// it. If the worker goes meanwhile, it waits again as if it had not been lent.
+struct NotGiven<'d> {
     desk: &'d Desk,
     loan: Option<Loan>,
 }
 
-impl Drop for LookedAt<'_> {
+impl Drop for NotGiven<'_> {
     fn drop(&mut self) {
         if let Some(loan) = self.loan.take() {
             // An error means that it waits, or that its attempt is over.
-            let _ = self.desk.take_back(&loan.id, loan.delivery);
+            let _ = self.desk.take_back(&loan.id, loan.delivery, None);
         }
     }
 }
@@ -235,12 +234,12 @@ impl Receipt {
 }
 
 /// Takes a reply; answered once what follows from it is committed. Why it changed nothing, if it
-/// did not.
+/// did not. `line`: of a worker that stays.
 pub(super) async fn reply(
     desk: &Desk,
     receipt: Receipt,
     kind: ReplyType,
-    from: Sender,
+    (from, line): (Sender, Option<Line>),
     body: Bytes,
 ) -> Result<Option<&'static str>, NotCommitted> {
     let Receipt { queue, id, delivery, message, .. } = receipt;
@@ -251,14 +250,15 @@ pub(super) async fn reply(
     };
     let correlation_id = message.of.to_string();
     let attempt = Some(message.attempt);
-    desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, from, body }).await
+    desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, from, body, line }).await
 }
 
-/// Lengthens the lease of a message: how long it is from now.
+/// Lengthens the lease of a message: how long it is from now. `line`: of a worker that stays.
 pub(super) async fn extend(
     ways: &Ways,
     receipt: &Receipt,
     lease: Option<Duration>,
+    line: Option<&Line>,
 ) -> Result<Duration, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
     let desk = desk_of(ways, vhost)?;
@@ -267,7 +267,7 @@ pub(super) async fn extend(
         let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
         return Err(problem.because(why));
     }
-    let ask = || desk.extend(queue, id, *delivery, lease);
+    let ask = || desk.extend(queue, id, *delivery, lease, line);
     let extended = match ask() {
         Err(NotLent::NotThere) => {
             // After a start the message may be on its way to the bus, whose answer comes behind it.
@@ -290,7 +290,7 @@ pub(super) async fn nack(
     let Receipt { id, delivery, .. } = receipt;
     match requeue {
         Some(pause) => {
-            desk.give_back(id, *delivery, pause).map_err(not_lent)?;
+            desk.give_back(id, *delivery, pause, None).map_err(not_lent)?;
             Ok(Ok(None))
         }
         None => desk.refuse(id, *delivery, from).await.map_err(not_lent),

@@ -147,7 +147,7 @@ pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
 }
 
 /// What a reply is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyType {
     /// The step's output.
     Result,

@@ -134,7 +134,7 @@ pub(super) async fn reply(
     caller.may_settle(&ways, &bus, &receipt).await?;
     // Its room is kept until the answer.
     let body = incoming.read(&ways.common).await?;
-    taken(lending::reply(&desk, receipt, kind, caller.sender(), body.bytes().clone()).await)
+    taken(lending::reply(&desk, receipt, kind, (caller.sender(), None), body.bytes().clone()).await)
 }
 
 fn taken(told: Result<Option<&'static str>, NotCommitted>) -> Result<HttpResponse, Problem> {
@@ -158,7 +158,7 @@ pub(super) async fn extend(
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     caller.may_settle(&ways, &own_bus(&ways, &receipt.vhost), &receipt).await?;
-    let lease = lending::extend(&ways, &receipt, lease).await?;
+    let lease = lending::extend(&ways, &receipt, lease, None).await?;
     Ok(HttpResponse::Ok().json(Extended { until: after(lease) }))
 }
 

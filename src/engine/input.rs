@@ -350,7 +350,16 @@ pub enum Rejected {
 /// The label of [`Rejected::ForeignUser`].
 pub const FOREIGN_USER: &str = "foreign_user";
 
+/// The label of [`Rejected::BadProgress`].
+const BAD_PROGRESS: &str = "bad_progress";
+
 impl Rejected {
+    /// Whether the attempt goes on after something a worker said of it was rejected with this
+    /// label: then the worker has its message still.
+    pub fn leaves_the_attempt(label: &str) -> bool {
+        matches!(label, FOREIGN_USER | BAD_PROGRESS)
+    }
+
     /// The reason as a metric label.
     pub fn label(self) -> &'static str {
         match self {
@@ -359,7 +368,7 @@ impl Rejected {
             Rejected::Duplicate => "duplicate",
             Rejected::Late => "late",
             Rejected::ForeignUser => FOREIGN_USER,
-            Rejected::BadProgress(_) => "bad_progress",
+            Rejected::BadProgress(_) => BAD_PROGRESS,
             Rejected::Ended => "ended",
             Rejected::Void => "void",
         }

@@ -136,6 +136,11 @@ impl Rig {
     }
 }
 
+/// How many messages of a queue are lent, by what the API tells of it.
+fn lent(queue: &Value) -> usize {
+    queue["leases"].as_array().map_or(0, Vec::len)
+}
+
 /// What became of something that the worker has said.
 async fn taken(worker: &mut GrpcWorker) -> Taken {
     match worker.hear().await {

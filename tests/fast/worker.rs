@@ -454,3 +454,80 @@ fn the_token_of_a_worker_is_for_its_queues_alone() {
         assert_eq!(gone.json()["reason"], "settled");
     });
 }
+
+#[test]
+fn bad_progress_leaves_the_message_with_its_worker() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let message = receive(&api, "price/receive").await;
+            let told = reply(&api, &message, "?type=progress", r#"{"progress":1.5}"#).await;
+            assert_eq!(told, json!({ "taken": false, "reason": "bad_progress" }));
+            none_waits(&api).await;
+            assert_eq!(tell(&api, &message, "extend").await.status, StatusCode::OK);
+            give_back(&api, &message).await;
+            let again = receive(&api, "price/receive").await;
+            assert_eq!(again.header("delivery"), "2");
+        },
+    );
+}
+
+#[test]
+fn who_goes_away_while_messages_are_collected_takes_none_with_it() {
+    const MESSAGES: u64 = 5;
+    served(
+        |settings| {
+            settings.embedded.lease = Span(Duration::from_secs(3600));
+            settings.embedded.deliveries_max = 1_000_000;
+        },
+        |api| async move {
+            for _ in 0..MESSAGES {
+                let created = post(&api, "/api/workflow/orders", "{}").await;
+                assert_eq!(created.status, StatusCode::CREATED);
+            }
+            // What was lent before is looked at, each by a question to its job.
+            let given = receive(&api, "price/receive?max=10").await.json();
+            let mut lent = given.as_array().expect("messages").clone();
+            let mut was_cut_short = false;
+            for polls in 0..200 {
+                for message in lent.drain(..) {
+                    let path = message["reply_to"].as_str().expect("a path");
+                    let path = path.replace("/reply", "/nack?requeue=true");
+                    assert_eq!(post(&api, &path, "").await.status, StatusCode::OK);
+                }
+                until_counts(&api, (MESSAGES, 0)).await;
+                let asks = receive(&api, "price/receive?max=10");
+                let goes_away = async {
+                    for _ in 0..polls {
+                        actix_rt::task::yield_now().await;
+                    }
+                };
+                let mut asks = std::pin::pin!(asks);
+                tokio::select! {
+                    biased;
+                    given = &mut asks => {
+                        lent = given.json().as_array().expect("messages").clone();
+                    }
+                    () = goes_away => was_cut_short = true,
+                }
+            }
+            assert!(was_cut_short, "nobody went away");
+        },
+    );
+}
+
+/// Waits until so many messages wait, and so many are lent.
+async fn until_counts(api: &Api, counts: (u64, u64)) {
+    let seen = async {
+        loop {
+            let queue = api.get("/api/queue/price", &[]).await.json();
+            let count = |key: &str| queue[key].as_u64().expect("a number");
+            if (count("messages"), count("unacknowledged")) == counts {
+                return;
+            }
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time");
+}

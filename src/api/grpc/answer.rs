@@ -6,10 +6,10 @@ use super::super::token::Caller;
 use super::hands::Held;
 use super::status::{status, word};
 use super::wire::to_worker::Say as Tell;
-use super::wire::{Gone, Lease, Taken};
+use super::wire::{Gone, Taken};
 use crate::actors::ways::Ways;
 use crate::bus::desk::Desk;
-use crate::engine::FOREIGN_USER;
+use crate::engine::Rejected;
 use std::sync::Arc;
 use tonic::{Code, Status};
 
@@ -18,8 +18,9 @@ pub(super) enum Answer {
     Tell(Tell),
     /// Something does not count: the worker has the message still, if it had it.
     Kept(Option<Held>, Taken),
-    /// A lease was lengthened.
-    Extended(Receipt, Lease),
+    /// A lease was lengthened, by an extension or progress: the worker has this message, by this
+    /// text of its receipt.
+    Extended(Receipt, String, Tell),
     /// A message is gone.
     Gone(Receipt, Gone),
     /// These messages turn out to be gone.
@@ -47,8 +48,8 @@ pub(super) fn closed() -> Status {
 /// had it, goes back with the stream.
 pub(super) fn said(told: Result<Taken, Problem>, held: Option<Held>) -> Answer {
     match told {
-        // The message is for another to reply to, and its lease goes on.
-        Ok(taken) if taken.why_not == FOREIGN_USER => Answer::Kept(held, taken),
+        // The attempt goes on, and its lease.
+        Ok(taken) if Rejected::leaves_the_attempt(&taken.why_not) => Answer::Kept(held, taken),
         Ok(taken) => {
             held.map(Held::let_go);
             Answer::Tell(Tell::Taken(taken))

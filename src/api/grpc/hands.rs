@@ -1,7 +1,7 @@
 //! What a worker on a stream has in hand. When the stream ends, all of it goes back to its queues
 //! at once.
 
-use crate::bus::desk::Desk;
+use crate::bus::desk::{Desk, Line};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,14 @@ pub(super) struct Hands {
     held: HashMap<Arc<str>, Held>,
 }
 
-/// A message that a worker has. Dropped, it goes back to its queue at once.
+/// A message that a worker has. Dropped, it goes back to its queue at once, unless it was taken up
+/// on another stream.
 pub(super) struct Held {
     id: Arc<str>,
     delivery: u32,
     desk: Arc<Desk>,
+    /// The line of the stream.
+    line: Line,
     /// By which the worker knows it.
     receipt: String,
     if_dropped: IfDropped,
@@ -36,13 +39,21 @@ enum IfDropped {
 
 impl Held {
     /// A message that is to be sent to a worker.
-    pub(super) fn new(id: Arc<str>, delivery: u32, desk: Arc<Desk>, receipt: String) -> Held {
-        Held { id, delivery, desk, receipt, if_dropped: IfDropped::NotDelivered }
+    pub(super) fn new(
+        (id, delivery): (Arc<str>, u32),
+        (desk, line): (Arc<Desk>, Line),
+        receipt: String,
+    ) -> Held {
+        Held { id, delivery, desk, line, receipt, if_dropped: IfDropped::NotDelivered }
     }
 
     /// A message that the worker was given before.
-    pub(super) fn delivered(id: Arc<str>, delivery: u32, desk: Arc<Desk>, receipt: String) -> Held {
-        Held { id, delivery, desk, receipt, if_dropped: IfDropped::Delivered }
+    pub(super) fn delivered(
+        (id, delivery): (Arc<str>, u32),
+        (desk, line): (Arc<Desk>, Line),
+        receipt: String,
+    ) -> Held {
+        Held { id, delivery, desk, line, receipt, if_dropped: IfDropped::Delivered }
     }
 
     /// The message is settled, or the desk has it back: its receipt.
@@ -54,11 +65,13 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Held { id, delivery, desk, if_dropped, .. } = self;
-        // Errors mean that its lease has ended, or its attempt: then it is settled.
+        let Held { id, delivery, desk, line, if_dropped, .. } = self;
+        let line = Some(&*line);
+        // Errors mean that its lease has ended, or its attempt: then it is settled; or that the
+        // worker has it on another stream.
         let _ = match if_dropped {
-            IfDropped::NotDelivered => desk.take_back(id, *delivery),
-            IfDropped::Delivered => desk.give_back(id, *delivery, Duration::ZERO),
+            IfDropped::NotDelivered => desk.take_back(id, *delivery, line),
+            IfDropped::Delivered => desk.give_back(id, *delivery, Duration::ZERO, line),
             IfDropped::Over => Ok(()),
         };
     }
@@ -72,7 +85,12 @@ impl Hands {
 
     /// The worker has a message still, of which it has said something that does not count.
     pub(super) fn keep(&mut self, held: Held) {
-        self.held.entry(held.id.clone()).or_insert(held);
+        if self.held.contains_key(&held.id) {
+            // It was taken up meanwhile.
+            held.let_go();
+        } else {
+            self.take(held);
+        }
     }
 
     /// The worker no longer has a delivery of a message: what it was, if it had it.

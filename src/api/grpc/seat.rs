@@ -8,7 +8,7 @@ use super::spans::span;
 use super::wire::from_worker::Say;
 use super::wire::{FromWorker, Hello};
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Counted, Desk, Ended};
+use crate::bus::desk::{Borrower, Counted, Desk, Ended, Line};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -28,6 +28,8 @@ pub(super) struct Seat {
     pub(super) vhost: String,
     pub(super) desk: Arc<Desk>,
     pub(super) borrower: Borrower,
+    /// Over which it hears that it no longer has a message.
+    pub(super) line: Line,
     /// It is counted as a worker of each queue.
     _counted: Vec<Counted>,
 }
@@ -54,7 +56,7 @@ impl Seat {
         let borrower = Borrower {
             lease,
             worker: name_of(&worker)?,
-            line: Some(line),
+            line: Some(line.clone()),
             room: Some(ways.common.rooms.messages.clone()),
         };
         let mut queues = Vec::new();
@@ -64,6 +66,6 @@ impl Seat {
         }
         let desk = desk_of(ways, &vhost)?;
         let counted = queues.iter().map(|queue| desk.attend(queue)).collect();
-        Ok((Seat { queues, vhost, desk, borrower, _counted: counted }, ended))
+        Ok((Seat { queues, vhost, desk, borrower, line, _counted: counted }, ended))
     }
 }

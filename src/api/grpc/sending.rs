@@ -56,6 +56,12 @@ impl Sending {
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner).push(departure);
     }
 
+    /// Takes out what was handed over to be written.
+    fn take_written(&self) -> Vec<Departure> {
+        let mut written = self.0.written.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *written)
+    }
+
     /// Whether something has not left.
     pub(super) fn is_under_way(&self) -> bool {
         self.0.left.load(Ordering::Acquire) > 0
@@ -96,6 +102,13 @@ struct Leaving {
     sending: Sending,
 }
 
+/// What is not written goes nowhere any more: its room is free.
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        drop(self.sending.take_written());
+    }
+}
+
 /// A piece of whole messages, and their rooms.
 struct Piece {
     bytes: Bytes,
@@ -118,10 +131,7 @@ impl HttpBody for Leaving {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let next = ready!(Pin::new(&mut self.body).poll_frame(context));
         // A piece has all messages that were taken until now.
-        let rooms = {
-            let mut written = self.sending.0.written.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *written)
-        };
+        let rooms = self.sending.take_written();
         Poll::Ready(next.map(|frame| {
             frame.map(|frame| match rooms.is_empty() {
                 true => frame,

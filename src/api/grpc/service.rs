@@ -84,14 +84,15 @@ impl Face {
     async fn replied(&self, caller: &Caller, request: ReplyRequest) -> Result<Taken, Problem> {
         let kind = kind(request.kind)?;
         let (receipt, desk) = self.found(caller, &request.receipt).await?;
-        let told = lending::reply(&desk, receipt, kind, caller.sender(), request.body).await;
+        let told =
+            lending::reply(&desk, receipt, kind, (caller.sender(), None), request.body).await;
         taken(request.receipt, told)
     }
 
     async fn extended(&self, caller: &Caller, request: ExtendRequest) -> Result<Lease, Problem> {
         let lease = span("lease", request.lease, LEASES)?;
         let (receipt, _) = self.found(caller, &request.receipt).await?;
-        let lease = lending::extend(&self.ways, &receipt, lease).await?;
+        let lease = lending::extend(&self.ways, &receipt, lease, None).await?;
         Ok(Lease { receipt: request.receipt, until: Some(until(lease)) })
     }
 

@@ -282,7 +282,7 @@ impl Stream {
                     Ok(None) => match arrivals.others.try_recv() {
                         Ok(Other::Broken) => return End::Gone,
                         Ok(other) => self.hear_other(other),
-                        Err(_) => self.is_closed = true,
+                        Err(_) => self.close(),
                     },
                     Err(broken) => return End::Told(broken),
                 },
@@ -377,7 +377,8 @@ impl Stream {
         let departure = loan.room.take().map(|taken| self.sending.departure(taken));
         let message = message(&queue, &self.seat.vhost, &loan);
         let (id, receipt) = (loan.id.clone(), message.receipt.clone());
-        self.hands.take(Held::new(id, loan.delivery, self.seat.desk.clone(), receipt));
+        let seat = (self.seat.desk.clone(), self.seat.line.clone());
+        self.hands.take(Held::new((id, loan.delivery), seat, receipt));
         let lent = Some(LentAhead { id: loan.id, bytes: message.body.len(), departure });
         self.stalls_at = clock::ticks() + STALLED;
         self.queue_up(ToSend { tell: Tell::Message(message), lent });
@@ -398,11 +399,9 @@ impl Stream {
                 }
                 self.tell(Tell::Taken(taken));
             }
-            Answer::Extended(receipt, lease) => {
-                if !self.hands.has(&receipt.id, receipt.delivery) {
-                    self.take_up(&receipt, &lease.receipt);
-                }
-                self.tell(Tell::Lease(lease));
+            Answer::Extended(receipt, text, tell) => {
+                self.take_up(&receipt, text);
+                self.tell(tell);
             }
             Answer::Gone(receipt, gone) => {
                 self.hands.put_down(&receipt.id, receipt.delivery).map(Held::let_go);
@@ -422,11 +421,14 @@ impl Stream {
         None
     }
 
-    /// The worker has a message that it was given before, on another stream, say.
-    fn take_up(&mut self, receipt: &Receipt, text: &str) {
+    /// The worker has a message that it may have been given before, on another stream, say.
+    fn take_up(&mut self, receipt: &Receipt, text: String) {
+        let (id, delivery, line) = (receipt.id.as_str(), receipt.delivery, &self.seat.line);
         let Ok(desk) = desk_of(&self.ways, &receipt.vhost) else { return };
-        let (id, delivery) = (receipt.id.as_str().into(), receipt.delivery);
-        self.hands.take(Held::delivered(id, delivery, desk, text.to_owned()));
+        // Its lease may have ended again by now.
+        if !self.hands.has(id, delivery) && desk.lends(id, delivery, line) {
+            self.hands.take(Held::delivered((id.into(), delivery), (desk, line.clone()), text));
+        }
     }
 
     /// The desk says that the worker no longer has a message.
@@ -463,6 +465,13 @@ impl Stream {
             }
             .boxed(),
         );
+    }
+
+    /// The worker has closed its half: it can reply to no more messages here.
+    fn close(&mut self) {
+        self.is_closed = true;
+        self.credit = 0;
+        self.waiting.clear();
     }
 
     fn drain(&mut self) {

@@ -1,7 +1,7 @@
 //! Leases: how they begin, are lengthened, reported and end.
 
 use super::lent::Lent;
-use super::lines::Why;
+use super::lines::{Line, Why};
 use super::queues::{State, Waiting};
 use super::{Desk, NotLent};
 use crate::bus::Publication;
@@ -16,7 +16,9 @@ const REPORTED_LONGER_BY: u32 = 8;
 
 impl Desk {
     /// Lengthens a lease: it ends so long from now. A message that waits, because its lease has
-    /// ended or the process was started again, is lent once more under the same number.
+    /// ended or the process was started again, is lent once more under the same number. `line`: of
+    /// a worker that stays, which has the message from now on; whoever had it over another line is
+    /// told.
     ///
     /// # Errors
     ///
@@ -28,11 +30,16 @@ impl Desk {
         id: &str,
         delivery: u32,
         lease: Option<Duration>,
+        line: Option<&Line>,
     ) -> Result<Duration, NotLent> {
         let mut state = self.state();
         match self.end_in(&mut state, id, delivery, lease) {
+            Ok(left) => {
+                line.into_iter().for_each(|line| state.pass_on(id, line));
+                return Ok(left);
+            }
             Err(NotLent::NotThere) => {}
-            known => return known,
+            Err(NotLent::ToAnother) => return Err(NotLent::ToAnother),
         }
         // The number comes from outside, and is counted from here on.
         if !(1..=self.lending.deliveries_max).contains(&delivery) {
@@ -42,18 +49,28 @@ impl Desk {
         let (place, Waiting { message, deliveries, .. }) = waiting;
         let lease = lease.unwrap_or(self.lending.lease);
         let (until, deliveries) = (clock::ticks() + lease, deliveries.max(delivery));
-        let lent = Lent { deliveries, ..Lent::new(message, place, delivery, lease, until) };
+        let line = line.cloned();
+        let lent = Lent { deliveries, line, ..Lent::new(message, place, delivery, lease, until) };
         self.hold(&mut state, lent);
         Ok(lease)
     }
 
-    /// Gives a message back: its lease ends after this time, and it is lent again.
+    /// Gives a message back: its lease ends after this time, and it is lent again. `line`: only if
+    /// it is lent over this line.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent any more.
-    pub fn give_back(&self, id: &str, delivery: u32, after: Duration) -> Result<(), NotLent> {
-        self.end_in(&mut self.state(), id, delivery, Some(after)).map(drop)
+    /// This delivery is not lent any more, or over another line.
+    pub fn give_back(
+        &self,
+        id: &str,
+        delivery: u32,
+        after: Duration,
+        line: Option<&Line>,
+    ) -> Result<(), NotLent> {
+        let mut state = self.state();
+        state.lent_over(line, id, delivery)?;
+        self.end_in(&mut state, id, delivery, Some(after)).map(drop)
     }
 
     /// Puts messages whose leases have ended back into their queues; what was lent too often is

@@ -57,6 +57,11 @@ impl Lent {
         }
     }
 
+    /// Whether it is lent over this line.
+    pub(super) fn is_over(&self, line: &Line) -> bool {
+        self.line.as_ref().is_some_and(|own| own.same_channel(line))
+    }
+
     /// The report on this lease, as ending `within` later than it does. None: the end that was last
     /// reported is still right, as it is not before the lease ends and at most `within` after that;
     /// or a shorter lease was reported a moment ago.

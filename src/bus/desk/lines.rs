@@ -53,15 +53,20 @@ impl Desk {
         self.state().is_closed
     }
 
+    /// Whether a delivery of a message is lent over this line.
+    pub fn lends(&self, id: &str, delivery: u32, line: &Line) -> bool {
+        self.state().lent_over(Some(line), id, delivery).is_ok()
+    }
+
     /// Takes a message back from a worker that has not begun to work on it: it waits as if it had
-    /// not been lent.
+    /// not been lent. `line`: only if it is lent over this line.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent any more.
-    pub fn take_back(&self, id: &str, delivery: u32) -> Result<(), NotLent> {
+    /// This delivery is not lent any more, or over another line.
+    pub fn take_back(&self, id: &str, delivery: u32, line: Option<&Line>) -> Result<(), NotLent> {
         let mut state = self.state();
-        state.lent_as(id, delivery)?;
+        state.lent_over(line, id, delivery)?;
         let Some(lent) = state.forget(id) else { return Err(NotLent::NotThere) };
         let Lent { queue, place, message, deliveries, reported, .. } = lent;
         let deliveries = deliveries - 1;

@@ -94,6 +94,9 @@ pub struct Said {
     pub from: Sender,
     /// The body.
     pub body: Bytes,
+    /// Where it hears that it no longer has the message; only of a worker that stays. Progress over
+    /// another line than before makes the message this worker's.
+    pub line: Option<Line>,
 }
 
 /// Why a worker does not have the message.

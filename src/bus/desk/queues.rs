@@ -3,6 +3,7 @@
 
 use super::NotLent;
 use super::lent::Lent;
+use super::lines::{Line, Why};
 use crate::bus::Publication;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -69,6 +70,28 @@ impl State {
             Some(_) => Err(NotLent::ToAnother),
             None => Err(NotLent::NotThere),
         }
+    }
+
+    /// What is lent as this delivery; `line`: only if it is lent over this line.
+    pub(super) fn lent_over(
+        &mut self,
+        line: Option<&Line>,
+        id: &str,
+        delivery: u32,
+    ) -> Result<&mut Lent, NotLent> {
+        let lent = self.lent_as(id, delivery)?;
+        match line {
+            Some(line) if !lent.is_over(line) => Err(NotLent::ToAnother),
+            Some(_) | None => Ok(lent),
+        }
+    }
+
+    /// Has a message lent over this line from now on. Who had it over another one is told.
+    pub(super) fn pass_on(&mut self, id: &str, line: &Line) {
+        let Some(lent) = self.lent.get_mut(id).filter(|lent| !lent.is_over(line)) else { return };
+        lent.tell(id, Why::LeaseEnded);
+        let (before, queue) = (lent.line.replace(line.clone()), lent.queue.clone());
+        self.queue(&queue).lent_to_lines += usize::from(before.is_none());
     }
 
     /// Takes the message with this id out of this queue, if it waits there.

@@ -2,7 +2,7 @@
 
 use super::{Desk, NotCommitted, NotLent, Said};
 use crate::bus::{BusEvent, DeadLetter, Delivery, Settled, Settlement, Verdict};
-use crate::engine::{FOREIGN_USER, Sender};
+use crate::engine::{Rejected, Sender};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -14,7 +14,7 @@ impl Desk {
     ///
     /// It was not committed, and the worker should send it again.
     pub async fn reply(&self, said: Said) -> Result<Option<&'static str>, NotCommitted> {
-        let Said { queue, id, delivery, correlation_id, attempt, kind, from, body } = said;
+        let Said { queue, id, delivery, correlation_id, attempt, kind, from, body, line } = said;
         let unused = self.tell(|settlement| Delivery {
             kind: kind.map(str::to_owned),
             attempt,
@@ -22,11 +22,13 @@ impl Desk {
             ..Delivery::new(Some(correlation_id), body, settlement)
         });
         let unused = unused.await?;
-        if kind == Some("progress") && unused.is_none() {
-            // Its worker has it in hand, unless another one was given it.
-            let _ = self.extend(&queue, &id, delivery, None);
-        } else if unused != Some(FOREIGN_USER) {
-            self.forget(&queue, &id);
+        match unused {
+            None if kind == Some("progress") => {
+                // Its worker has it in hand, unless another one was given it.
+                let _ = self.extend(&queue, &id, delivery, None, line.as_ref());
+            }
+            Some(why) if Rejected::leaves_the_attempt(why) => {}
+            None | Some(_) => self.forget(&queue, &id),
         }
         Ok(unused)
     }
@@ -55,7 +57,7 @@ impl Desk {
             ..Delivery::new(correlation_id.as_deref().map(str::to_owned), Bytes::new(), settlement)
         });
         let unused = unused.await;
-        if unused.as_ref().is_ok_and(|unused| *unused != Some(FOREIGN_USER)) {
+        if matches!(unused, Ok(why) if !why.is_some_and(Rejected::leaves_the_attempt)) {
             self.state().forget(id);
         }
         Ok(unused)

@@ -150,6 +150,7 @@ impl Line {
                     kind,
                     from: Sender::Manager,
                     body: body.clone(),
+                    line: None,
                 };
                 while let Err(NotCommitted) = shared.desk.reply(said()).await {
                     tokio::time::sleep(AGAIN_AFTER).await;
@@ -179,7 +180,7 @@ impl Line {
                     );
                 }
                 // An error means that the message was withdrawn, or answered in another way.
-                let _ = shared.desk.give_back(&loan.id, loan.delivery, Duration::ZERO);
+                let _ = shared.desk.give_back(&loan.id, loan.delivery, Duration::ZERO, None);
             }
         }
     }

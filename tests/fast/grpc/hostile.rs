@@ -221,16 +221,67 @@ fn messages_beyond_their_room_wait_and_small_ones_do_not() {
     });
 }
 
-/// A stream on a connection of its own: the Hello, and the head of a message of 290,000 bytes.
-fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
-    let mut socket = connect(rig);
-    socket.write_all(BEGIN).expect("written");
-    // HPACK without compression: literals that are not kept.
+#[test]
+fn a_call_that_is_cancelled_at_once_keeps_no_room() {
+    served(
+        |_| {},
+        |rig| async move {
+            const CANCEL: [u8; 4] = [0, 0, 0, 8];
+            let lease = Some(prost_types::Duration { seconds: 3600, nanos: 0 });
+            let wait = Some(prost_types::Duration::default());
+            let cancelled =
+                ReceiveRequest { queue: "price".into(), lease, ..ReceiveRequest::default() };
+            let second =
+                ReceiveRequest { queue: "stock".into(), wait, ..ReceiveRequest::default() };
+            for _ in 0..50 {
+                rig.create("orders", "{}").await;
+                rig.until("/api/queue/price", |queue| queue["messages"] != 0).await;
+                // The question and its end in one piece, so that the answer is dropped as it is;
+                // behind it a question that is answered.
+                let head = head_of_call(&rig, "Receive");
+                let mut said = BEGIN.to_vec();
+                said.extend(frame_of((1, 4), 1, &head));
+                said.extend(frame_of((0, 1), 1, &framed(&cancelled)));
+                said.extend(frame_of((3, 0), 1, &CANCEL));
+                said.extend(frame_of((1, 4), 3, &head));
+                said.extend(frame_of((0, 1), 3, &framed(&second)));
+                let mut socket = connect(&rig);
+                socket.write_all(&said).expect("written");
+                let read = tokio::task::spawn_blocking(move || until_the_end(socket));
+                read.await.expect("answered");
+            }
+            super::room::until_nothing_is_sent(&rig).await;
+        },
+    );
+}
+
+/// What is no receipt is not kept for a worker that does not read.
+#[test]
+fn a_receipt_that_cannot_be_one_is_not_told_back() {
+    served(
+        |_| {},
+        |rig| async move {
+            let mut worker = rig.worker(&["price"]).await;
+            let receipt = "a".repeat(1_000_000);
+            worker.reply(&receipt, Kind::Result, "{}");
+            worker.extend(&receipt);
+            worker.nack(&receipt, true);
+            for _ in 0..3 {
+                let told = taken(&mut worker).await;
+                assert_eq!((told.receipt.as_str(), told.why_not.as_str()), ("", "malformed"));
+                assert!(told.detail.len() < 1000, "{} bytes", told.detail.len());
+            }
+        },
+    );
+}
+
+/// The head of a call, by HPACK without compression: literals that are not kept.
+fn head_of_call(rig: &Rig, method: &str) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in [
         (":method", "POST".to_owned()),
         (":scheme", "http".to_owned()),
-        (":path", "/workflow_manager.v1.Workers/Work".to_owned()),
+        (":path", format!("/workflow_manager.v1.Workers/{method}")),
         (":authority", rig.address.to_string()),
         ("content-type", "application/grpc".to_owned()),
         ("te", "trailers".to_owned()),
@@ -241,13 +292,17 @@ fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
             block.extend_from_slice(text.as_bytes());
         }
     }
-    frame(&mut socket, 1, 4, &block);
+    block
+}
+
+/// A stream on a connection of its own: the Hello, and the head of a message of 290,000 bytes.
+fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
+    let mut socket = connect(rig);
+    socket.write_all(BEGIN).expect("written");
+    frame(&mut socket, 1, 4, &head_of_call(rig, "Work"));
     let say = workflow_manager::api::grpc::wire::from_worker::Say::Hello(hello);
     let said = workflow_manager::api::grpc::wire::FromWorker { say: Some(say) };
-    let said = prost::Message::encode_to_vec(&said);
-    let mut data = vec![0];
-    data.extend_from_slice(&u32::try_from(said.len()).expect("short").to_be_bytes());
-    data.extend_from_slice(&said);
+    let mut data = framed(&said);
     data.push(0);
     data.extend_from_slice(&290_000_u32.to_be_bytes());
     data.extend_from_slice(&[b'x'; 100]);
@@ -255,12 +310,25 @@ fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
     socket
 }
 
+/// A message as gRPC sends it.
+fn framed(message: &impl prost::Message) -> Vec<u8> {
+    let message = message.encode_to_vec();
+    let mut data = vec![0];
+    data.extend_from_slice(&u32::try_from(message.len()).expect("short").to_be_bytes());
+    data.extend_from_slice(&message);
+    data
+}
+
 /// A frame of the first stream.
 fn frame(socket: &mut TcpStream, kind: u8, flags: u8, payload: &[u8]) {
+    socket.write_all(&frame_of((kind, flags), 1, payload)).expect("written");
+}
+
+fn frame_of((kind, flags): (u8, u8), stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, 1];
-    socket.write_all(&head).expect("written");
-    socket.write_all(payload).expect("written");
+    let mut frame = vec![length[1], length[2], length[3], kind, flags, 0, 0, 0, stream];
+    frame.extend_from_slice(payload);
+    frame
 }
 
 /// Reads until the stream is ended.

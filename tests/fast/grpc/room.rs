@@ -34,17 +34,13 @@ async fn sending(rig: &Rig) -> usize {
     line.expect("the metric").parse().expect("a number")
 }
 
-async fn until_nothing_is_sent(rig: &Rig) {
+pub(super) async fn until_nothing_is_sent(rig: &Rig) {
     let empty = async {
         while sending(rig).await > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     tokio::time::timeout(DEADLINE, empty).await.expect("all room is given back");
-}
-
-fn lent(queue: &Value) -> usize {
-    queue["leases"].as_array().map_or(0, Vec::len)
 }
 
 #[test]

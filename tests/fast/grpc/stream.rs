@@ -1,7 +1,7 @@
 //! A worker on a stream: credit, messages, replies, leases, and the stream's end.
 
 use super::*;
-use workflow_manager::api::grpc::wire::{Hello, Kind, Lease};
+use workflow_manager::api::grpc::wire::{Hello, Kind, Lease, ReceiveRequest};
 
 #[test]
 fn a_worker_takes_messages_and_replies_on_one_stream() {
@@ -355,4 +355,84 @@ fn what_is_said_last_is_done_or_its_message_goes_back_at_once() {
             }
         },
     );
+}
+
+#[test]
+fn bad_progress_leaves_the_message_with_its_worker() {
+    served(
+        |_| {},
+        |rig| async move {
+            rig.create("orders", "{}").await;
+            for delivery in 1..=2 {
+                let mut worker = rig.worker(&["price"]).await;
+                worker.want(1);
+                let message = worker.message().await;
+                assert_eq!(message.delivery, delivery);
+                for body in [r#"{"progress":1.5}"#, "[]"] {
+                    worker.reply(&message.receipt, Kind::Progress, body);
+                    let told = taken(&mut worker).await;
+                    assert_eq!((told.changed, told.why_not.as_str()), (false, "bad_progress"));
+                }
+                worker.extend(&message.receipt);
+                let extended = worker.hear().await;
+                assert!(matches!(extended, Ok(Some(Tell::Lease(_)))), "{extended:?}");
+            }
+        },
+    );
+}
+
+/// Opens a stream as soon as there is a place for it: then one that was broken off has ended.
+async fn open_when_free(rig: &Rig) -> GrpcWorker {
+    let opened = async {
+        loop {
+            if let Ok(worker) = GrpcWorker::open(&rig.client, &["price"]).await {
+                return worker;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, opened).await.expect("a place")
+}
+
+#[test]
+fn a_message_belongs_to_the_stream_that_spoke_of_it_last() {
+    type Say = fn(&mut GrpcWorker, &str);
+    let ways: [Say; 2] = [GrpcWorker::extend, |worker, receipt| {
+        worker.reply(receipt, Kind::Progress, r#"{"progress":0.5}"#);
+    }];
+    let long = |settings: &mut Settings| {
+        settings.embedded.lease = Span(Duration::from_secs(3600));
+        settings.grpc.streams_max = 2;
+    };
+    for say in ways {
+        served(long, |rig| async move {
+            rig.create("orders", "{}").await;
+            // By a call of its own first: then no stream has it.
+            let request = ReceiveRequest { queue: "price".to_owned(), ..Default::default() };
+            let given = rig.client.clone().receive(request).await.expect("an answer");
+            let receipt = given.into_inner().messages[0].receipt.clone();
+            let mut worker = open_when_free(&rig).await;
+            say(&mut worker, &receipt);
+            worker.hear().await.expect("an answer");
+            for round in 0..20 {
+                let mut next = open_when_free(&rig).await;
+                say(&mut next, &receipt);
+                next.hear().await.expect("an answer");
+                // With that it is gone, whether the worker reads so or not.
+                if round % 2 == 0 {
+                    assert_eq!(gone(&mut worker).await.reason, "lease expired");
+                }
+                drop(worker);
+                drop(open_when_free(&rig).await);
+                assert_eq!(lent(&rig.get("/api/queue/price").await), 1, "round {round}");
+                worker = next;
+            }
+            // The last one gives it back at once, although it was never lent to that stream.
+            drop(worker);
+            rig.until("/api/queue/price", |queue| lent(queue) == 0).await;
+            let mut last = open_when_free(&rig).await;
+            last.want(1);
+            assert_eq!(last.message().await.delivery, 2);
+        });
+    }
 }

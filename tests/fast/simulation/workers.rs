@@ -65,6 +65,7 @@ impl InHand {
             attempt: Some(attempt),
             kind,
             from: Sender::Unknown,
+            line: None,
             body: body.into(),
         }))
     }

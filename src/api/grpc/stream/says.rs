@@ -7,8 +7,8 @@ use crate::api::grpc::said::{LEASES, kind, pause, taken};
 use crate::api::grpc::spans::{span, until};
 use crate::api::grpc::wire::from_worker::Say;
 use crate::api::grpc::wire::to_worker::Say as Tell;
-use crate::api::grpc::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest};
-use crate::api::lending::{self, Receipt};
+use crate::api::grpc::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest, Taken};
+use crate::api::lending::{self, RECEIPT_BYTES_MAX, Receipt};
 use crate::api::problem::Problem;
 use crate::api::query::ReplyType;
 use crate::room;
@@ -40,6 +40,8 @@ impl Stream {
 
     /// Says why something that the worker has said is not taken.
     fn decline(&mut self, receipt: String, problem: &Problem) {
+        // What is no receipt is not kept until the worker reads that.
+        let receipt = if receipt.len() > RECEIPT_BYTES_MAX { String::new() } else { receipt };
         self.tell(Tell::Taken(useless(receipt, problem)));
     }
 
@@ -57,15 +59,21 @@ impl Stream {
             }
         };
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let from = (caller.sender(), Some(self.seat.line.clone()));
         answers.push(
             async move {
                 let told = match settled(&ways, &caller, &receipt).await {
-                    Ok(desk) => lending::reply(&desk, receipt, kind, caller.sender(), body).await,
+                    Ok(desk) => lending::reply(&desk, receipt.clone(), kind, from, body).await,
                     Err(problem) => return declined(text, held, &problem),
                 };
                 // Kept until here.
                 drop(room);
-                said(taken(text, told), held)
+                match taken(text, told) {
+                    Ok(taken @ Taken { changed: true, .. }) if kind == ReplyType::Progress => {
+                        Answer::Extended(receipt, taken.receipt.clone(), Tell::Taken(taken))
+                    }
+                    told => said(told, held),
+                }
             }
             .boxed(),
         );
@@ -79,16 +87,17 @@ impl Stream {
             Err(problem) => return self.decline(text, &problem),
         };
         let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let line = self.seat.line.clone();
         self.answers.push(
             async move {
                 let extended = match settled(&ways, &caller, &receipt).await {
-                    Ok(_) => lending::extend(&ways, &receipt, lease).await,
+                    Ok(_) => lending::extend(&ways, &receipt, lease, Some(&line)).await,
                     Err(problem) => Err(problem),
                 };
                 match extended {
                     Ok(lease) => {
-                        let until = Some(until(lease));
-                        Answer::Extended(receipt, Lease { receipt: text, until })
+                        let lease = Lease { receipt: text.clone(), until: Some(until(lease)) };
+                        Answer::Extended(receipt, text, Tell::Lease(lease))
                     }
                     Err(problem) => refused(receipt, text, None, &problem),
                 }
