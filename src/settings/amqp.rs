@@ -42,6 +42,11 @@ pub struct AmqpSection {
 }
 
 impl AmqpSection {
+    /// Whether it has a broker.
+    pub fn has_server(&self) -> bool {
+        !self.server.0.is_empty()
+    }
+
     /// What is wrong with it; it stands at `place`.
     pub(super) fn validate(&self, place: &str) -> Result<(), String> {
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;

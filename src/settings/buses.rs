@@ -178,8 +178,8 @@ impl Settings {
     /// section `amqp` if that has an address, else the embedded one.
     pub fn default_bus(&self) -> &str {
         match self.bus.as_str() {
-            "" if self.amqp.server.0.is_empty() => BusKind::Embedded.name(),
-            "" => BusKind::Amqp.name(),
+            "" if self.amqp.has_server() => BusKind::Amqp.name(),
+            "" => BusKind::Embedded.name(),
             named => named,
         }
     }
@@ -193,7 +193,7 @@ impl Settings {
     pub fn bus_kinds(&self) -> BTreeMap<&str, BusKind> {
         let is_there = |kind: &BusKind| match kind {
             BusKind::Embedded | BusKind::Push => true,
-            BusKind::Amqp => !self.amqp.server.0.is_empty(),
+            BusKind::Amqp => self.amqp.has_server(),
             BusKind::Kafka => !self.kafka.servers.0.is_empty(),
         };
         let own = BusKind::ALL.into_iter().filter(is_there).map(|kind| (kind.name(), kind));
@@ -205,9 +205,7 @@ impl Settings {
         match self.buses.get(name) {
             Some(BusSettings::Amqp(section)) => Some(section),
             Some(BusSettings::Push(_) | BusSettings::Kafka(_)) => None,
-            None if name == BusKind::Amqp.name() && !self.amqp.server.0.is_empty() => {
-                Some(&self.amqp)
-            }
+            None if name == BusKind::Amqp.name() && self.amqp.has_server() => Some(&self.amqp),
             None => None,
         }
     }
@@ -288,7 +286,7 @@ impl Settings {
                 ));
             }
             match bus {
-                BusSettings::Amqp(section) if section.server.0.is_empty() => {
+                BusSettings::Amqp(section) if !section.has_server() => {
                     return Err(format!(
                         "buses.{name}.server is missing, expected \
                          amqp://user:password@host:port/vhost"
@@ -308,10 +306,10 @@ impl Settings {
     fn refuse_shared_replies(&self) -> Result<(), String> {
         let mut taken: BTreeMap<(&str, &str), String> = BTreeMap::new();
         for (place, section) in self.amqp_sections() {
-            let queue = (section.server.0.as_str(), section.reply_queue.as_str());
-            if queue.0.is_empty() {
+            if !section.has_server() {
                 continue;
             }
+            let queue = (section.server.0.as_str(), section.reply_queue.as_str());
             if let Some(first) = taken.insert(queue, place.clone()) {
                 return Err(format!(
                     "{first} and {place} have the same server and the same reply_queue, \
