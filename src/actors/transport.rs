@@ -6,7 +6,7 @@ use super::common::Common;
 use super::mail::{BusInput, Definitions};
 use super::mailbox::{Kind, Mailbox, Owner};
 use super::ways::Ways;
-use crate::bus::amqp::{AmqpSettings, Connector, TopicConnector};
+use crate::bus::amqp::{AmqpError, AmqpSettings, Connector, TopicConnector};
 use crate::bus::desk::{Desks, Lending};
 use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
 use crate::bus::push::{
@@ -96,7 +96,7 @@ fn make(
         let Opening { served, joins, .. } = opening;
         let amqp = AmqpSettings::of(section, &key.vhost, served, joins)
             .trusting(settings.authorities().map_err(StartError::Bus)?);
-        let connector = Connector::new(amqp).map_err(|error| StartError::Bus(error.to_string()))?;
+        let connector = Connector::new(amqp).map_err(|error| unusable(&key.bus, &error))?;
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
     if let Some(section) = settings.kafka_bus(&key.bus) {
@@ -113,6 +113,14 @@ fn make(
         Lending { lease: section.lease.0, deliveries_max: section.deliveries_max, reports: true };
     let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks };
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+}
+
+/// What is wrong with the settings of a bus over AMQP, with the place at which it stands.
+fn unusable(bus: &str, error: &AmqpError) -> StartError {
+    StartError::Bus(match bus == BusKind::Amqp.name() {
+        true => format!("amqp.{error}"),
+        false => format!("buses.{bus}.{error}"),
+    })
 }
 
 #[cfg(feature = "kafka")]
@@ -203,7 +211,7 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
         events.exchange.clone(),
         events.exchange_buffer_max,
     );
-    let connector = connector.map_err(|error| StartError::Bus(error.to_string()))?;
+    let connector = connector.map_err(|error| unusable(BusKind::Amqp.name(), &error))?;
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 

@@ -182,6 +182,28 @@ fn what_is_wrong_with_buses_is_told() {
 }
 
 #[test]
+fn an_address_that_is_none_is_told_with_its_place() {
+    let odd = "buses: { a: { kind: amqp, server: 'http://there' } }";
+    for (text, place) in [
+        ("amqp: { server: 'http://there' }", "amqp.server"),
+        (&format!("{odd}\nbus: a"), "buses.a.server"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut settings = settings(text).expect(text);
+        settings.journal.file = folder.path().join("journal.db");
+        let workflow = "workflows: [ { name: w, steps: [ { name: a } ] } ]";
+        let started = actix_rt::System::new().block_on(manager::start(
+            settings,
+            vec![definition(workflow)],
+            Workers::new(),
+        ));
+        let told = started.err().unwrap_or_else(|| panic!("{text}: it started")).to_string();
+        let said = format!("{place} \"http://there\" is no address of a broker: it does not begin");
+        assert!(told.starts_with(&said), "{text}: {told}");
+    }
+}
+
+#[test]
 fn files_are_loaded_for_the_buses_of_the_settings() {
     let settings = settings(INVOICES).expect("valid");
     let folder = tempfile::tempdir().expect("a folder");

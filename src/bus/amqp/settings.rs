@@ -104,12 +104,13 @@ impl fmt::Debug for AmqpSettings {
     }
 }
 
-/// Why no connection can ever be made with some settings.
+/// Why no connection can ever be made with some settings. The text begins with the name that the
+/// setting has in its section.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AmqpError {
     /// The broker's address.
     #[error(
-        "amqp.server {shown:?} is no address of a broker: {why}; expected \
+        "server {shown:?} is no address of a broker: {why}; expected \
          amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
          user name or password written %2F %3F %23 %40 %3A"
     )]
@@ -121,7 +122,7 @@ pub enum AmqpError {
     },
     /// The address of the management API.
     #[error(
-        "amqp.management {shown:?} is no address of a management API: {why}; expected \
+        "management {shown:?} is no address of a management API: {why}; expected \
          http://user:password@host:15672"
     )]
     Management {
@@ -132,7 +133,7 @@ pub enum AmqpError {
     },
     /// The reply queue's name.
     #[error(
-        "amqp.reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
+        "reply_queue has {0} bytes, expected 1 to {REPLY_QUEUE_BYTES_MAX}: with .unreadable \
          appended it names another queue"
     )]
     ReplyQueue(usize),
