@@ -358,8 +358,8 @@ impl Settings {
         self.validate_push().map_err(SettingsError::Refused)?;
         self.validate_kafka().map_err(SettingsError::Refused)?;
         self.traces.validate().map_err(SettingsError::Refused)?;
-        let has_broker = !self.amqp.server.0.is_empty();
-        self.events.validate(has_broker).map_err(SettingsError::Refused)?;
+        self.topic_bus().map_err(SettingsError::Refused)?;
+        self.events.validate().map_err(SettingsError::Refused)?;
         for (name, value) in [
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),

@@ -138,8 +138,7 @@ impl Common {
     pub fn announces(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
-        !self.settings.events.exchange.is_empty()
-            || self.feeds.wants([origin.id, parent, origin.root])
+        self.settings.events.has_topic() || self.feeds.wants([origin.id, parent, origin.root])
     }
 
     /// The next job's number.

@@ -215,6 +215,7 @@ fn start_actors(
         let maker = transport(&ways.common.settings, &key, opening)?;
         makers.push((key, maker));
     }
+    let topic = topic(&ways.common.settings)?;
     let owned = ways.clone();
     let journal =
         JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
@@ -227,9 +228,9 @@ fn start_actors(
     let supervisor = Supervisor::start_in_arbiter(&threads.next(), move |_| {
         Supervisor::new(owned, transport, bus_arbiter)
     });
-    let (owned, connector) = (ways.common.clone(), topic(&ways.common.settings)?);
+    let owned = ways.common.clone();
     let announcer =
-        Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, connector));
+        Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, topic));
     let creations = ways.common.settings.limits.creations_waiting_max;
     let mailboxes = Mailboxes {
         router: Mailbox::new(router, creations, Kind::new(&ways.common.metrics, Router::KIND)),

@@ -120,7 +120,7 @@ fn announce(events: Vec<Arc<Event>>, ways: &Ways) {
             .events_dropped
             .with_label_values(&["streams"])
             .inc_by(events.len() as u64);
-        if !ways.common.settings.events.exchange.is_empty() {
+        if ways.common.settings.events.has_topic() {
             ways.common
                 .metrics
                 .events_dropped

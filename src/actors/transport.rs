@@ -198,20 +198,19 @@ fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
     }
 }
 
-/// The topic for events, if there is to be one: an exchange in the virtual host of the broker's
-/// address.
+/// The topic for events, if there is to be one: an exchange in the virtual host of the address of
+/// a bus over AMQP.
 pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartError> {
-    let events = &settings.events;
-    if events.exchange.is_empty() {
+    let Some((bus, section)) = settings.topic_bus().map_err(StartError::Bus)? else {
         return Ok(None);
-    }
+    };
     let connector = TopicConnector::new(
-        AmqpSettings::of(&settings.amqp, "", Served::default(), false)
+        AmqpSettings::of(section, "", Served::default(), false)
             .trusting(settings.authorities().map_err(StartError::Bus)?),
-        events.exchange.clone(),
-        events.exchange_buffer_max,
+        settings.events.exchange.clone(),
+        settings.events.exchange_buffer_max,
     );
-    let connector = connector.map_err(|error| unusable(BusKind::Amqp.name(), &error))?;
+    let connector = connector.map_err(|error| unusable(bus, &error))?;
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 

@@ -1,6 +1,7 @@
 //! Sections `events` and `events.webhook`: who is told what happens.
 
-use super::{Secret, ServerAddress, Span};
+use super::{AmqpSection, BusKind, Secret, ServerAddress, Settings, Span};
+use crate::engine::words::{enumerated, quoted};
 use serde::{Deserialize, Serialize};
 
 /// Section `events`.
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct EventSettings {
     pub source: String,
     pub exchange: String,
+    pub bus: String,
     pub exchange_buffer_max: usize,
     pub webhook: WebhookSettings,
 }
@@ -39,14 +41,12 @@ impl WebhookSettings {
 const EXCHANGE_BYTES_MAX: usize = 255;
 
 impl EventSettings {
-    /// `has_broker`: the settings have a broker for the exchange.
-    pub(super) fn validate(&self, has_broker: bool) -> Result<(), String> {
-        if !self.exchange.is_empty() && !has_broker {
-            return Err(
-                "events.exchange needs a broker: set amqp.server, or leave events.exchange empty"
-                    .to_owned(),
-            );
-        }
+    /// Whether all events are published on a topic.
+    pub fn has_topic(&self) -> bool {
+        !self.exchange.is_empty()
+    }
+
+    pub(super) fn validate(&self) -> Result<(), String> {
         if self.exchange.len() > EXCHANGE_BYTES_MAX {
             return Err(format!("events.exchange must have at most {EXCHANGE_BYTES_MAX} bytes"));
         }
@@ -73,5 +73,57 @@ impl EventSettings {
             }
         }
         Ok(())
+    }
+}
+
+impl Settings {
+    /// The bus on whose broker the exchange for events is, if there is to be one: its name and its
+    /// settings.
+    ///
+    /// # Errors
+    ///
+    /// The settings have no such bus over AMQP. This is told of a name without an exchange too.
+    pub fn topic_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
+        let EventSettings { bus, .. } = &self.events;
+        let name = if bus.is_empty() { BusKind::Amqp.name() } else { bus.as_str() };
+        match self.amqp_bus(name) {
+            Some(section) => Ok(self.events.has_topic().then_some((name, section))),
+            None if bus.is_empty() && !self.events.has_topic() => Ok(None),
+            None => Err(self.no_topic_bus()),
+        }
+    }
+
+    /// Why there is no broker for the exchange, and what to do.
+    fn no_topic_bus(&self) -> String {
+        let EventSettings { bus, .. } = &self.events;
+        let kinds = self.bus_kinds();
+        let over_amqp: Vec<&str> = kinds
+            .iter()
+            .filter(|(_, kind)| **kind == BusKind::Amqp)
+            .map(|(name, _)| *name)
+            .collect();
+        let to_do = match over_amqp.as_slice() {
+            [] => "add a bus of the kind amqp to buses and name it in events.bus, or set \
+                   amqp.server and leave events.bus empty"
+                .to_owned(),
+            [only] => format!("set events.bus to {}, the bus of the kind amqp", quoted(only)),
+            several => format!(
+                "set events.bus to a bus of the kind amqp, {}",
+                enumerated(several.iter().copied(), "or")
+            ),
+        };
+        if bus.is_empty() {
+            return format!(
+                "events.exchange needs a broker, and amqp.server is empty: {to_do}, or leave \
+                 events.exchange empty"
+            );
+        }
+        let what = match self.bus_kind(bus) {
+            None => "and the settings have no such bus".to_owned(),
+            Some(kind) => {
+                format!("a bus of the kind {}, expected one of the kind amqp", kind.name())
+            }
+        };
+        format!("events.bus is {}, {what}: {to_do}", quoted(bus))
     }
 }

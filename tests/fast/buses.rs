@@ -181,12 +181,66 @@ fn what_is_wrong_with_buses_is_told() {
     }
 }
 
+const HERE: &str = "amqp: { server: 'amqp://here' }";
+
+#[test]
+fn the_exchange_for_events_is_on_the_broker_of_a_bus_over_amqp() {
+    let found = |more: &str| {
+        let settings = settings(&format!("{INVOICES}{more}")).expect(more);
+        let found = settings.topic_bus().expect(more);
+        assert_eq!(found.is_some(), settings.events.has_topic(), "{more}");
+        found.map(|(name, section)| (name.to_owned(), section.server.0.clone()))
+    };
+    let invoices = Some(("invoices".to_owned(), "amqp://me:hunter2@there:5672/v".to_owned()));
+    let section = Some(("amqp".to_owned(), "amqp://here".to_owned()));
+    for (more, expected) in [
+        ("", &None),
+        ("events: { bus: invoices }", &None),
+        ("events: { exchange: e, bus: invoices }", &invoices),
+        (&format!("{HERE}\nevents: {{ exchange: e, bus: invoices }}"), &invoices),
+        (&format!("{HERE}\nevents: {{ exchange: e }}"), &section),
+        (&format!("{HERE}\nbus: invoices\nevents: {{ exchange: e }}"), &section),
+        (&format!("{HERE}\nevents: {{ exchange: e, bus: amqp }}"), &section),
+    ] {
+        assert_eq!(&found(more), expected, "{more}");
+    }
+}
+
+#[test]
+fn an_exchange_for_events_without_a_broker_is_refused_with_the_buses_that_could_have_it() {
+    let one = r#"set events.bus to "invoices", the bus of the kind amqp"#;
+    let two = r#"set events.bus to a bus of the kind amqp, "amqp" or "invoices""#;
+    let none = "add a bus of the kind amqp to buses and name it in events.bus, or set amqp.server";
+    let exchange = "events.exchange needs a broker, and amqp.server is empty: ";
+    let unknown = r#"events.bus is "invoces", and the settings have no such bus: "#;
+    let push = r#"events.bus is "push", a bus of the kind push, expected one of the kind amqp: "#;
+    for (text, said, to_do) in [
+        ("events: { exchange: e }".to_owned(), exchange, none),
+        (format!("{INVOICES}events: {{ exchange: e }}"), exchange, one),
+        (format!("{INVOICES}events: {{ exchange: e, bus: invoces }}"), unknown, one),
+        ("events: { exchange: e, bus: invoces }".to_owned(), unknown, none),
+        (format!("{HERE}{INVOICES}events: {{ exchange: e, bus: invoces }}"), unknown, two),
+        (format!("{INVOICES}events: {{ exchange: e, bus: push }}"), push, one),
+        ("events: { exchange: e, bus: push }".to_owned(), push, none),
+        (format!("{INVOICES}events: {{ bus: invoces }}"), unknown, one),
+        (
+            format!("{INVOICES}events: {{ exchange: e, bus: amqp }}"),
+            r#"events.bus is "amqp", and the settings have no such bus: "#,
+            one,
+        ),
+    ] {
+        let told = settings(&text).err().unwrap_or_else(|| panic!("{text} was taken"));
+        assert!(told.contains(&format!("{said}{to_do}")), "{text}: {told}");
+    }
+}
+
 #[test]
 fn an_address_that_is_none_is_told_with_its_place() {
     let odd = "buses: { a: { kind: amqp, server: 'http://there' } }";
     for (text, place) in [
         ("amqp: { server: 'http://there' }", "amqp.server"),
         (&format!("{odd}\nbus: a"), "buses.a.server"),
+        (&format!("{odd}\nevents: {{ exchange: e, bus: a }}"), "buses.a.server"),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut settings = settings(text).expect(text);

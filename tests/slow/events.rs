@@ -494,6 +494,30 @@ fn events_are_published_on_a_topic_exchange() {
 }
 
 #[test]
+fn the_exchange_is_on_the_broker_of_the_bus_that_the_settings_name() {
+    // The bus that the workflows run on, and one that none of them uses.
+    for bus in ["here", "there"] {
+        let (here, there) = (Vhost::new(), Vhost::new());
+        let daemon = Setup::new("", WORKFLOWS)
+            .set("bus", "here")
+            .set("buses.here.kind", "amqp")
+            .set("buses.here.server", &here.url)
+            .set("buses.there.kind", "amqp")
+            .set("buses.there.server", &there.url)
+            .set("events.exchange", "their.events")
+            .set("events.bus", bus)
+            .start();
+        daemon.await_log(&["publishing events", "their.events"]);
+        let client = if bus == "here" { here.client() } else { there.client() };
+        client.declare("ends", arguments([]));
+        client.bind("ends", "their.events", "chain.job.completed");
+        let _worker = Worker::echo(&here.url, &["first", "second"]);
+        let id = daemon.api.create("chain", "{}");
+        assert_eq!(client.take("ends").json()["data"]["job"], id.to_string(), "{bus}");
+    }
+}
+
+#[test]
 fn an_exchange_that_cannot_be_had_holds_nothing_up() {
     let vhost = Vhost::new();
     vhost.client().declare_exchange("taken", "fanout");
