@@ -5,7 +5,7 @@ use super::check;
 use super::error::ClientError;
 use crate::engine::words::escaped;
 use crate::engine::{Definition, JobId, JobState};
-use crate::journal::{Filter, JournalError, NEWEST, Reader, Records, SearchOrder};
+use crate::journal::{Filter, JobNumber, JournalError, NEWEST, Reader, Records, SearchOrder};
 use crate::load::load_files_or_input;
 use crate::rehearsal::{Change, changes, differences_under};
 use crate::settings::Settings;
@@ -161,7 +161,7 @@ fn of_workflow(
             for hit in &page {
                 below = hit.number;
                 if seen.insert(hit.number) {
-                    of_job(reader, hit.id, definition, &mut found)?;
+                    of_job(reader, hit.number, definition, &mut found)?;
                 }
             }
             if page.len() < PAGE_JOBS as usize {
@@ -184,12 +184,13 @@ fn of_workflow(
 
 fn of_job(
     reader: &dyn Records,
-    id: JobId,
+    number: JobNumber,
     definition: &Arc<Definition>,
     found: &mut Workflow,
 ) -> Result<(), JournalError> {
-    // It may have been deleted since it was listed.
-    let Some(job) = reader.job(id)?.map(|found| found.job) else { return Ok(()) };
+    // By its number: an item of another job may have brought its id since it ended. It may have
+    // been deleted since it was listed.
+    let Some(job) = reader.job_numbered(number)? else { return Ok(()) };
     let is_running = !job.state().is_ended();
     found.kept.add(is_running);
     if job.definition() == definition {
@@ -206,14 +207,14 @@ fn of_job(
             found.definitions.push(Former { definition: job.definition().clone(), jobs, changes });
         }
     }
-    let Some(record) = reader.record(id, 0, u32::MAX, usize::MAX)? else { return Ok(()) };
-    let differences = differences_under(&job, &record.rows, definition);
+    let Some(record) = reader.rows_numbered(number)? else { return Ok(()) };
+    let differences = differences_under(&job, &record, definition);
     if differences.is_empty() {
         return Ok(());
     }
     found.affected.add(is_running);
     if found.jobs.len() < JOBS_TOLD_MAX {
-        found.jobs.push(Affected { job: id, state: job.state(), differences });
+        found.jobs.push(Affected { job: job.id(), state: job.state(), differences });
     } else {
         found.jobs_omitted += 1;
     }

@@ -9,7 +9,7 @@ use super::query::{
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record};
 use super::recover::Recovered;
 use crate::engine::{
-    Definition, DefinitionHash, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
+    Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -85,6 +85,12 @@ pub trait Journal: Send {
 pub trait Records: Send + Sync {
     /// A job or child job, rebuilt from its entries.
     fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError>;
+
+    /// The job or child job with this number, also where a newer one has its id.
+    fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
+
+    /// All rows of the record of the job with this number, in order; none: there is no such job.
+    fn rows_numbered(&self, number: JobNumber) -> Result<Option<Vec<Recorded>>, JournalError>;
 
     /// The bytes of the entries from which a job is rebuilt, those of its parents included.
     fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;

@@ -20,10 +20,14 @@ const LIMITS: Limits = Limits {
 };
 
 /// What would differ for `job`, whose record this is, if it had begun under `new`. None: nothing
-/// would.
+/// would, or it is a child job, which begins as its parent has it begin.
 ///
 /// Timeouts are left out: nobody knows whether a worker would have been faster.
 pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
+    if job.origin().parent.is_some() {
+        // It runs a task, which `new` may not have.
+        return Vec::new();
+    }
     // Both are played, so that whatever playing leaves out differs in neither.
     let before = Play::of(job, record, job.definition());
     let after = Play::of(job, record, new);

@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli;
+use workflow_manager::engine::JobId;
+use workflow_manager::journal::{Reader, Records};
+use workflow_manager::load::load_text;
+use workflow_manager::rehearsal::differences_under;
 
 const ORDERS: &str = "
 workflows:
@@ -45,23 +49,30 @@ async fn child(api: &Api, job: &str) -> String {
     actix_rt::time::timeout(DEADLINE, found).await.expect("the child job in time")
 }
 
-/// A journal with a job whose step `approve` runs and whose child job is done, and, unless it is
-/// left out, one that is completed.
+/// A journal with a job that is completed and, unless it is left out, one whose step `approve` runs
+/// and whose child job is done.
 fn journal(folder: &Path, has_running: bool) -> PathBuf {
     let db = folder.join("kept.db");
-    let file = db.clone();
+    let running = has_running.then_some((RUNNING, json!("a")));
+    add(&db, running.into_iter().chain([(ENDED, json!("a"))]).collect());
+    db
+}
+
+/// Adds jobs to a journal, each with this item. The child jobs are done; only the job `ENDED` is
+/// completed.
+fn add(db: &Path, jobs: Vec<(&'static str, Value)>) {
+    let file = db.to_owned();
     serving(
         ORDERS,
         Workers::new(),
         |settings| settings.journal.file = file,
         |api, _| async move {
-            let all = [(RUNNING, has_running), (ENDED, true)];
-            for (id, _) in all.into_iter().filter(|(_, wanted)| *wanted) {
+            for (id, line) in jobs {
                 api.ask(Method::POST, &format!("/api/workflow/orders?id={id}"), &[], "{}").await;
                 let job = format!("/api/job/{id}");
                 api.post_until_taken(
                     &format!("{job}/step/price"),
-                    &json!({ "cents": 5, "lines": ["a"] }),
+                    &json!({ "cents": 5, "lines": [line] }),
                 )
                 .await;
                 let child = child(&api, id).await;
@@ -88,7 +99,6 @@ fn journal(folder: &Path, has_running: bool) -> PathBuf {
             }
         },
     );
-    db
 }
 
 /// What is told of a file against a journal, and whether the exit code is that of success.
@@ -235,4 +245,44 @@ fn ended_jobs_alone_are_no_failure_and_a_workflow_that_is_gone_is_named() {
     let (absent, is_good) = check(other.path(), &db, "workflows: [{name: x, steps: [{name: y}]}]");
     assert!(is_good);
     assert_eq!(absent["notInFiles"], json!([{ "workflow": "orders", "running": 1 }]));
+}
+
+/// A child job may get the id of a job that has ended.
+#[test]
+fn a_job_whose_id_a_child_job_has_got_is_judged_by_its_own_record() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = folder.path().join("kept.db");
+    add(&db, vec![(ENDED, json!("a"))]);
+    // The first job takes no input any more: another process begins.
+    add(&db, vec![(RUNNING, json!({ "id": ENDED }))]);
+    let reader = Reader::open(&db).expect("opens");
+    let id: JobId = ENDED.parse().expect("an id");
+    let child = reader.job(id).expect("reads").expect("is there");
+    assert!(child.job.origin().parent.is_some(), "the id leads to the child job");
+
+    let flat = "
+workflows:
+  - name: orders
+    steps:
+      - name: price
+        external: true
+      - name: approve
+        external: true
+        depends: [ price ]
+        when: 'input.cents > 100'
+      - name: send
+        queue: post
+        depends: [ approve ]
+";
+    let (told_of, _) = check(folder.path(), &db, flat);
+    let workflow = &told_of["workflows"][0];
+    assert_eq!(workflow["kept"], json!({ "running": 1, "ended": 1 }), "{told_of}");
+    assert_eq!(workflow["affected"], workflow["kept"], "{told_of}");
+    let of_ended = differences(&told_of, ENDED);
+    let skipped = "is completed, would be skipped: its condition comes to false";
+    assert!(of_ended.contains(&told("condition", "approve", skipped)), "{of_ended:?}");
+
+    let flat = load_text("flat.yaml", flat).expect("valid").definitions.remove(0);
+    let rows = reader.rows_numbered(child.number).expect("reads").expect("is there");
+    assert_eq!(differences_under(&child.job, &rows, &flat), [], "it has no task for a child job");
 }

@@ -3,9 +3,10 @@
 
 use super::reader::Reader;
 use super::schema;
-use crate::engine::{JobId, Recorded, Timestamp};
+use crate::engine::{Job, JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::query::{JobAt, RecordHead, RecordPage};
+use crate::journal::record::JobNumber;
 use crate::journal::recover::{JobRow, Rows};
 use rusqlite::Connection;
 use std::path::Path;
@@ -83,6 +84,32 @@ impl Reader {
                 Ok(())
             })?;
             Ok(Some(RecordHead { definition, graph: job.graph, created: job.created }))
+        })
+    }
+
+    /// The job or child job with this number, also where a newer one has its id.
+    pub(super) fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
+        self.with(|connection| {
+            self.with_definitions(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
+        })
+    }
+
+    /// All rows of the record of the job with this number, in order; none: there is no such job.
+    pub(super) fn rows_numbered(
+        &self,
+        number: JobNumber,
+    ) -> Result<Option<Vec<Recorded>>, JournalError> {
+        self.with(|connection| {
+            let rows = self.rows(connection);
+            if rows.job(number)?.is_none() {
+                return Ok(None);
+            }
+            let mut read = Vec::new();
+            rows.recorded(number, &mut |row| {
+                read.push(row);
+                Ok(())
+            })?;
+            Ok(Some(read))
         })
     }
 

@@ -1,7 +1,9 @@
 //! The reading end of a journal in a file, as the manager asks it.
 
 use super::reader::Reader;
-use crate::engine::{Definition, DefinitionHash, JobId, JobState, Recorded, StepIndex, Timestamp};
+use crate::engine::{
+    Definition, DefinitionHash, Job, JobId, JobState, Recorded, StepIndex, Timestamp,
+};
 use crate::journal::error::JournalError;
 use crate::journal::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
@@ -17,6 +19,14 @@ use std::time::Duration;
 impl Records for Reader {
     fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
         Reader::job(self, id)
+    }
+
+    fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
+        Reader::job_numbered(self, number)
+    }
+
+    fn rows_numbered(&self, number: JobNumber) -> Result<Option<Vec<Recorded>>, JournalError> {
+        Reader::rows_numbered(self, number)
     }
 
     fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
