@@ -3,9 +3,10 @@
 
 use crate::waits::DEADLINE;
 use bytes::Bytes;
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
 use workflow_manager::actors::mail::{CreateJob, RouterInput};
@@ -21,7 +22,11 @@ const WORKFLOW: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, d
 const BRIEF: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}]}]";
 
 /// What the archive's reads take in the process of the slow test.
-const SLOW_READS: &str = "archive::read=delay(2000)";
+const SLOW_READS: &str = "archive::read=delay(5000)";
+
+/// How long a job may take meanwhile, from its creation to its end: far less than a read, and far
+/// more than the disk and the processors of a machine with much else to do need.
+const JOB_MAX: Duration = Duration::from_millis(2_500);
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
@@ -83,22 +88,37 @@ async fn slow_reads() {
         matches!(&refused, Err(Refusal::Overloaded(why)) if why.contains("creations_waiting_max")),
         "{refused:?}"
     );
-    let mut jobs = 0;
-    let mut answers = Vec::new();
-    while !waiting.is_empty() {
-        over(&manager).await;
-        jobs += 1;
-        if waiting[0].is_finished() {
-            answers.push(waiting.remove(0).await.expect("answered"));
+    let is_read = Cell::new(true);
+    // Several at once, so that each read begins and ends while replies are under way.
+    let jobs = async || {
+        let mut spans = Vec::new();
+        while is_read.get() {
+            let begun = Instant::now();
+            over(&manager).await;
+            spans.push(begun.elapsed());
         }
-    }
+        spans
+    };
+    let answers = async {
+        let mut answers = Vec::new();
+        for answer in waiting {
+            answers.push(answer.await.expect("answered"));
+        }
+        is_read.set(false);
+        answers
+    };
+    // As many as may be created at once.
+    let (answers, some, others, rest) = tokio::join!(answers, jobs(), jobs(), jobs());
+    let spans = [some, others, rest].concat();
     assert!(answers[0].starts_with("Err(Conflict("), "{answers:?}");
     let done = [
         format!("{:?}", Ok::<_, Refusal>(Erased)),
         format!("{:?}", Ok::<_, Refusal>(Now::Job(JobState::Completed))),
     ];
     assert_eq!(answers[1..], done);
-    assert!(jobs >= 30, "only {jobs} jobs ran through while the journal was looked up for seconds");
+    let (count, longest) = (spans.len(), spans.iter().max().expect("jobs"));
+    assert!(count >= 30, "only {count} jobs ran through while the journal was read for seconds");
+    assert!(*longest < JOB_MAX, "a job took {longest:?} while the journal was read");
     manager.stop().await;
 }
 
