@@ -63,7 +63,7 @@ impl Bulk {
 pub struct Census {
     pub(super) bus: BusKey,
     pub(super) span: Duration,
-    pub(super) counts: Mutex<HashMap<Arc<str>, u64>>,
+    counts: Mutex<HashMap<Arc<str>, u64>>,
     answer: Option<oneshot::Sender<HashMap<Arc<str>, u64>>>,
 }
 
@@ -75,6 +75,12 @@ impl Census {
         answer: oneshot::Sender<HashMap<Arc<str>, u64>>,
     ) -> Census {
         Census { bus, span, counts: Mutex::default(), answer: Some(answer) }
+    }
+
+    /// A step waits on each of these queues.
+    pub(super) fn add<'q>(&self, queues: impl Iterator<Item = &'q Arc<str>>) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
     }
 }
 

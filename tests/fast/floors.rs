@@ -100,24 +100,65 @@ fn the_engine_is_pure() {
     }
 }
 
+/// The Rust files below these folders of the project.
+fn below(folders: &[&str]) -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for folder in folders {
+        files(&root.join(folder), &mut paths);
+    }
+    let text = |path: PathBuf| (path.clone(), fs::read_to_string(path).expect("readable"));
+    paths.into_iter().map(text).collect()
+}
+
+/// How a file begins that a program has written.
+const GENERATED: &str = "// This file is @generated";
+
 /// No file is longer than a reader takes in at once.
 const LINES_MAX: usize = 600;
 
 #[test]
 fn no_file_has_more_lines_than_a_reader_takes_in() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut paths = Vec::new();
-    for folder in ["src", "tests", "benches", "examples", "fuzz/src", "fuzz/fuzz_targets"] {
-        files(&root.join(folder), &mut paths);
-    }
-    assert!(paths.len() > 200, "only {} files were found", paths.len());
-    for path in paths {
-        let lines = fs::read_to_string(&path).expect("readable").lines().count();
+    let files = below(&["src", "tests", "benches", "examples", "fuzz/src", "fuzz/fuzz_targets"]);
+    assert!(files.len() > 200, "only {} files were found", files.len());
+    for (path, text) in files {
+        let lines = text.lines().count();
         assert!(
             lines <= LINES_MAX,
             "{} has {lines} lines, more than {LINES_MAX}: part it by concept",
             path.display()
         );
+    }
+}
+
+/// As in `rustfmt.toml`; rustfmt leaves comments and texts as they are.
+const COLUMNS_MAX: usize = 100;
+
+#[test]
+fn no_line_is_wider_than_the_formatter_makes_it() {
+    let files = below(&[
+        "src",
+        "tests",
+        "benches",
+        "examples",
+        "rustworker/src",
+        "rustworker/examples",
+        "fuzz/src",
+        "fuzz/fuzz_targets",
+    ]);
+    for part in ["/src/", "/tests/", "/benches/", "/examples/", "/rustworker/", "/fuzz/"] {
+        let is_seen = files.iter().any(|(path, _)| path.to_string_lossy().contains(part));
+        assert!(is_seen, "nothing was found in {part}");
+    }
+    for (path, text) in files.iter().filter(|(_, text)| !text.starts_with(GENERATED)) {
+        for (line, number) in text.lines().zip(1..) {
+            let columns = line.chars().count();
+            assert!(
+                columns <= COLUMNS_MAX,
+                "{}:{number} has {columns} columns, more than {COLUMNS_MAX}: wrap it",
+                path.display()
+            );
+        }
     }
 }
 
@@ -212,7 +253,7 @@ fn modules(folder: &str) -> BTreeMap<String, String> {
         let name = name.strip_suffix("::mod").unwrap_or(&name).to_owned();
         (name, fs::read_to_string(&path).expect("readable"))
     });
-    modules.filter(|(_, text)| !text.starts_with("// This file is @generated")).collect()
+    modules.filter(|(_, text)| !text.starts_with(GENERATED)).collect()
 }
 
 /// The paths that a file names, from the crate's root: in its `use` lines and in its code.
@@ -382,8 +423,8 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
     assert!(seen > 15, "only {seen} were found");
 }
 
-/// The files with a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 26] = [
+/// The files that own or hold a lock, and what it guards. All others tell each other by mail.
+const LOCKS: [(&str, &str); 27] = [
     ("access/certificate.rs", "the certificate, which a reload replaces"),
     ("access/logins.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
@@ -407,6 +448,7 @@ const LOCKS: [(&str, &str); 26] = [
     ("journal/sqlite/changes.rs", "the ids that are not derived yet"),
     ("journal/sqlite/reader.rs", "the pool of connections; the definitions"),
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),
+    ("reload.rs", "that one reload runs at a time"),
     ("telemetry/lines.rs", "the lines that are to be written"),
     ("telemetry/log.rs", "when a line was last let through"),
     ("telemetry/rates.rs", "what became of jobs in each minute"),
@@ -417,8 +459,14 @@ fn locks_are_in_the_files_that_are_listed() {
     let has_lock = |text: &str| {
         let release = release(text);
         let code = release.lines().map(|line| line.split("//").next().unwrap_or_default());
-        let words = ["Mutex", "RwLock", "Condvar"];
-        code.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
+        // Whoever locks what another file owns says what happens if its holder has panicked.
+        let words = ["Mutex", "RwLock", "Condvar", "PoisonError", ".lock()"];
+        // Streams of the process, and a folder that other processes write to.
+        let others = ["stdin().lock()", "stdout().lock()", "folder.lock()"];
+        code.into_iter().any(|line| {
+            words.iter().any(|word| line.contains(word))
+                && !others.iter().any(|other| line.contains(other))
+        })
     };
     let with_locks = sources().into_iter().filter(|(_, _, text)| has_lock(text));
     let found: BTreeSet<String> = with_locks
@@ -450,23 +498,38 @@ fn the_invariants_that_a_search_can_hold_hold() {
             );
         }
     }
-    for (module, path, text) in sources() {
-        let is_outside = matches!(module.as_str(), "api" | "cli");
+    let inside = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/actors");
+    let outside = below(&["src", "benches", "examples"]).into_iter();
+    let outside = outside.filter(|(path, _)| !path.starts_with(&inside));
+    let mut seen = BTreeSet::new();
+    for (path, text) in outside {
+        let used = used("", &text);
         assert!(
-            !is_outside || !text.contains("actors::mail") && !text.contains(".mailboxes()"),
-            "{}: the API asks through actors::door",
+            !used.iter().any(|path| path.contains("actors::mail"))
+                && !text.contains(".mailboxes()"),
+            "{}: whoever is outside asks through actors::door",
             path.display()
         );
+        seen.extend(path.parent().and_then(Path::file_name).map(ToOwned::to_owned));
+    }
+    for folder in ["src", "api", "cli", "benches", "word-counts"] {
+        assert!(seen.contains(std::ffi::OsStr::new(folder)), "nothing was found in {folder}");
     }
     // Bugs are planted by handing in a wrong part.
     for (_, path, text) in sources() {
         assert!(!text.contains("planted"), "{}: a bug is planted in release code", path.display());
     }
-    for part in ["router.rs", "router/"] {
-        let reads = sources().into_iter().filter(|(_, path, text)| {
-            path.to_string_lossy().contains(&format!("src/actors/{part}"))
-                && text.contains(".reader")
-        });
-        assert_eq!(reads.count(), 0, "the router reads no disk: the archive does");
+    for part in ["router.rs", "router/", "job.rs", "job/", "bus.rs", "outbox.rs"] {
+        let part = format!("src/actors/{part}");
+        let mut parts = sources();
+        parts.retain(|(_, path, _)| path.to_string_lossy().contains(&part));
+        assert!(!parts.is_empty(), "there is no {part}");
+        for (_, path, text) in parts {
+            assert!(
+                !text.contains(".reader"),
+                "{}: no disk is read where replies pass: the archive reads for the router",
+                path.display()
+            );
+        }
     }
 }

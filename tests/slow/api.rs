@@ -105,8 +105,7 @@ fn a_body_over_the_limit_is_refused() {
 // ---- cancel and delete
 
 #[test]
-fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_where_that_is_asked_for()
- {
+fn delete_cancels_a_running_job_with_its_children_and_erases_an_ended_one_only_if_asked_to() {
     let vhost = Vhost::new();
     let daemon = book(&vhost);
     let api = &daemon.api;

@@ -109,8 +109,8 @@ fn a_backup_taken_under_load_is_restored_and_every_job_in_it_ends() {
     daemon.api.get(&format!("/api/job/{after}")).expect(404);
 }
 
-/// The broker goes on after a backup: a reply that was taken since never comes again. So a step whose
-/// message the broker had is dispatched again.
+/// The broker goes on after a backup: a reply that was taken since never comes again. So a step
+/// whose message the broker had is dispatched again.
 #[test]
 fn a_step_that_was_answered_after_the_backup_runs_again_once_it_is_restored() {
     let vhost = Vhost::new();

@@ -143,8 +143,9 @@ fn work(queue: &str, body: &[u8]) -> Vec<u8> {
     output.to_string().into_bytes()
 }
 
-/// A manager that listens for workers over gRPC, and where. Its leases are short: a message that was
-/// lent, and had not left the manager when it was killed, is lent again only once its lease ends.
+/// A manager that listens for workers over gRPC, and where. Its leases are short: a message that
+/// was lent, and had not left the manager when it was killed, is lent again only once its lease
+/// ends.
 fn daemon() -> (Daemon, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let setup = Setup::new("", WORKFLOW).set("grpc.listen", &address.to_string());

@@ -366,7 +366,8 @@ fn ask_with(
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address).unwrap());
     let asked = format!(
-        "{request} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\nContent-Length: 0\r\n\r\n"
+        "{request} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\
+         Content-Length: 0\r\n\r\n"
     );
     stream.write_all(asked.as_bytes()).map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
@@ -523,10 +524,9 @@ fn a_web_service_is_called_if_an_authority_of_the_settings_vouches_for_it() {
         }
     });
     let start = |identity: &Identity| {
-        let port = serve_with_tls(identity, to.clone());
-        let workflow = format!(
-            "workflows: [ {{ name: w, steps: [ {{ name: a, queue: 'https://localhost:{port}/', timeout: 5m }} ] }} ]"
-        );
+        let queue = format!("https://localhost:{}/", serve_with_tls(identity, to.clone()));
+        let step = format!("{{ name: a, queue: '{queue}', timeout: 5m }}");
+        let workflow = format!("workflows: [ {{ name: w, steps: [ {step} ] }} ]");
         Setup::new("", &workflow).set("tls.authorities", authority.file().to_str().unwrap()).start()
     };
     for (identity, word) in bad {

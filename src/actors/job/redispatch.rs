@@ -6,8 +6,8 @@ use crate::actors::answer_on_drop::AnswerOnDrop;
 use crate::actors::bulk::{Bulk, Census, Wait, Waits};
 use crate::actors::mail::Outgoing;
 use crate::engine::{Definition, Input, Operation, Request, StepIndex};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 impl JobActor {
     /// Counts the steps that wait for a reply, and notes since when it has seen each. Steps that
@@ -23,8 +23,7 @@ impl JobActor {
         let queues = old
             .map(|step| &job.graph().step(step).queue)
             .filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
-        let mut counts = census.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
+        census.add(queues);
     }
 
     /// Tells which of its steps wait for replies, and since when.

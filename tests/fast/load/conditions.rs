@@ -127,7 +127,8 @@ fn a_when_that_depends_on_timing_is_warned_of() {
       - { name: a }
       - { name: b, depends: [ a ] }
       - { name: c, depends: [ b ], when: 'steps.a.state == "completed" && steps.b.output.n > 1' }
-      - { name: d, depends: [ a ], when: steps.b.output.n > 1, cancelWhen: steps.c.status == "DONE" }
+      - { name: d, depends: [ a ], when: steps.b.output.n > 1,
+          cancelWhen: steps.c.status == "DONE" }
       - { name: e, when: 'steps[job.which].state == "completed"' }
 "#,
     )
