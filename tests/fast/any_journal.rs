@@ -1,9 +1,17 @@
 //! What holds of any journal, asked through the traits alone: each rule is a test for each kind of
 //! journal. What is told of files and of SQLite is in `journal`, `journal_files` and `derived`.
 
+mod past;
 mod searches;
 
 use crate::world::LIMITS;
+use past::{
+    confirms_wait_for_a_record_of_their_job_or_get_one,
+    jobs_are_counted_by_state_and_by_definition,
+    notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again,
+    the_newest_position_of_each_partition_comes_back,
+    what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time,
+};
 use searches::a_search_finds_by_all_that_is_kept_in_either_order;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +22,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{
     ChildCursor, ChildFilter, EndedCursor, Filter, JobAt, JobNumber, Journal, JournalError, NEWEST,
-    NewJob, Notice, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store,
+    NewJob, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store,
 };
 
 /// Where a journal is kept.
@@ -79,11 +87,15 @@ rules! {
     a_second_opener_is_refused_until_the_first_is_gone
     records_of_a_deleted_job_are_void
     a_confirm_counts_at_once_and_after_a_crash
+    confirms_wait_for_a_record_of_their_job_or_get_one
     retention_deletes_what_ended_and_nothing_else
     an_id_that_comes_back_leads_to_the_newest_job
     a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry
     lists_and_statuses_show_what_is_committed
     a_search_finds_by_all_that_is_kept_in_either_order
+    jobs_are_counted_by_state_and_by_definition
+    what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time
+    the_newest_position_of_each_partition_comes_back
     child_jobs_are_listed_under_their_parent
     some_jobs_are_recovered_as_at_a_start
     notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again
@@ -387,6 +399,7 @@ fn retention_deletes_what_ended_and_nothing_else(place: &dyn Place) {
 fn an_id_that_comes_back_leads_to_the_newest_job(place: &dyn Place) {
     let mut journal = opened(place);
     let records = journal.records();
+    let mut kept = Vec::new();
     for number in 1..=4 {
         let (mut live, created) = Live::create(number, 7, &chain());
         journal.append(&[&created]).expect("commits");
@@ -398,7 +411,17 @@ fn an_id_that_comes_back_leads_to_the_newest_job(place: &dyn Place) {
             journal.derive().expect("derives");
             live.assert_read_by(&*records, "derived");
         }
+        kept.push(live);
     }
+    for Live { number, job } in kept {
+        let numbered = records.job_numbered(number).expect("reads").expect("is kept");
+        assert!(numbered == job, "by its number each is found");
+        let rows = records.rows_numbered(number).expect("reads").expect("is kept");
+        let entries: usize = rows.iter().map(|row| row.entries.len()).sum();
+        assert_eq!((rows[0].at, entries as u64), (job.origin().created, job.length()));
+    }
+    assert!(records.job_numbered(5).expect("reads").is_none());
+    assert!(records.rows_numbered(5).expect("reads").is_none());
 }
 
 fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place) {
@@ -433,6 +456,13 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
             }
             assert!(read == all, "in pages of {limit}");
         }
+        let mut read = Vec::new();
+        let head = records.each_row(id, &mut |row| read.extend(row.entries)).expect("reads");
+        let head = head.expect("is there");
+        assert!(read == all, "in rows");
+        assert_eq!((head.graph().name.as_str(), head.created), ("w", Timestamp(1)));
+        let nobody = JobId(uuid::Uuid::from_u128(99));
+        assert!(records.each_row(nobody, &mut |_| panic!("a row")).expect("reads").is_none());
         let hash = live.job.definition().hash();
         let found = records.definition(hash).expect("reads").expect("is there");
         assert_eq!(*found, **live.job.definition());
@@ -541,35 +571,6 @@ fn some_jobs_are_recovered_as_at_a_start(place: &dyn Place) {
         assert_eq!(format!("{:?}", one.effects), format!("{:?}", other.effects));
         assert_eq!((one.root, one.parent), (other.root, other.parent));
     }
-}
-
-fn notices_wait_until_they_are_forgotten_and_their_numbers_are_not_used_again(place: &dyn Place) {
-    let mut journal = opened(place);
-    let records = journal.records();
-    let notice = |at| Notice { at: Timestamp(at), body: format!("of {at}").into() };
-    let with_notice = |number: JobNumber| {
-        let (_, record) = Live::create(number, number as u128, &chain());
-        Record { notice: Some(notice(number)), ..record }
-    };
-    journal.append(&[&with_notice(1), &with_notice(2)]).expect("commits");
-    let waiting = records.notices(0, 9).expect("reads");
-    assert_eq!(
-        waiting.iter().map(|(_, notice)| notice.clone()).collect::<Vec<_>>(),
-        [1, 2].map(notice)
-    );
-    let [first, second] = [waiting[0].0, waiting[1].0];
-    assert_eq!(records.notices(first, 9).expect("reads").len(), 1, "behind the first");
-    assert_eq!(records.notice(second).expect("reads"), Some(notice(2)));
-    journal.forget(&[first, second]).expect("forgets");
-    assert_eq!(
-        (records.notice_count().expect("reads"), records.notice(first).expect("reads")),
-        (0, None)
-    );
-    drop(journal);
-    let mut journal = opened(place);
-    journal.append(&[&with_notice(3)]).expect("commits");
-    let waiting = journal.records().notices(0, 9).expect("reads");
-    assert!(matches!(&waiting[..], [(number, _)] if *number > second), "{waiting:?}");
 }
 
 fn a_closed_reader_refuses_and_says_why(place: &dyn Place) {
