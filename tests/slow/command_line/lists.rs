@@ -2,7 +2,7 @@
 
 use super::{client, fail, json_of, printed, start};
 use crate::harness::{command, run};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn each_form_of_a_list_has_the_same_jobs() {
@@ -98,6 +98,15 @@ fn operations_say_why_they_are_asked_for() {
     for reason in ["the printer burns", "it is out", "signed on paper"] {
         assert!(history.contains(reason), "no {reason:?} in {history}");
     }
+    let paused = history.lines().find(|line| line.contains("job.paused")).expect("it was paused");
+    let number = paused.split_whitespace().next().expect("a number");
+    let then = printed(&daemon, &["history", &id, "--at", number]);
+    assert!(then.contains("paused") && then.contains("sign"), "as it was then: {then}");
+    let then = printed(&daemon, &["history", &id, "--at", number, "--json"]);
+    let then: Value = serde_json::from_str(&then).expect("JSON");
+    assert_eq!((&then["state"], &then["steps"][0]["state"]), (&json!("paused"), &json!("running")));
+    let beyond = client(&daemon, &["history", &id, "--at", "4711"]);
+    assert!(beyond.code != Some(0) && beyond.stderr.contains("4711"), "{beyond}");
     let refused = client(&daemon, &["delete", &id, "--reason", "old"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("deletion"), "{refused}");
 }
