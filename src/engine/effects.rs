@@ -1,5 +1,6 @@
 //! What an entry causes outside the job. One table serves both what was just decided and what a
-//! restart finds open.
+//! restart finds open. Orders to child jobs alone are not in it after a restart: whether a child
+//! job has missed one depends on the child too (`orders_missed_by` in `recover`).
 
 use super::caller::Caller;
 use super::cause::Cause;
