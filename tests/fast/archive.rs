@@ -6,13 +6,14 @@ use bytes::Bytes;
 use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
 use workflow_manager::actors::mail::{CreateJob, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::clock;
 use workflow_manager::engine::{JobId, JobState, Message, Operation};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
@@ -22,7 +23,7 @@ const WORKFLOW: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, d
 const BRIEF: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}]}]";
 
 /// What the archive's reads take in the process of the slow test.
-const SLOW_READS: &str = "archive::read=delay(5000)";
+const SLOW_READS: &str = "archive::read=sleep(5000)";
 
 /// How long a job may take meanwhile, from its creation to its end: far less than a read, and far
 /// more than the disk and the processors of a machine with much else to do need.
@@ -72,9 +73,12 @@ async fn slow_reads() {
         let manager = &manager;
         async move {
             let waiting = &manager.common().metrics.look_ups_waiting;
-            while waiting.get() < count {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            let enough = async {
+                while waiting.get() < count {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, enough).await.expect("they wait");
         }
     };
     let mut waiting = vec![actix_rt::spawn(told(manager.operate(first, Operation::Retry)))];
@@ -93,7 +97,7 @@ async fn slow_reads() {
     let jobs = async || {
         let mut spans = Vec::new();
         while is_read.get() {
-            let begun = Instant::now();
+            let begun = clock::instant();
             over(&manager).await;
             spans.push(begun.elapsed());
         }
