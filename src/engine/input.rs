@@ -348,7 +348,7 @@ pub enum Rejected {
 }
 
 /// The label of [`Rejected::ForeignUser`].
-pub const FOREIGN_USER: &str = "foreign_user";
+const FOREIGN_USER: &str = "foreign_user";
 
 /// The label of [`Rejected::BadProgress`].
 const BAD_PROGRESS: &str = "bad_progress";

@@ -76,8 +76,8 @@ pub use expression::Expression;
 pub use fanout::{FanOut, ItemState};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
-    ChildEnd, ChildOutcome, Context, FOREIGN_USER, Input, Instruction, Limits, Objection,
-    Operation, Order, Rejected, Reply, Request, Sender, UnreadReplies,
+    ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,
+    Rejected, Reply, Request, Sender, UnreadReplies,
 };
 pub use job::Job;
 pub use json::{Json, Message};

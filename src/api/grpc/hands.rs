@@ -47,13 +47,10 @@ impl Held {
         Held { id, delivery, desk, line, receipt, if_dropped: IfDropped::NotDelivered }
     }
 
-    /// A message that the worker was given before.
-    pub(super) fn delivered(
-        (id, delivery): (Arc<str>, u32),
-        (desk, line): (Arc<Desk>, Line),
-        receipt: String,
-    ) -> Held {
-        Held { id, delivery, desk, line, receipt, if_dropped: IfDropped::Delivered }
+    /// The same, of one that has left for its worker.
+    pub(super) fn delivered(mut self) -> Held {
+        self.if_dropped = IfDropped::Delivered;
+        self
     }
 
     /// The message is settled, or the desk has it back: its receipt.

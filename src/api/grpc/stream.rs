@@ -427,7 +427,8 @@ impl Stream {
         let Ok(desk) = desk_of(&self.ways, &receipt.vhost) else { return };
         // Its lease may have ended again by now.
         if !self.hands.has(id, delivery) && desk.lends(id, delivery, line) {
-            self.hands.take(Held::delivered((id.into(), delivery), (desk, line.clone()), text));
+            let held = Held::new((id.into(), delivery), (desk, line.clone()), text);
+            self.hands.take(held.delivered());
         }
     }
 

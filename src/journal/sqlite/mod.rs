@@ -1,11 +1,11 @@
 //! A journal in one SQLite file (docs/guarantees.md).
 //!
 //! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a
-//! checksum. A commit writes at the end of this table and nowhere else. Everything else is derived
-//! later, from many commits at once, and says up to which row it is true (`derive`): the index of a
-//! job's rows (`places`), the table `jobs`, which lists and searches read, and the tables
-//! `status_…`, for users to read (`status`, `status_query`). Confirms are the exception
-//! (`confirms`).
+//! checksum. A commit writes at the end of this table, with what cannot wait (`append`). Everything
+//! else is derived later, from many commits at once, and says up to which row it is true
+//! (`derive`): the index of a job's rows (`places`), the table `jobs`, which lists and searches
+//! read, and the tables `status_…`, for users to read (`status`, `status_query`). Confirms are the
+//! exception (`confirms`).
 
 mod append;
 mod backup;
