@@ -5,7 +5,7 @@ import { connection } from './lib/api.js';
 import { app, arrive, startRouter } from './lib/app.js';
 import { applyTheme } from './lib/preferences.js';
 import { drawWith, redraw } from './lib/redraw.js';
-import { workflows } from './lib/shared.js';
+import { manager, workflows } from './lib/shared.js';
 import { fanoutView } from './views/fanout.js';
 import { definitionsView } from './views/definitions.js';
 import { jobView } from './views/job.js';
@@ -46,5 +46,8 @@ startRouter(viewFor);
 listenToKeys();
 void workflows.refresh();
 workflows.every(5000);
+// Whether it can do its work is told above every view.
+void manager.refresh();
+manager.every(3000);
 // Relative times grow old.
 setInterval(redraw, 10_000);

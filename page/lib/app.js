@@ -1,11 +1,14 @@
 // The page itself: which view is shown, what lies over it, and how one goes from view to view.
 
-import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { copy } from './dom.js';
+import { icon } from './icons.js';
 import { redraw } from './redraw.js';
 import { changed, parseRoute } from './route.js';
+import { shown } from './text.js';
 
 /** @import { TemplateResult } from '../vendor/lit-html@3.3.3/lit-html.js' */
+/** @import { Problem } from './api.js' */
 /** @import { Route } from './route.js' */
 
 /**
@@ -179,6 +182,14 @@ export function messageOf(error) {
 export function forTyping(event) {
   const target = /** @type {HTMLElement | null} */ (event.target);
   return !!target?.closest('input:not([type=checkbox]):not([type=range]), textarea, select, [contenteditable]');
+}
+
+/**
+ * What the manager answered instead, in its own words.
+ * @param {Problem | undefined} problem
+ */
+export function refusal(problem) {
+  return problem ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(problem.message)}</span></p>` : nothing;
 }
 
 /**

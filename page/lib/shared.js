@@ -1,14 +1,22 @@
-// What several views look at: the workflows with their figures.
+// What several views look at: the workflows with their figures, and how the manager fares.
 
 import { get } from './api.js';
 import { Source } from './source.js';
 
-/** @import { Workflow } from './types.js' */
+/** @import { Manager, Workflow } from './types.js' */
 
 export const figures = { span: '1h' };
 
 /** @type {Source<Workflow[]>} */
 export const workflows = new Source((signal) => get(['workflows'], { all: true, stats: figures.span }, signal));
+
+/** @type {Source<Manager>} */
+export const manager = new Source((signal) => get(['manager'], {}, signal));
+
+/** The checks that are not good, as `/readyz` has them. */
+export function badChecks() {
+  return (manager.data?.checks ?? []).filter((check) => !check.ok);
+}
 
 /** @param {{ vhost?: string, name: string }} workflow the name by which jobs tell it */
 export function fullName({ vhost, name }) {

@@ -28,6 +28,16 @@ export class Source {
     this.#load = load;
   }
 
+  /** The manager's answer if it was an error, or that there is none. Where there is something to show, no answer is told above the view alone. */
+  get problem() {
+    return this.error && (!this.data || this.error.status > 0) ? this.error : undefined;
+  }
+
+  /** Whether an empty list means that there is nothing: not while the manager refuses to list. */
+  get told() {
+    return this.data !== undefined && !this.problem;
+  }
+
   /** Asks once more. While a question is under way, one more follows it, however often this is called. */
   refresh() {
     if (this.#now) {

@@ -113,6 +113,7 @@
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
+ * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager
  * @typedef {{ hash: string, loaded: boolean, running: number, ended: number, lastEnded?: string }} Version
  */
 

@@ -4,7 +4,7 @@ import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { keyed } from '../vendor/lit-html@3.3.3/directives/keyed.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { get } from '../lib/api.js';
-import { setQuery } from '../lib/app.js';
+import { refusal, setQuery } from '../lib/app.js';
 import { compare, settings } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
@@ -38,7 +38,7 @@ function chooser() {
     ready: () => workflows.data !== undefined || workflows.error !== undefined,
     update() {},
     stop() {},
-    template: () => html`<div class="definitions"><header class="page-head"><h1>Definitions</h1></header><ul class="cards">${(workflows.data ?? []).map((workflow) => html`<li><a class="panel card" href=${link(['definitions', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${workflow.loaded === false ? 'no longer in the files' : workflow.definition ? html`<code>${shown(workflow.definition.slice(0, 12))}</code>` : 'loaded'}</span></a></li>`)}</ul></div>`,
+    template: () => html`<div class="definitions"><header class="page-head"><h1>Definitions</h1></header>${refusal(workflows.problem)}${workflows.told && !workflows.data?.length ? html`<p class="calm">No workflow is loaded.</p>` : nothing}<ul class="cards">${(workflows.data ?? []).map((workflow) => html`<li><a class="panel card" href=${link(['definitions', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${workflow.loaded === false ? 'no longer in the files' : workflow.definition ? html`<code>${shown(workflow.definition.slice(0, 12))}</code>` : 'loaded'}</span></a></li>`)}</ul></div>`,
   };
 }
 
@@ -155,6 +155,7 @@ class Definitions {
         <nav class="tabs loose" aria-label="Of the definition"><a href=${changed(this.#route, { view: undefined })} aria-current=${asText ? nothing : 'page'}>Steps</a><a href=${changed(this.#route, { view: 'text' })} aria-current=${asText ? 'page' : nothing}>Text</a></nav>
         ${asText ? this.#text(definition) : html`<section class="panel" aria-label="Steps"><div class="panel-title"><h2>Steps</h2></div>${this.#table(definition.steps, chosen)}</section>
         ${(definition.tasks ?? []).map((task) => html`<section class="panel" aria-label=${plain(`Task ${task.name}`)}><div class="panel-title"><h2>Task ${shown(task.name)}</h2><span class="quiet small">for each of <code>${shown(task.itemListKey)}</code>${task.itemKey ? html`, as <code>${shown(task.itemKey)}</code>` : nothing}${task.tolerate !== undefined ? html`; ${shown(task.tolerate)} may fail` : nothing}${task.maxConcurrency ? html`; at most ${count(task.maxConcurrency)} at once` : nothing}</span></div>${task.steps.length > 1 ? this.#taskGraph(definition, task, chosen) : nothing}${this.#table(task.steps, chosen)}</section>`)}`}` : nothing}
+      ${definition && !this.#versions.error?.notHere ? refusal(this.#versions.problem) : nothing}
       ${versions ? this.#list(versions) : this.#versions.error?.notHere && definition ? html`<p class="calm">This manager does not tell older versions.</p>` : nothing}
     </div>`;
   }

@@ -3,7 +3,7 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { address, get, Problem, send } from '../lib/api.js';
-import { setQuery, tell } from '../lib/app.js';
+import { refusal, setQuery, tell } from '../lib/app.js';
 import { attached, css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { cells, countIn, FAILED, grid, ITEM_STATES, mapAt, nextIn } from '../lib/itemmap.js';
@@ -184,6 +184,7 @@ class Fanout {
         </div>
         <div class="job-actions">${OPERATIONS.filter((operation) => operation.possible(job) && !job.parent).map((operation) => html`<button class="button" @click=${() => operate(job, operation, () => void this.#look())}>${icon(operation.icon)}${operation.label}${operation.asks ? '…' : ''}</button>`)}<a class="button" href=${link(['job', job.uuid], { step: this.#step })}>To the job</a></div>
       </header>
+      ${refusal(this.#job.problem)}
       <section class="panel fan-head" aria-label="How far it is">
         <div class="fan-bar tall" role="img" aria-label=${`${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting`}><i class="completed" ${part(figures.completed)}></i><i class="failed" ${part(figures.failed)}></i><i class="running" ${part(figures.running)}></i></div>
         <dl class="fan-figures">
@@ -436,12 +437,13 @@ class Fanout {
 
   /** @param {Items} figures */
   #list(figures) {
-    const { data, error, stale } = this.#children;
+    const { data, stale } = this.#children;
     const children = data?.children ?? [];
     const state = this.#state || 'all';
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
       <nav class="tabs" aria-label="Items by state">${['failed', 'running', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one[0].toUpperCase()}${one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}</nav>
-      ${error && !data ? html`<p class="calm">${shown(error.message)}</p>` : children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody>${children.map((child) => html`<tr><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : data ? html`<p class="calm">None.</p>` : nothing}
+      ${refusal(this.#children.problem)}
+      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody>${children.map((child) => html`<tr><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
       ${data?.next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { after: data.next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }

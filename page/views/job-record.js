@@ -4,6 +4,7 @@
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { Problem, address, send } from '../lib/api.js';
+import { refusal } from '../lib/app.js';
 import { css } from '../lib/dom.js';
 import { icon } from '../lib/icons.js';
 import { parseKeeping } from '../lib/json.js';
@@ -166,6 +167,7 @@ export class Record {
     if (this.error && !this.#pages.size) return html`<p class="calm">${this.error.notHere ? 'This manager does not tell the record.' : shown(this.error.message)}</p>`;
     const open = this.#open ? this.at(this.#open) : undefined;
     return html`<div class="record">
+      ${this.error && this.error.status > 0 ? refusal(this.error) : nothing}
       ${this.#rows.template(
         this.#length,
         (row) => {

@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { get } from '../lib/api.js';
-import { copied } from '../lib/app.js';
+import { copied, refusal } from '../lib/app.js';
 import { END, settings, START } from '../lib/graph.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
@@ -128,7 +128,7 @@ export class StepPanel {
     /** @type {Attempt[]} */
     const list = detail?.attempts ?? (step.attempt > 0 ? [{ attempt: step.attempt, startTime: step.attemptStartTime ?? step.startTime, endTime: step.endTime, state: step.state === 'running' && step.retryAt ? 'failed' : step.state, reason: step.reason, raw: step.raw, retryAt: step.retryAt }] : []);
     if (!list.length) return html`<p class="calm">${step.state === 'waiting' ? html`It waits for ${own?.depends?.length ? own.depends.map((name, index) => html`${index ? ', ' : ''}<b>${shown(name)}</b>`) : 'its turn'}.` : step.state === 'skipped' ? 'Its condition was false, so it was never sent.' : step.children ? 'Its attempts are those of its child jobs.' : 'It was never sent.'}</p>`;
-    return html`${error?.notHere ? html`<p class="calm small">This manager tells the last attempt alone.</p>` : nothing}
+    return html`${error?.notHere ? html`<p class="calm small">This manager tells the last attempt alone.</p>` : refusal(this.#detail?.problem)}
       ${detail?.attemptsOmitted ? html`<p class="calm small">${counted(detail.attemptsOmitted, 'earlier attempt')} left out.</p>` : nothing}
       <ol class="attempts" reversed>${[...list].reverse().map((one) => {
         const from = millis(one.startTime);
@@ -155,7 +155,7 @@ export class StepPanel {
     return html`<div class="fan">
       <div class="fan-line"><b>${count(done)}</b> of ${counted(children.items, 'item')} done<span class="quiet">${share(children.ended, children.items)} ended</span><span class="space"></span><a class="button small" href=${address}>${icon('fan')}All items</a></div>
       <div class="fan-bar">${childBar(children)}</div>
-      ${children.failed ? html`<p class="failed-text"><b>${count(children.failed)} failed</b></p><ul class="fan-failed">${failed.map((child) => html`<li><a href=${link(['job', child.job])}>item ${count(child.item)}</a><span class="quiet">${shown(child.reason ?? child.state)}</span></li>`)}</ul>` : nothing}
+      ${children.failed ? html`<p class="failed-text"><b>${count(children.failed)} failed</b></p><ul class="fan-failed">${failed.map((child) => html`<li><a href=${link(['job', child.job])}>item ${count(child.item)}</a><span class="quiet">${shown(child.reason ?? child.state)}</span></li>`)}</ul>${refusal(this.#failed?.problem)}` : nothing}
     </div>`;
   }
 

@@ -4,7 +4,7 @@ import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, curl, get, Problem } from '../lib/api.js';
-import { copied, go, setQuery, tell } from '../lib/app.js';
+import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
@@ -123,7 +123,7 @@ class JobsView {
 
   template() {
     const { query } = this.#route;
-    const { data, error, stale } = this.#found;
+    const { data, stale } = this.#found;
     const jobs = data?.jobs ?? [];
     const filters = filtersOf(query);
     const children = query.has('parent');
@@ -134,10 +134,10 @@ class JobsView {
         <button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
       </header>
       ${this.#filters(query)}
-      ${error && !data ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : error && error.status > 0 ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
+      ${refusal(this.#found.problem)}
       ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${() => { this.#marked.clear(); redraw(); }}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
-        ${jobs.length ? this.#table(jobs) : data ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
+        ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}

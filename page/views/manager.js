@@ -2,20 +2,20 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { act, command, get } from '../lib/api.js';
-import { copied, messageOf, openDialog } from '../lib/app.js';
+import { copied, messageOf, openDialog, refusal } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
-import { workflows } from '../lib/shared.js';
+import { manager, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { bytes, count, shown } from '../lib/text.js';
 import { moment, nanos } from '../lib/time.js';
 import { ask } from './job-operations.js';
 
+/** @import { Manager } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 /**
- * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager
  * @typedef {{ name: string, value: unknown, source?: string, place?: string }} Setting
  */
 
@@ -41,28 +41,24 @@ export function managerView(_route) {
 
 class ManagerView {
   page = 'manager';
-  /** @type {Source<Manager>} */
-  #manager = new Source((signal) => get(['manager'], {}, signal));
   /** @type {Source<Setting[]>} */
   #settings = new Source(async (signal) => flat(await get(['settings'], { sources: 'true' }, signal)));
   #word = '';
   #changed = false;
 
   constructor() {
-    void this.#manager.refresh();
+    void manager.refresh();
     void this.#settings.refresh();
-    this.#manager.every(3000);
   }
 
   stop() {
-    this.#manager.stop();
     this.#settings.stop();
   }
 
   update() {}
 
   ready() {
-    return this.#manager.data !== undefined || this.#manager.error !== undefined;
+    return manager.data !== undefined || manager.error !== undefined;
   }
 
   title() {
@@ -74,10 +70,10 @@ class ManagerView {
   }
 
   template() {
-    const { data, error } = this.#manager;
+    const { data, error } = manager;
     return html`<div class="manager">
       <header class="page-head"><h1>Manager</h1>${data ? html`<span class="quiet">v${shown(data.version)}${data.commit ? html` (<code>${shown(data.commit)}</code>)` : nothing}, up ${nanos(data.uptime)}</span>` : nothing}<span class="space"></span><button class="button small" @click=${this.#reload}>${icon('retry')}Reload the workflow files…</button></header>
-      ${error && !data ? html`<p class="calm">${error.notHere ? 'This manager does not tell of itself. The calls /readyz?verbose and /metrics, and serve --print-settings, do.' : shown(error.message)}</p>` : nothing}
+      ${error?.notHere ? html`<p class="calm">This manager does not tell of itself. The calls /readyz?verbose and /metrics, and serve --print-settings, do.</p>` : refusal(manager.problem)}
       ${data ? this.#parts(data) : nothing}
       ${this.#settingsPanel()}
     </div>`;
@@ -99,7 +95,7 @@ class ManagerView {
 
   #settingsPanel() {
     const { data, error } = this.#settings;
-    if (!data) return error?.notHere && this.#manager.data ? html`<p class="calm">This manager does not tell its settings.</p>` : nothing;
+    if (!data) return error?.notHere ? (manager.data ? html`<p class="calm">This manager does not tell its settings.</p>` : nothing) : refusal(this.#settings.problem);
     const sources = data.some((setting) => setting.source !== undefined);
     const word = this.#word.toLowerCase();
     const list = data.filter((setting) => (!word || setting.name.toLowerCase().includes(word)) && (!this.#changed || setting.source !== 'default'));
@@ -118,7 +114,7 @@ class ManagerView {
           /** @type {{ added: string[], changed: string[], removed: string[], unchanged: string[], warnings: unknown[] }} */
           const done = await act('POST', ['reload']);
           void workflows.refresh();
-          void this.#manager.refresh();
+          void manager.refresh();
           const line = (/** @type {string} */ word, /** @type {string[]} */ names) => (names.length ? html`<li><b>${word}</b> ${shown(names.join(', '))}</li>` : nothing);
           setTimeout(() => openDialog({ title: 'Reloaded', body: () => html`<ul class="facts-list">${line('added', done.added)}${line('changed', done.changed)}${line('removed', done.removed)}${line('unchanged', done.unchanged)}</ul>${done.warnings.length ? html`<p class="reason">${shown(done.warnings.map((warning) => (typeof warning === 'string' ? warning : JSON.stringify(warning))).join('\n'))}</p>` : nothing}` }));
         } catch (error) {

@@ -2,7 +2,7 @@
 
 import { html, nothing, svg } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { command, get } from '../lib/api.js';
-import { setQuery } from '../lib/app.js';
+import { refusal, setQuery } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
 import { figures, fullName, workflows } from '../lib/shared.js';
@@ -104,14 +104,14 @@ class Overview {
       ${standing.map(({ workflow, why, created }) => html`<div class="why warn attention">${icon('alert')}<p class="reason"><b>${shown(workflow)}</b> stands still: ${shown(why.why)} <span class="quiet">(the oldest job waits since ${span(Date.now() - millis(created))})</span></p><a class="button small" href=${link(['job', why.job])}>Show</a></div>`)}
       ${blind.length ? html`<div class="why warn attention">${icon('alert')}<p class="reason">No consumer on ${blind.length === 1 ? 'queue' : counted(blind.length, 'queue')}${blind.length === 1 ? ' ' : ': '}${blind.slice(0, 6).map((queue, index) => html`${index ? ', ' : nothing}<b>${shown(queue.queue)}</b> <span class="quiet">(${counted(queue.messages ?? 0, 'message')})</span>`)}${blind.length > 6 ? ' …' : '.'}</p>${blind.length === 1 && blind[0].usedBy?.[0] ? html`<a class="button small" href=${link(['jobs'], { workflow: blind[0].usedBy[0].workflow, state: 'running', order: 'oldest' })}>Show</a>` : nothing}</div>` : nothing}
       <section class="panel" aria-label="Workflows">
-        <div class="panel-title"><h2>Workflows</h2></div>
+        <div class="panel-title"><h2>Workflows</h2></div>${refusal(workflows.problem)}
         ${all.length ? html`<div class="table-wrap"><table class="overview-table"><thead><tr><th>Workflow</th><th class="number">Running</th><th class="number">Paused</th><th>Waits longest</th><th class="number">Done, ${figures.span}</th><th class="number">Failed, ${figures.span}</th><th class="number">p50</th><th class="number">p95</th><th>Ended per minute, failed below</th></tr></thead>
-          <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>`}
+          <tbody>${all.map((workflow) => this.#row(workflow))}</tbody></table></div>` : workflows.told ? html`<div class="none"><p>No workflow is loaded.</p><p class="quiet">Name files with <code>${command('serve', '--workflows', 'FILE')}</code></p></div>` : nothing}
       </section>
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
-        <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2><span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>
-          ${this.#failed.data?.jobs.length ? html`<ul class="failed-list">${this.#failed.data.jobs.map((job) => html`<li><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : html`<p class="calm">${this.#failed.data ? 'No job has failed.' : ''}</p>`}
+        <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2><span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
+          ${this.#failed.data?.jobs.length ? html`<ul class="failed-list">${this.#failed.data.jobs.map((job) => html`<li><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
         </section>
       </div>
     </div>`;
@@ -143,7 +143,8 @@ class Overview {
     const taken = queues.some((queue) => queue.unacknowledged !== undefined);
     const several = new Set(queues.map((queue) => queue.bus)).size > 1;
     return html`<section class="panel" aria-label="Queues"><div class="panel-title"><h2>Queues</h2>${looked ? html`<span class="quiet small">looked at ${ago(millis(looked))}</span>` : nothing}</div>
-      ${!data ? html`<p class="calm">${error ? (error.notHere ? 'This manager does not tell its queues. A job’s own page says what it waits for.' : shown(error.message)) : ''}</p>` : queues.length === 0 ? html`<p class="calm">No step uses a queue.</p>` : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
+      ${error?.notHere ? html`<p class="calm">This manager does not tell its queues. A job’s own page says what it waits for.</p>` : refusal(this.#queues.problem)}
+      ${!queues.length ? (this.#queues.told ? html`<p class="calm">No step uses a queue.</p>` : nothing) : html`<div class="table-wrap"><table class="queue-table"><thead><tr><th>Queue</th><th class="number">Messages</th>${taken ? html`<th class="number queue-taken">With workers</th>` : nothing}<th class="number">Consumers</th><th class="queue-oldest">Waits longest</th><th class="queue-used">Used by</th><th><span class="sr">Operations</span></th></tr></thead><tbody>${queues.map((queue) => html`<tr>
         <td><code>${shown(queue.vhost ? `${queue.vhost}/${queue.queue}` : queue.queue)}</code>${several ? html` <span class="quiet">on ${shown(queue.bus ?? '')}</span>` : nothing}${queue.trouble ? html`<div class="failed-text queue-trouble">Nothing is delivered: ${shown(queue.trouble)}${queue.nextCall ? html`; the next call is ${ago(millis(queue.nextCall))}` : nothing}</div>` : nothing}</td>
         <td class="number">${queue.missing ? html`<span class="quiet" title="It is declared before a message is sent to it">not there yet</span>` : queue.unknown !== undefined ? html`<span class="quiet" title=${plain(queue.unknown)}>not known</span>` : count(queue.messages)}</td>
         ${taken ? html`<td class="number queue-taken">${count(queue.unacknowledged)}</td>` : nothing}

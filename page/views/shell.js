@@ -9,7 +9,7 @@ import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
-import { fullName, workflows } from '../lib/shared.js';
+import { badChecks, fullName, workflows } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
 import { openHelp } from './help.js';
 import { openPalette } from './palette.js';
@@ -45,7 +45,7 @@ export function shell() {
         </div>
       </header>
       <div class="progress" aria-hidden="true"></div>
-      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${refused()}${view ? keyed(view, view.template()) : nothing}</main>
+      <main id="main" tabindex="-1" aria-busy=${app.coming ? 'true' : 'false'}>${banner()}${view ? keyed(view, view.template()) : nothing}</main>
     </div>
     ${dialog()}
     <div class="toasts" role="status" aria-live="polite">${app.toast ? keyed(app.toast.id, html`<div class="toast ${app.toast.kind}">${icon(app.toast.kind === 'done' ? 'completed' : 'alert')}<span>${shown(app.toast.text)}</span></div>`) : nothing}</div>`;
@@ -73,7 +73,8 @@ function light() {
   const live = app.view?.live?.() ?? '';
   const asks = /^every /.test(live);
   const words = { unknown: 'Connecting', good: asks || !live ? 'Connected' : live, lost: 'No answer', refused: 'Token needed' };
-  return html`<span class="light ${connection.state}" role="status" title=${connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${words[connection.state]}</span></span>`;
+  const unready = connection.state === 'good' && badChecks().length > 0;
+  return html`<span class="light ${unready ? 'unready' : connection.state}" role="status" title=${unready ? 'The manager answers, but it is not ready' : connection.detail || (asks ? `The page looks again ${live}` : 'The manager answers')}><span class="dot"></span><span>${unready ? 'Not ready' : words[connection.state]}</span></span>`;
 }
 
 function themeButton() {
@@ -95,7 +96,7 @@ function toggleZone() {
   redraw();
 }
 
-function refused() {
+function banner() {
   if (connection.state === 'refused') {
     return html`<section class="banner warn">
       <div><strong>This manager asks for a token.</strong> ${connection.detail}. It stays in this tab until it is closed.</div>
@@ -103,7 +104,17 @@ function refused() {
     </section>`;
   }
   if (connection.state === 'lost') return html`<section class="banner warn" role="status"><div><strong>The manager does not answer.</strong> What is shown is what it said last; the page tries again by itself.</div></section>`;
-  return nothing;
+  return unready();
+}
+
+/** What keeps the manager from its work, in the words of `/readyz`. */
+function unready() {
+  const bad = badChecks();
+  if (!bad.length) return nothing;
+  return html`<section class="banner failed unready" role="alert" aria-label="Not ready">
+    ${icon('alert')}<div><strong>The manager is not ready.</strong><ul>${bad.map((check) => html`<li><b>${shown(check.name)}</b>: ${shown(check.detail ?? 'not good')}</li>`)}</ul></div>
+    ${app.view?.page === 'manager' ? nothing : html`<a class="button small" href="#/manager">Manager</a>`}
+  </section>`;
 }
 
 /** @param {SubmitEvent} event */

@@ -4,7 +4,7 @@ import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { download, get } from '../lib/api.js';
-import { copied, go, messageOf, setQuery, tell } from '../lib/app.js';
+import { copied, go, messageOf, refusal, setQuery, tell } from '../lib/app.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
@@ -40,7 +40,7 @@ function chooser() {
     template: () => {
       const all = workflows.data ?? [];
       if (all.length === 1) setTimeout(() => go(link(['statuses', ...fullName(all[0]).split('/')]), { replace: true }));
-      return html`<div class="statuses"><header class="page-head"><h1>Statuses</h1></header><p class="quiet">A sheet of the jobs of a workflow, with the status of each step.</p><ul class="cards">${all.map((workflow) => html`<li><a class="panel card" href=${link(['statuses', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${count(workflow.job_count)} under way</span></a></li>`)}</ul></div>`;
+      return html`<div class="statuses"><header class="page-head"><h1>Statuses</h1></header><p class="quiet">A sheet of the jobs of a workflow, with the status of each step.</p>${refusal(workflows.problem)}${workflows.told && !all.length ? html`<p class="calm">No workflow is loaded.</p>` : nothing}<ul class="cards">${all.map((workflow) => html`<li><a class="panel card" href=${link(['statuses', ...fullName(workflow).split('/')])}><b>${shown(fullName(workflow))}</b><span class="quiet">${count(workflow.job_count)} under way</span></a></li>`)}</ul></div>`;
     },
   };
 }
@@ -156,7 +156,7 @@ class Statuses {
   }
 
   template() {
-    const { data, error, stale } = this.#rows;
+    const { data, stale } = this.#rows;
     const { query } = this.#route;
     const filtered = [...query.keys()].some((key) => key !== 'cursor');
     const all = workflows.data ?? [];
@@ -169,7 +169,7 @@ class Statuses {
         <button class="button small" @click=${() => copied(this.#sql(), 'SQL')}>Copy SQL</button>
         <button class="button small" @click=${this.#csv}>${icon('download')}CSV</button>
       </header>
-      ${error && (!data || error.status > 0) ? html`<p class="problem" role="alert">${icon('alert')}<span>${shown(error.message)}</span></p>` : nothing}
+      ${refusal(this.#rows.problem)}
       ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
         <div class="sheet-wrap" tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
           <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
@@ -179,7 +179,7 @@ class Statuses {
             ${this.#columns.map((step, column) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td class=${index === this.#at.row && column === this.#at.column ? 'cell-at' : ''}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
           </tr>`)}</tbody>
         </table></div>
-        ${data.rows.length ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
+        ${data.rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
       </section>` : nothing}
       <nav class="pager" aria-label="Pages">${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Newer</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { cursor: data.next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>Older${icon('right')}</a>` : nothing}</nav>
     </div>`;
