@@ -1,5 +1,5 @@
-// Asks the worker for layouts and keeps the newest. A worker that is idle is ended after a while; one that is asked for another graph
-// while it computes is ended at once.
+// Asks the worker for layouts and keeps the newest. One is computed at a time, the others wait: a page may show several graphs. What
+// nobody waits for any more is not computed, and ends the worker if it is at it. An idle worker is ended after a while.
 
 /**
  * @typedef {{ x: number, y: number }} Point
@@ -23,10 +23,37 @@ const policy = /** @type {any} */ (globalThis).trustedTypes?.createPolicy('page'
 
 /** @type {Map<string, Layout>} */
 const done = new Map();
+
+/** A layout that is wanted. */
+class Task {
+  /** How many wait for it. */
+  wanted = 0;
+  /** @type {(layout: Layout) => void} */
+  resolve = () => {};
+  /** @type {(error: Error) => void} */
+  reject = () => {};
+  /** @type {Promise<Layout>} */
+  settled = new Promise((resolve, reject) => {
+    this.resolve = resolve;
+    this.reject = reject;
+  });
+
+  /**
+   * @param {string} key
+   * @param {LayoutRequest} request
+   */
+  constructor(key, request) {
+    this.key = key;
+    this.request = request;
+  }
+}
+
+/** What is wanted, by key; the first is the one that is computed. @type {Map<string, Task>} */
+const tasks = new Map();
+/** @type {Task | undefined} */
+let now;
 /** @type {Worker | undefined} */
 let worker;
-/** @type {{ id: number, key: string, resolve: (layout: Layout) => void, reject: (error: Error) => void } | undefined} */
-let waiting;
 let last = 0;
 /** @type {number | undefined} */
 let idle;
@@ -39,24 +66,43 @@ function end() {
 function start() {
   const made = new Worker(policy ? policy.createScriptURL(address) : address, { type: 'module' });
   made.addEventListener('message', (event) => {
-    if (!waiting || event.data.id !== waiting.id) return;
-    const { key, resolve, reject } = waiting;
-    waiting = undefined;
-    idle = setTimeout(end, IDLE);
-    if (event.data.error) {
-      reject(new Error(event.data.error));
-      return;
+    if (!now || event.data.id !== last) return;
+    const { key, resolve, reject } = now;
+    if (event.data.error) reject(new Error(event.data.error));
+    else {
+      done.set(key, event.data.layout);
+      if (done.size > KEPT) done.delete(/** @type {string} */ (done.keys().next().value));
+      resolve(event.data.layout);
     }
-    done.set(key, event.data.layout);
-    if (done.size > KEPT) done.delete(/** @type {string} */ (done.keys().next().value));
-    resolve(event.data.layout);
+    forget(now);
   });
   made.addEventListener('error', (event) => {
-    waiting?.reject(new Error(event.message || 'the layout failed'));
-    waiting = undefined;
     end();
+    if (!now) return;
+    now.reject(new Error(event.message || 'the layout failed'));
+    forget(now);
   });
   return made;
+}
+
+/** @param {Task} task */
+function forget(task) {
+  tasks.delete(task.key);
+  if (now === task) now = undefined;
+  next();
+}
+
+function next() {
+  if (now) return;
+  clearTimeout(idle);
+  now = tasks.values().next().value;
+  if (!now) {
+    idle = setTimeout(end, IDLE);
+    return;
+  }
+  worker ??= start();
+  last += 1;
+  worker.postMessage({ id: last, request: now.request });
 }
 
 /**
@@ -70,21 +116,30 @@ export function laidOut(key) {
 /**
  * @param {string} key
  * @param {LayoutRequest} request
- * @returns {Promise<Layout>}
+ * @returns {{ layout: Promise<Layout>, leave: () => void }} `leave`: this one does not wait for it any more
  */
 export function layOut(key, request) {
   const before = done.get(key);
-  if (before) return Promise.resolve(before);
-  if (waiting) {
-    waiting.reject(new Error('another graph is wanted'));
-    waiting = undefined;
-    end();
+  if (before) return { layout: Promise.resolve(before), leave() {} };
+  let task = tasks.get(key);
+  if (!task) {
+    task = new Task(key, request);
+    tasks.set(key, task);
+    next();
   }
-  clearTimeout(idle);
-  worker ??= start();
-  const id = ++last;
-  return new Promise((resolve, reject) => {
-    waiting = { id, key, resolve, reject };
-    worker?.postMessage({ id, request });
-  });
+  const wanted = task;
+  wanted.wanted += 1;
+  let waits = true;
+  return {
+    layout: wanted.settled,
+    leave() {
+      if (!waits) return;
+      waits = false;
+      wanted.wanted -= 1;
+      if (wanted.wanted > 0 || tasks.get(key) !== wanted) return;
+      // What it computes is of no use to anybody.
+      if (now === wanted) end();
+      forget(wanted);
+    },
+  };
 }

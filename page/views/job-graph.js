@@ -24,6 +24,9 @@ const HIGHEST = 420;
 export class GraphPanel {
   #asked = '';
   #failed = '';
+  #leave = () => {};
+  /** Other graphs of the page may need more room than the layouts that are kept have. @type {{ key: string, layout: Layout } | undefined} */
+  #own;
   #anyhow = false;
   #scale = 0;
   /** @type {HTMLElement | undefined} */
@@ -39,6 +42,7 @@ export class GraphPanel {
 
   stop() {
     this.#observer?.disconnect();
+    this.#leave();
   }
 
   /**
@@ -50,7 +54,7 @@ export class GraphPanel {
     }
     const down = this.#width > 0 && this.#width < 520;
     const layoutKey = `${key} ${down ? 'down' : 'right'}`;
-    const layout = laidOut(layoutKey) ?? (this.#width ? this.#ask(layoutKey, steps, down) : undefined);
+    const layout = this.#own?.key === layoutKey ? this.#own.layout : (laidOut(layoutKey) ?? (this.#width ? this.#ask(layoutKey, steps, down) : undefined));
     if (layoutKey !== this.#key) {
       this.#key = layoutKey;
       this.#scale = 0;
@@ -83,9 +87,16 @@ export class GraphPanel {
    */
   #ask(key, steps, down) {
     if (this.#asked === key) return;
+    this.#leave();
     this.#asked = key;
+    this.#failed = '';
     const { nodes, edges } = graphOf(steps);
-    layOut(key, { nodes: nodes.map((name) => (name === START || name === END ? { name, width: END_SIZE, height: END_SIZE } : { name, width: WIDTH, height: HEIGHT })), edges, down }).then(redraw, (error) => {
+    const { layout, leave } = layOut(key, { nodes: nodes.map((name) => (name === START || name === END ? { name, width: END_SIZE, height: END_SIZE } : { name, width: WIDTH, height: HEIGHT })), edges, down });
+    this.#leave = leave;
+    layout.then((layout) => {
+      if (this.#asked === key) this.#own = { key, layout };
+      redraw();
+    }, (error) => {
       if (this.#asked === key) this.#failed = error instanceof Error ? error.message : String(error);
       redraw();
     });

@@ -1,9 +1,11 @@
 // What the page shows, in Chromium, of a real manager: every state, hostile texts, each view at two widths and in two themes.
 
 import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { axe, on, open } from './browser.js';
-import { CALLING, start } from './manager.js';
+import { CALLING, folder, start } from './manager.js';
 import { shop } from './shop.js';
 
 /** @type {import('playwright-core').Browser} */
@@ -84,6 +86,33 @@ test('the graph is laid out in a worker, under the strict policy', async () => {
     });
     assert.equal(refused, 'TypeError');
   }, { expected: /TrustedHTML|require-trusted-types-for|blocked: / });
+});
+
+test('each graph of a definition is drawn, however many tasks with several steps it has', async () => {
+  const many = 30;
+  const files = await folder();
+  const file = join(files.path, 'tasks.yaml');
+  const each = (/** @type {(n: number) => string} */ line) => Array.from({ length: many }, (_, n) => line(n)).join('\n');
+  await writeFile(file, `workflows:\n  - name: tasks\n    steps:\n${each((n) => `      - { name: over-${n}, task: task-${n} }`)}\n    tasks:\n${each((n) => `      - name: task-${n}\n        itemListKey: items\n        steps: [ { name: first-${n} }, { name: then-${n}, depends: [ first-${n} ] } ]`)}\n  - name: one\n    steps:\n      - { name: over, task: task }\n    tasks:\n      - name: task\n        itemListKey: items\n        steps: [ { name: first }, { name: then, depends: [ first ] } ]\n`);
+  const own = await start({ workflows: [file] });
+  try {
+    for (const viewport of [{ width: 1440, height: 900 }, { width: 390, height: 844 }]) {
+      await on(browser, own, async ({ page, go }) => {
+        for (const [name, tasks] of /** @type {const} */ ([['one', 1], ['tasks', many]])) {
+          await go(`#/definitions/${name}`);
+          await page.waitForFunction((expected) => document.querySelectorAll('.graph .graph-plane').length === expected, tasks + 1);
+          assert.equal(await page.locator('.node').count(), 3 * tasks);
+          assert.doesNotMatch(await page.locator('main').innerText(), /could not be laid out/);
+        }
+        // The worker takes the next graph while another one is under way.
+        await page.setViewportSize({ width: viewport.width === 390 ? 1440 : 390, height: 900 });
+        await page.waitForFunction((expected) => document.querySelectorAll('.graph .graph-plane').length === expected, many + 1);
+      }, { viewport });
+    }
+  } finally {
+    await own.stop();
+    await files.remove();
+  }
 });
 
 test('behind a proxy, under any prefix', async () => {
