@@ -41,13 +41,16 @@ drawWith(() => {
   const title = (app.coming ?? app.view)?.title() ?? '';
   document.title = title ? `${title} · workflow-manager` : 'workflow-manager';
 });
-connection.changed = redraw;
+connection.changed = () => {
+  // It answers again: what it said before it went away is not so any more.
+  if (connection.state === 'good') void manager.refresh();
+  redraw();
+};
 startRouter(viewFor);
 listenToKeys();
 void workflows.refresh();
 workflows.every(5000);
-// Whether it can do its work is told above every view.
-void manager.refresh();
+// Whether it can do its work is told above every view; it is asked as soon as it answers anything.
 manager.every(3000);
 // Relative times grow old.
 setInterval(redraw, 10_000);

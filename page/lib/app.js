@@ -132,8 +132,12 @@ export function setQuery(changes, options) {
   go(changed(app.route, changes), options);
 }
 
+/** Where the keyboard was when the dialog came. @type {Element | null} */
+let opener = null;
+
 /** @param {Dialog} dialog */
 export function openDialog(dialog) {
+  if (!app.dialog) opener = document.activeElement;
   app.dialog?.closed?.();
   app.dialog = dialog;
   redraw();
@@ -144,6 +148,10 @@ export function closeDialog() {
   app.dialog = undefined;
   dialog?.closed?.();
   redraw();
+  const before = opener;
+  requestAnimationFrame(() => setTimeout(() => {
+    if (!app.dialog && document.activeElement === document.body && before instanceof HTMLElement) before.focus({ preventScroll: true });
+  }));
 }
 
 let toasts = 0;

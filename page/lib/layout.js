@@ -1,5 +1,5 @@
-// Asks the worker for layouts and keeps the newest. One is computed at a time, the others wait: a page may show several graphs. What
-// nobody waits for any more is not computed, and ends the worker if it is at it. An idle worker is ended after a while.
+// Asks the worker for layouts and keeps the newest. One is computed at a time, the others wait: a page may show several graphs. A graph
+// that nobody waits for any more gives way, and the worker is ended if it is at it. An idle worker is ended after a while.
 
 /**
  * @typedef {{ x: number, y: number }} Point
@@ -105,6 +105,13 @@ function next() {
   worker.postMessage({ id: last, request: now.request });
 }
 
+/** Ends what is computed for nobody, if another graph waits for it. */
+function makeWay() {
+  if (!now || now.wanted > 0 || tasks.size < 2) return;
+  end();
+  forget(now);
+}
+
 /**
  * @param {string} key what the layout is kept under
  * @returns {Layout | undefined}
@@ -125,6 +132,7 @@ export function layOut(key, request) {
   if (!task) {
     task = new Task(key, request);
     tasks.set(key, task);
+    makeWay();
     next();
   }
   const wanted = task;
@@ -137,9 +145,8 @@ export function layOut(key, request) {
       waits = false;
       wanted.wanted -= 1;
       if (wanted.wanted > 0 || tasks.get(key) !== wanted) return;
-      // What it computes is of no use to anybody.
-      if (now === wanted) end();
-      forget(wanted);
+      if (now !== wanted) tasks.delete(key);
+      else makeWay();
     },
   };
 }

@@ -2,9 +2,11 @@
 
 import { html, nothing } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
+import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { address, get, Problem, send } from '../lib/api.js';
 import { refusal, setQuery, tell } from '../lib/app.js';
 import { attached, css } from '../lib/dom.js';
+import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { cells, countIn, FAILED, grid, ITEM_STATES, mapAt, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
@@ -16,6 +18,7 @@ import { millis, span } from '../lib/time.js';
 import { operate, OPERATIONS } from './job-operations.js';
 
 /** @import { Child, Items, Job, Reasons } from '../lib/types.js' */
+/** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -48,8 +51,9 @@ class Fanout {
   #past;
   /** @type {Source<Reasons>} */
   #reasons;
-  /** @type {Source<{ children: Child[], next?: string }>} */
+  /** @type {Source<{ children: Child[] } & Answer<Child>>} */
   #children;
+  #rows = new Held((/** @type {Child} */ child) => child.job, () => void this.#children.refresh());
   /** @type {string[]} */
   #before = [];
   #timer;
@@ -61,7 +65,9 @@ class Fanout {
   #canvas;
   #width = 0;
   #drawn = '';
+  /** The cell under the pointer. */
   #hover = -1;
+  /** The item that was chosen: in another width it is in another cell. */
   #item = -1;
   /** @type {{ job: string, item: number } | undefined} */
   #picked;
@@ -85,7 +91,13 @@ class Fanout {
     this.#map = new Source(async (signal) => new Uint8Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'map' }), { signal })).arrayBuffer()));
     this.#times = new Source(async (signal) => new Uint32Array(await (await send(address(['job', id, 'step', step, 'items'], { format: 'times' }), { signal })).arrayBuffer()));
     this.#reasons = new Source((signal) => get(['job', id, 'step', step, 'items'], { format: 'reasons' }, signal));
-    this.#children = new Source((signal) => get(['job', id, 'children'], { step, state: this.#state, limit: PAGE, after: this.#route.query.get('after') ?? '' }, signal));
+    this.#children = new Source(async (signal) => {
+      const after = this.#route.query.get('after') ?? '';
+      const question = `${this.#state} ${after}`;
+      /** @type {{ children: Child[], next?: string }} */
+      const { children, next } = await get(['job', id, 'children'], { step, state: this.#state, limit: this.#rows.most(question, PAGE), after }, signal);
+      return { children, question, rows: children, most: PAGE, next };
+    });
     void this.#look();
     void this.#map.refresh();
     void this.#children.refresh();
@@ -218,7 +230,7 @@ class Fanout {
     const { data, error } = this.#map;
     if (!data) return html`<div class="panel-title"><h2>Map</h2></div><p class="calm">${error ? (error.notHere ? 'This manager does not tell the state of each item. The counts and the list below do.' : shown(error.message)) : ''}</p>`;
     const { each } = this.#grid(figures);
-    const at = this.#hover >= 0 ? this.#hover : this.#item;
+    const at = this.#marked(each);
     let text = html`<span class="quiet">a cell is ${counted(each, 'item')}, shown by its worst: one failure is always seen</span>`;
     if (at >= 0) {
       const from = at * each;
@@ -291,13 +303,21 @@ class Fanout {
     return grid(figures.items, width, width < 500 ? 300 : 330, 6);
   }
 
+  /**
+   * The cell that is marked, or -1.
+   * @param {number} each
+   */
+  #marked(each) {
+    return this.#hover >= 0 ? this.#hover : Math.floor(this.#item / each);
+  }
+
   drawn() {
     const figures = this.#figures();
     const map = figures && this.#shown(figures);
     const canvas = this.#canvas;
     if (!figures || !map || !canvas?.isConnected || !this.#width) return;
     const { cell, columns, rows, each } = this.#grid(figures);
-    const mark = this.#hover >= 0 ? this.#hover : this.#item;
+    const mark = this.#marked(each);
     const key = `${this.#map.at} ${this.#past?.key} ${this.#then} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
     if (key === this.#drawn) return;
     this.#drawn = key;
@@ -362,8 +382,8 @@ class Fanout {
     const at = this.#cellAt(event);
     if (!figures || !map || at < 0) return;
     const { each } = this.#grid(figures);
-    this.#item = at;
     const from = at * each;
+    this.#item = from;
     const to = Math.min(figures.items, from + each);
     // The most telling item of the cell: a failed one, else one that runs, else one that is done.
     for (const state of [3, 1, 2]) {
@@ -408,23 +428,23 @@ class Fanout {
     const map = this.#map.data;
     if (!figures || !map) return;
     const { each } = this.#grid(figures);
-    const item = nextIn(map, figures.items, ((this.#item + 1) * each) % Math.max(1, figures.items), 3);
+    const item = nextIn(map, figures.items, ((Math.floor(this.#item / each) + 1) * each) % Math.max(1, figures.items), 3);
     if (item < 0) {
       tell('No item has failed');
       return;
     }
-    this.#item = Math.floor(item / each);
+    this.#item = item;
     void this.#pick(item, 3);
   }
 
   #mapKey = (/** @type {KeyboardEvent} */ event) => {
     const figures = this.#figures();
     if (!figures) return;
-    const { columns, cells: many } = this.#grid(figures);
+    const { columns, cells: many, each } = this.#grid(figures);
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
     if (by === undefined) return;
     event.preventDefault();
-    this.#item = Math.max(0, Math.min(many - 1, this.#item + by));
+    this.#item = each * Math.max(0, Math.min(many - 1, Math.floor(this.#item / each) + by));
     redraw();
   };
 
@@ -438,13 +458,14 @@ class Fanout {
   /** @param {Items} figures */
   #list(figures) {
     const { data, stale } = this.#children;
-    const children = data?.children ?? [];
+    const children = this.#rows.take(data);
+    const { hold, next } = this.#rows;
     const state = this.#state || 'all';
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
-      <nav class="tabs" aria-label="Items by state">${['failed', 'running', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one[0].toUpperCase()}${one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}</nav>
+      <nav class="tabs" aria-label="Items by state">${['failed', 'running', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one[0].toUpperCase()}${one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
       ${refusal(this.#children.problem)}
-      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody>${children.map((child) => html`<tr><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
-      ${data?.next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { after: data.next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
+      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
+      ${next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { after: next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }
 

@@ -38,6 +38,10 @@ export class Record {
   #rows = new Rows(34);
   #open = 0;
   #length = 0;
+  /** So many entries are listed: while the list is used no row moves. */
+  #listed = 0;
+  #pointed = false;
+  #focused = false;
   #stopped = false;
   /** @type {Entry[] | undefined} */
   #first;
@@ -166,12 +170,15 @@ export class Record {
   list(at, link, stepLink) {
     if (this.error && !this.#pages.size) return html`<p class="calm">${this.error.notHere ? 'This manager does not tell the record.' : shown(this.error.message)}</p>`;
     const open = this.#open ? this.at(this.#open) : undefined;
-    return html`<div class="record">
+    if (!this.#pointed && !this.#focused) this.#listed = this.#length;
+    const fresh = this.#length - this.#listed;
+    return html`<div class="record" @pointerenter=${this.#hold} @pointerleave=${this.#hold} @focusin=${this.#hold} @focusout=${this.#hold}>
+      ${fresh > 0 ? html`<button class="button small fresh" title="The list stands still while it is used: show them" @click=${() => { this.#listed = this.#length; redraw(); }}>${count(fresh)} new</button>` : nothing}
       ${this.error && this.error.status > 0 ? refusal(this.error) : nothing}
       ${this.#rows.template(
-        this.#length,
+        this.#listed,
         (row) => {
-          const n = this.#length - row;
+          const n = this.#listed - row;
           const entry = this.at(n);
           if (!entry) return html`<div class="record-row"><span class="record-n">${count(n)}</span></div>`;
           const [area, word] = entry.kind.split('.');
@@ -188,6 +195,13 @@ export class Record {
       ${open ? html`<div class="record-open"><div class="payload-bar"><strong>Entry ${count(open.n)}</strong> <span class="quiet">${shown(open.kind)} ${shown(open.step ?? '')} at ${shown(open.at)}</span><span class="space"></span><button class="mini" @click=${() => { this.#open = 0; redraw(); }}>Close</button></div>${open.reason ? html`<p class="reason">${shown(open.reason)}</p>` : nothing}${open.raw ? html`<pre class="raw">${shown(open.raw)}</pre>` : nothing}${open.payload !== undefined ? codeOf(open.payload) : open.payloadOmitted ? html`<p class="calm">The payload is too large for the record. The step's panel has it.</p>` : nothing}</div>` : nothing}
     </div>`;
   }
+
+  #hold = (/** @type {Event} */ event) => {
+    const element = /** @type {Element} */ (event.currentTarget);
+    if (event.type.startsWith('pointer')) this.#pointed = event.type === 'pointerenter' && /** @type {PointerEvent} */ (event).pointerType !== 'touch';
+    else this.#focused = event.type === 'focusin' || element.contains(/** @type {Node | null} */ (/** @type {FocusEvent} */ (event).relatedTarget));
+    redraw();
+  };
 
   /**
    * @param {number | undefined} at

@@ -5,9 +5,10 @@ import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, curl, get, Problem } from '../lib/api.js';
 import { copied, go, refusal, setQuery, tell } from '../lib/app.js';
+import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
-import { redraw } from '../lib/redraw.js';
+import { redraw, redrawNow } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { searchQuery, searchText } from '../lib/search.js';
 import { workflowNames } from '../lib/shared.js';
@@ -19,6 +20,7 @@ import { openBulk } from './bulk.js';
 import { openCreate } from './create.js';
 
 /** @import { Found, FoundPage } from '../lib/types.js' */
+/** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -47,21 +49,22 @@ class JobsView {
   page = 'jobs';
   #route;
   #key = '';
-  /** @type {Source<FoundPage>} */
+  /** @type {Source<FoundPage & Answer<Found>>} */
   #found;
   /** Pages before this one. @type {string[]} */
   #before = [];
-  #at = -1;
   /** @type {Set<string>} */
   #marked = new Set();
+  /** @type {Held<Found>} */
+  #list = new Held((job) => job.job, () => void this.#found.refresh(), () => this.#marked.size > 0);
   /** What this manager cannot filter by. */
   #less = false;
 
   /** @param {Route} route */
   constructor(route) {
     this.#route = route;
-    this.#found = new Source((signal) => this.#load(signal));
     this.#key = this.#question();
+    this.#found = new Source((signal) => this.#load(signal));
     void this.#found.refresh();
     this.#found.every(3000);
   }
@@ -76,15 +79,26 @@ class JobsView {
 
   /**
    * @param {AbortSignal} signal
-   * @returns {Promise<FoundPage>}
+   * @returns {Promise<FoundPage & Answer<Found>>}
    */
   async #load(signal) {
+    const question = this.#key;
+    const page = await this.#ask(this.#list.most(question, PAGE), signal);
+    return { ...page, question, rows: page.jobs, most: PAGE };
+  }
+
+  /**
+   * @param {number} limit
+   * @param {AbortSignal} signal
+   * @returns {Promise<FoundPage>}
+   */
+  async #ask(limit, signal) {
     const { query } = this.#route;
     const filters = filtersOf(query);
     const order = query.get('order');
     const cursor = query.get('cursor') ?? '';
     /** @type {[string, string][]} */
-    const all = [...filters, ['limit', String(PAGE)], ['cursor', cursor]];
+    const all = [...filters, ['limit', String(limit)], ['cursor', cursor]];
     if (!this.#less) {
       try {
         return await get(['jobs', 'search'], [...all, ['order', order ?? ''], ['count', 'true']], signal);
@@ -103,7 +117,6 @@ class JobsView {
     if (key === this.#key) return;
     this.#key = key;
     if (!route.query.get('cursor')) this.#before = [];
-    this.#at = -1;
     this.#marked.clear();
     void this.#found.restart();
   }
@@ -124,24 +137,25 @@ class JobsView {
   template() {
     const { query } = this.#route;
     const { data, stale } = this.#found;
-    const jobs = data?.jobs ?? [];
+    const jobs = this.#list.take(data);
+    const { next } = this.#list;
     const filters = filtersOf(query);
     const children = query.has('parent');
     return html`<div class="jobs">
-      <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${data.next ? ' and more' : ''} found` : nothing}</span><span class="space"></span>
+      <header class="page-head"><h1>Jobs</h1><span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${count(data.count)} found` : data ? html`${count(jobs.length)}${next ? ' and more' : ''} found` : nothing}</span>${this.#list.button()}<span class="space"></span>
         <button class="button small" @click=${() => openCreate(query.get('workflow'))}>${icon('plus')}New job</button>
         <button class="button small" @click=${this.#save} ?disabled=${!filters.length}>${icon('star')}Save view</button>
         <button class="button small" ?disabled=${!filters.length || !jobs.length || children} title=${children ? 'Child jobs are operated on by their parent' : filters.length ? 'An operation on all that this search finds' : 'Choose what is meant first: a filter is needed'} @click=${() => openBulk(filters, () => void this.#found.refresh())}>All of these…</button>
       </header>
       ${this.#filters(query)}
       ${refusal(this.#found.problem)}
-      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${() => { this.#marked.clear(); redraw(); }}>Clear</button></div>` : nothing}
+      ${this.#marked.size ? html`<div class="marked-bar"><b>${count(this.#marked.size)} marked</b><button class="button small" @click=${() => openBulk(filters, () => { this.#marked.clear(); void this.#found.refresh(); }, [...this.#marked])}>Do something with them…</button><button class="mini" @click=${this.#clear}>Clear</button></div>` : nothing}
       <section class="panel ${stale ? 'stale' : ''}" aria-label="Jobs found">
         ${jobs.length ? this.#table(jobs) : this.#found.told ? html`<div class="none"><p>${filters.length ? 'No job is like that.' : 'There are no jobs yet.'}</p>${filters.length ? html`<a class="button" href="#/jobs">All jobs</a>` : html`<button class="button primary" @click=${() => openCreate()}>${icon('plus')}New job</button><p class="quiet">or <code>${command('run', workflowNames()[0] ?? 'WORKFLOW', '--message', '{}')}</code></p>`}</div>` : nothing}
       </section>
       <nav class="pager" aria-label="Pages">
         ${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}${query.get('order') === 'oldest' ? 'Older' : 'Newer'}</a>` : nothing}
-        ${data?.next ? html`<a class="button small" href=${changed(this.#route, { cursor: data.next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>${query.get('order') === 'oldest' ? 'Newer' : 'Older'}${icon('right')}</a>` : nothing}
+        ${next ? html`<a class="button small" href=${changed(this.#route, { cursor: next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>${query.get('order') === 'oldest' ? 'Newer' : 'Older'}${icon('right')}</a>` : nothing}
         <span class="space"></span><button class="mini" @click=${() => copied(curl('GET', ['jobs', 'search'], filters), 'Command')}>Copy as curl</button><button class="mini" @click=${() => copied(command('search', ...filters.flatMap(([key, value]) => (key.startsWith('status.') ? ['--status', `${key.slice(7)}=${value}`] : [`--${key}`, value]))), 'Command')}>Copy as command</button>
       </nav>
     </div>`;
@@ -204,12 +218,14 @@ class JobsView {
     const now = Date.now();
     const all = jobs.every((job) => this.#marked.has(job.job));
     const steps = jobs.some((job) => job.steps !== undefined);
+    const { entry } = this.#list;
     return html`<div class="table-wrap"><table class="jobs-table ${steps ? '' : 'without-steps'}">
       <thead><tr><th class="tick"><input type="checkbox" aria-label="Mark all on this page" .checked=${live(all)} @change=${() => { for (const job of jobs) if (all) this.#marked.delete(job.job); else this.#marked.add(job.job); redraw(); }}></th><th>State</th><th>Job</th><th>Workflow</th><th>Created</th><th class="number">Took</th>${steps ? html`<th class="number">Steps</th>` : nothing}<th>Reason</th></tr></thead>
-      <tbody>${repeat(jobs, (job) => job.job, (job, index) => {
+      <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#list.hold} @focusout=${this.#list.hold}>${repeat(jobs, (job) => job.job, (job) => {
         const from = millis(job.created);
         const running = job.state === 'running' || job.state === 'paused';
-        return html`<tr class="linked ${index === this.#at ? 'at' : ''}" @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)}>
+        const gone = this.#list.gone.has(job.job);
+        return html`<tr class="linked ${gone ? 'not-found' : ''}" data-row=${job.job} tabindex=${job.job === entry ? '0' : '-1'} title=${gone ? 'This search does not find it any more' : nothing} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, job)} @keydown=${(/** @type {KeyboardEvent} */ event) => this.#rowKey(event, job)}>
           <td class="tick"><input type="checkbox" aria-label="Mark job ${shortId(job.job)}" .checked=${live(this.#marked.has(job.job))} @change=${() => this.#mark(job.job)}></td>
           <td class="c-state">${badge(job.state)}</td>
           <td class="c-job"><a href=${link(['job', job.job])}><code>${shown(shortId(job.job))}</code></a></td>
@@ -237,28 +253,39 @@ class JobsView {
   #mark(id) {
     if (this.#marked.has(id)) this.#marked.delete(id);
     else this.#marked.add(id);
+    this.#list.letGo();
     redraw();
+  }
+
+  #clear = () => {
+    this.#marked.clear();
+    this.#list.letGo();
+    // The button is gone with its bar: the keyboard goes on where it was.
+    redrawNow();
+    this.#list.back();
+  };
+
+  /**
+   * Keys belong to the row that has the focus, or that has what has it; its links have keys of their own.
+   * @param {KeyboardEvent} event
+   * @param {Found} job
+   */
+  #rowKey(event, job) {
+    if (event.ctrlKey || event.metaKey || event.altKey || /** @type {HTMLElement} */ (event.target).closest('a')) return;
+    if (event.key === 'Enter') go(link(['job', job.job]));
+    else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') this.#list.focus(this.#list.beside(event.key === 'ArrowDown' ? 1 : -1));
+    else if (event.key === 'Escape') document.getElementById('main')?.focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const jobs = this.#found.data?.jobs ?? [];
-    if (event.key === 'j' || event.key === 'k') {
-      this.#at = Math.max(0, Math.min(jobs.length - 1, this.#at + (event.key === 'j' ? 1 : -1)));
-      redraw();
-      setTimeout(() => document.querySelector('tr.at')?.scrollIntoView({ block: 'nearest' }), 50);
-      return true;
-    }
-    const job = jobs[this.#at];
-    if (event.key === 'Enter' && job && !/** @type {HTMLElement} */ (event.target).closest('a, button, input')) {
-      go(link(['job', job.job]));
-      return true;
-    }
-    if (event.key === 'x' && job) {
-      this.#mark(job.job);
-      return true;
-    }
-    return false;
+    if (event.key === 'j' || event.key === 'k') this.#list.focus(this.#list.beside(event.key === 'j' ? 1 : -1));
+    else if (event.key === 'x' && this.#list.at) this.#mark(this.#list.at);
+    else return false;
+    return true;
   }
 
   commands() {

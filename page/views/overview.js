@@ -1,8 +1,10 @@
 // What stands still, what fails, and how much there is of everything.
 
 import { html, nothing, svg } from '../vendor/lit-html@3.3.3/lit-html.js';
+import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { command, get } from '../lib/api.js';
 import { refusal, setQuery } from '../lib/app.js';
+import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
 import { figures, fullName, workflows } from '../lib/shared.js';
@@ -12,13 +14,16 @@ import { ago, millis, nanos, span } from '../lib/time.js';
 import { openCreate } from './create.js';
 import { redispatchQueue } from './job-operations.js';
 
-/** @import { FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
+/** @import { Found, FoundPage, Queue, Why, Workflow } from '../lib/types.js' */
+/** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
 const SPANS = ['1h', '24h'];
 /** A younger job than this is not asked why it stands where it stands: to answer, the manager asks the broker. */
 const PATIENCE = 30_000;
+/** How many of the jobs that failed are listed. */
+const FAILED = 6;
 /** Causes that need somebody; the others are everyday. */
 const STANDS = new Set(['no_consumer', 'not_delivered', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
 
@@ -34,8 +39,14 @@ class Overview {
   page = 'overview';
   /** @type {Source<{ looked?: string, queues: Queue[] }>} */
   #queues = new Source((signal) => get(['queues'], {}, signal));
-  /** @type {Source<FoundPage>} */
-  #failed = new Source((signal) => get(['jobs', 'search'], { state: 'failed', limit: 6 }, signal));
+  /** @type {Held<Found>} */
+  #failedList = new Held((job) => job.job, () => void this.#failed.refresh());
+  /** @type {Source<Answer<Found>>} */
+  #failed = new Source(async (signal) => {
+    /** @type {FoundPage} */
+    const { jobs, next } = await get(['jobs', 'search'], { state: 'failed', limit: this.#failedList.most('', FAILED) }, signal);
+    return { question: '', rows: jobs, most: FAILED, next };
+  });
   /** Why the oldest job of each workflow stands where it stands. @type {Source<{ workflow: string, why: Why, created: string }[]>} */
   #standing = new Source((signal) => this.#ask(signal));
 
@@ -97,6 +108,8 @@ class Overview {
   template() {
     const all = workflows.data ?? [];
     const queues = this.#queues.data?.queues ?? [];
+    const failed = this.#failedList.take(this.#failed.data);
+    const { hold } = this.#failedList;
     const standing = (this.#standing.data ?? []).filter(({ why }) => STANDS.has(why.cause));
     const blind = queues.filter((queue) => queue.consumers === 0 && (queue.messages ?? 0) > 0 && !standing.some(({ why }) => why.why.includes(`"${queue.queue}"`)));
     return html`<div class="overview">
@@ -110,8 +123,8 @@ class Overview {
       </section>
       <div class="overview-parts">
         ${this.#queuePanel(queues)}
-        <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2><span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
-          ${this.#failed.data?.jobs.length ? html`<ul class="failed-list">${this.#failed.data.jobs.map((job) => html`<li><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
+        <section class="panel" aria-label="Failed lately"><div class="panel-title"><h2>Failed lately</h2>${this.#failedList.button()}<span class="space"></span><a class="small" href="#/jobs?state=failed">All failed jobs</a></div>${refusal(this.#failed.problem)}
+          ${failed.length ? html`<ul class="failed-list" @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(failed, (job) => job.job, (job) => html`<li data-row=${job.job}><a href=${link(['job', job.job])}><span class="sign-of failed">${icon('failed')}</span><span class="failed-job"><code>${shown(shortId(job.job))}</code> <span>${shown(job.workflow)}</span></span><time class="quiet" datetime=${job.ended ?? job.created}>${ago(millis(job.ended ?? job.created))}</time><span class="failed-reason quiet">${shown(job.reason ?? '')}</span></a></li>`)}</ul>` : this.#failed.told ? html`<p class="calm">No job has failed.</p>` : nothing}
         </section>
       </div>
     </div>`;

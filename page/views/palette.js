@@ -19,25 +19,33 @@ import { shown } from '../lib/text.js';
 
 let text = '';
 let chosen = 0;
+/** What can be chosen. It changes with the text alone, not with what happens to a job meanwhile: Enter is for what is read. @type {Choice[]} */
+let list = [];
 
 /** @param {string} start */
 export function openPalette(start) {
-  text = start;
-  chosen = 0;
+  write(start);
   openDialog({ title: 'Search and commands', kind: 'palette', body: template });
   redrawNow();
+}
+
+/** @param {string} to */
+function write(to) {
+  text = to;
+  chosen = 0;
+  list = choices();
 }
 
 /** @returns {Choice[]} */
 function choices() {
   const names = workflowNames();
   /** @type {Choice[]} */
-  const list = [];
+  const found = [];
   const typed = text.trim();
   const to = typed ? searchAddress(typed, names) : undefined;
   const complete = completions(text, names);
-  if (to) list.push({ name: uuidOf(typed) ? `Open job ${uuidOf(typed)}` : names.includes(typed) ? `Jobs of ${typed}` : `Search jobs: ${typed}`, hint: 'Enter', sign: uuidOf(typed) ? 'right' : 'search', run: () => go(to) });
-  for (const whole of complete.slice(0, 7)) list.push({ name: whole, hint: 'Tab', sign: 'filter', fill: whole });
+  if (to) found.push({ name: uuidOf(typed) ? `Open job ${uuidOf(typed)}` : names.includes(typed) ? `Jobs of ${typed}` : `Search jobs: ${typed}`, hint: 'Enter', sign: uuidOf(typed) ? 'right' : 'search', run: () => go(to) });
+  for (const whole of complete.slice(0, 7)) found.push({ name: whole, hint: 'Tab', sign: 'filter', fill: whole });
   const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (/** @type {string} */ name) => words.every((word) => name.toLowerCase().includes(word));
   /** @type {Choice[]} */
@@ -61,13 +69,11 @@ function choices() {
     ...(token.get() ? [/** @type {Choice} */ ({ name: 'Forget the token', hint: '', sign: 'close', run: () => { token.set(''); location.reload(); } })] : []),
     { name: 'Copy link to this page', hint: '', sign: 'link', run: () => void copied(location.href, 'Link') },
   ];
-  list.push(...rest.filter((choice) => matches(choice.name)));
-  return list.slice(0, 40);
+  found.push(...rest.filter((choice) => matches(choice.name)));
+  return found.slice(0, 40);
 }
 
 function template() {
-  const list = choices();
-  chosen = Math.min(chosen, Math.max(0, list.length - 1));
   return html`<div class="palette">
     <div class="palette-field">${icon('search')}<input class="palette-input" type="text" autocomplete="off" spellcheck="false" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${list.length ? `palette-${chosen}` : ''} aria-label="Search and commands" placeholder="An id, workflow:orders state:failed after:24h, or a command" .value=${live(text)} @input=${typed} @keydown=${keys} ${attached((element) => element.focus())}></div>
     <ul class="palette-list" id="palette-list" role="listbox" aria-label="Choices">${list.map((choice, index) => html`<li id="palette-${index}" role="option" aria-selected=${index === chosen ? 'true' : 'false'} @click=${() => choose(choice)} @pointermove=${() => point(index)}>${icon(choice.sign)}<span class="palette-name">${shown(choice.name)}</span><span class="quiet">${shown(choice.hint)}</span></li>`)}</ul>
@@ -84,14 +90,12 @@ function point(index) {
 
 /** @param {InputEvent} event */
 function typed(event) {
-  text = /** @type {HTMLInputElement} */ (event.target).value;
-  chosen = 0;
+  write(/** @type {HTMLInputElement} */ (event.target).value);
   redraw();
 }
 
 /** @param {KeyboardEvent} event */
 function keys(event) {
-  const list = choices();
   if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
     chosen = (chosen + (event.key === 'ArrowDown' ? 1 : list.length - 1)) % Math.max(1, list.length);
     document.getElementById(`palette-${chosen}`)?.scrollIntoView({ block: 'nearest' });
@@ -107,8 +111,7 @@ function keys(event) {
 /** @param {Choice} choice */
 function choose(choice) {
   if (choice.fill !== undefined) {
-    text = choice.fill;
-    chosen = 0;
+    write(choice.fill);
     // At once: the next key may come before the next frame.
     const field = /** @type {HTMLInputElement | null} */ (document.querySelector('.palette-input'));
     if (field) field.value = text;

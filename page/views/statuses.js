@@ -5,6 +5,7 @@ import { live } from '../vendor/lit-html@3.3.3/directives/live.js';
 import { repeat } from '../vendor/lit-html@3.3.3/directives/repeat.js';
 import { download, get } from '../lib/api.js';
 import { copied, go, messageOf, refusal, setQuery, tell } from '../lib/app.js';
+import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
@@ -15,6 +16,7 @@ import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { millis, clock } from '../lib/time.js';
 
 /** @import { FoundPage, StatusRow } from '../lib/types.js' */
+/** @import { Answer } from '../lib/held.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { View } from '../lib/app.js' */
 
@@ -49,7 +51,7 @@ class Statuses {
   page = 'statuses';
   #route;
   #workflow;
-  /** @type {Source<{ rows: StatusRow[], next?: string, count?: number, countIsMinimum?: boolean }>} */
+  /** @type {Source<Answer<StatusRow> & { count?: number, countIsMinimum?: boolean }>} */
   #rows;
   /** @type {string[]} */
   #before = [];
@@ -58,14 +60,16 @@ class Statuses {
   #columns = [];
   /** Words seen in a column, to be chosen from. @type {Map<string, Set<string>>} */
   #words = new Map();
-  #at = { row: -1, column: 0 };
+  #list = new Held((/** @type {StatusRow} */ row) => row.job, () => void this.#rows.refresh());
+  /** The column that the keyboard is in: a step. */
+  #column = '';
 
   /** @param {Route} route */
   constructor(route) {
     this.#route = route;
     this.#workflow = route.path.slice(1).join('/');
-    this.#rows = new Source((signal) => this.#load(signal));
     this.#key = this.#question();
+    this.#rows = new Source((signal) => this.#load(signal));
     void this.#rows.refresh();
     this.#rows.every(4000);
   }
@@ -114,7 +118,10 @@ class Statuses {
     const cursor = this.#route.query.get('cursor');
     // The rows do not wait for their number.
     const number = cursor ? undefined : this.#count(filters, signal).catch(() => undefined);
-    const data = await get(path, { vhost, limit: PAGE, cursor, ...Object.fromEntries(filters) }, signal);
+    const question = this.#key;
+    /** @type {{ rows: StatusRow[], next?: string }} */
+    const answer = await get(path, { vhost, limit: this.#list.most(question, PAGE), cursor, ...Object.fromEntries(filters) }, signal);
+    const data = { ...answer, question, most: PAGE };
     void number?.then((found) => {
       if (!found) return;
       Object.assign(data, { count: found.count, countIsMinimum: found.countIsMinimum });
@@ -139,7 +146,6 @@ class Statuses {
     if (key === this.#key) return;
     this.#key = key;
     if (!route.query.get('cursor')) this.#before = [];
-    this.#at.row = -1;
     void this.#rows.restart();
   }
 
@@ -157,13 +163,17 @@ class Statuses {
 
   template() {
     const { data, stale } = this.#rows;
+    const rows = this.#list.take(data);
+    const { next } = this.#list;
     const { query } = this.#route;
+    const { entry } = this.#list;
+    const column = this.#columns.includes(this.#column) ? this.#column : (this.#columns[0] ?? '');
     const filtered = [...query.keys()].some((key) => key !== 'cursor');
     const all = workflows.data ?? [];
     return html`<div class="statuses">
       <header class="page-head"><h1>Statuses</h1>
         <select class="field" aria-label="Workflow" @change=${(/** @type {Event} */ event) => go(link(['statuses', .../** @type {HTMLSelectElement} */ (event.target).value.split('/')]))}>${[...new Set([...all.map(fullName), this.#workflow])].map((name) => html`<option value=${name} .selected=${live(name === this.#workflow)}>${plain(name)}</option>`)}</select>
-        <span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${counted(data.count, 'job')}` : data ? (data.next ? html`the newest ${count(data.rows.length)} jobs` : counted(data.rows.length, 'job')) : nothing}</span>
+        <span class="quiet">${data?.count !== undefined ? html`${data.countIsMinimum ? 'more than ' : ''}${counted(data.count, 'job')}` : data ? (next ? html`the newest ${count(rows.length)} jobs` : counted(rows.length, 'job')) : nothing}</span>${this.#list.button()}
         ${filtered ? html`<a class="mini" href=${link(this.#route.path)}>Clear filters</a>` : nothing}
         <span class="space"></span>
         <button class="button small" @click=${() => copied(this.#sql(), 'SQL')}>Copy SQL</button>
@@ -173,15 +183,15 @@ class Statuses {
       ${data ? html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Sheet">
         <div class="sheet-wrap" tabindex="0" role="region" aria-label="Sheet of statuses"><table class="sheet">
           <thead><tr><th class="frozen">Job</th><th>${this.#choose('state', 'State', [...JOB_STATES])}</th><th class="sheet-created">Created</th>${this.#columns.map((step) => html`<th>${this.#choose(step, step, ['-', ...(this.#words.get(step) ?? [])])}</th>`)}</tr></thead>
-          <tbody>${repeat(data.rows, (row) => row.job, (row, index) => html`<tr class=${index === this.#at.row ? 'at' : ''}>
+          <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#cellFocused} @focusout=${this.#list.hold}>${repeat(rows, (row) => row.job, (row) => html`<tr class=${this.#list.gone.has(row.job) ? 'not-found' : ''} data-row=${row.job}>
             <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>
             <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left sheet-created" title=${row.created}>${clock(millis(row.created))}</td>
-            ${this.#columns.map((step, column) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td class=${index === this.#at.row && column === this.#at.column ? 'cell-at' : ''}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
+            ${this.#columns.map((step) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td data-step=${step} tabindex=${row.job === entry && step === column ? '0' : '-1'}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
           </tr>`)}</tbody>
         </table></div>
-        ${data.rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
+        ${rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
       </section>` : nothing}
-      <nav class="pager" aria-label="Pages">${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Newer</a>` : nothing}${data?.next ? html`<a class="button small" href=${changed(this.#route, { cursor: data.next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>Older${icon('right')}</a>` : nothing}</nav>
+      <nav class="pager" aria-label="Pages">${query.get('cursor') ? html`<a class="button small" href=${changed(this.#route, { cursor: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Newer</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { cursor: next })} @click=${() => this.#before.push(query.get('cursor') ?? '')}>Older${icon('right')}</a>` : nothing}</nav>
     </div>`;
   }
 
@@ -212,20 +222,32 @@ class Statuses {
     }
   };
 
+  #cellFocused = (/** @type {FocusEvent} */ event) => {
+    this.#column = /** @type {Element} */ (event.target).closest('[data-step]')?.getAttribute('data-step') ?? this.#column;
+    this.#list.hold(event);
+  };
+
+  /**
+   * @param {number} down
+   * @param {number} right
+   */
+  #move(down, right) {
+    const at = Math.max(0, this.#columns.indexOf(this.#column));
+    const step = this.#columns[Math.max(0, Math.min(this.#columns.length - 1, at + right))];
+    const job = this.#list.beside(down);
+    /** @type {HTMLElement | null} */ (document.querySelector(`[data-row="${CSS.escape(job ?? '')}"] [data-step="${CSS.escape(step ?? '')}"]`))?.focus();
+  }
+
   /** @param {KeyboardEvent} event */
   key(event) {
-    const rows = this.#rows.data?.rows ?? [];
-    const at = this.#at;
-    if (event.key === 'ArrowDown' || event.key === 'j') at.row = Math.min(rows.length - 1, at.row + 1);
-    else if (event.key === 'ArrowUp' || event.key === 'k') at.row = Math.max(0, at.row - 1);
-    else if (event.key === 'ArrowRight' && at.row >= 0) at.column = Math.min(this.#columns.length - 1, at.column + 1);
-    else if (event.key === 'ArrowLeft' && at.row >= 0) at.column = Math.max(0, at.column - 1);
-    else if (event.key === 'Enter' && rows[at.row] && !/** @type {HTMLElement} */ (event.target).closest('a, button, select')) {
-      go(link(['job', rows[at.row].job], { step: this.#columns[at.column] }));
-      return true;
-    } else return false;
-    redraw();
-    setTimeout(() => document.querySelector('.cell-at')?.scrollIntoView({ block: 'nearest', inline: 'nearest' }), 50);
+    const { at } = this.#list;
+    if (event.key === 'ArrowDown' || event.key === 'j') this.#move(1, 0);
+    else if (event.key === 'ArrowUp' || event.key === 'k') this.#move(-1, 0);
+    else if (event.key === 'ArrowRight' && at) this.#move(0, 1);
+    else if (event.key === 'ArrowLeft' && at) this.#move(0, -1);
+    else if (event.key === 'Enter' && at && !/** @type {Element} */ (event.target).closest('a')) go(link(['job', at], { step: this.#column }));
+    else if (event.key === 'Escape' && at) document.getElementById('main')?.focus();
+    else return false;
     return true;
   }
 }
