@@ -137,14 +137,15 @@ pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<Qu
     }
 }
 
-/// What all queues of the loaded workflows hold; at most some seconds old.
+/// What all queues of the loaded workflows hold, and of those that jobs under way keep; at most some seconds old.
 pub async fn queues(ways: &Ways) -> Arc<Looked> {
     ways.common.queue_looks.last_or(look_at_all(ways)).await
 }
 
 async fn look_at_all(ways: &Ways) -> Looked {
     let mut asked: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
-    for definition in ways.common.definitions().values() {
+    let kept = ways.kept_definitions();
+    for definition in ways.common.definitions().values().chain(&kept) {
         for step in definition.sending_steps() {
             let bus = ways.buses.of_step(definition, step);
             asked.entry(bus).or_default().push(step.queue.clone());

@@ -4,7 +4,7 @@
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
 use super::steps_done::StepsDone;
-use crate::engine::{JobId, Parent};
+use crate::engine::{Definition, JobId, Parent};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
@@ -27,6 +27,18 @@ pub struct Routes(Arc<Shared>);
 struct Shared {
     table: DashMap<JobId, Live>,
     roots: AtomicUsize,
+    /// What these jobs go by, and how many of them do.
+    definitions: DashMap<Place, (Arc<Definition>, usize)>,
+}
+
+/// Where a definition is in memory. To compare definitions themselves would cost more for each job.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place(usize);
+
+impl Place {
+    fn of(definition: &Arc<Definition>) -> Place {
+        Place(Arc::as_ptr(definition).addr())
+    }
 }
 
 /// A job that takes input.
@@ -37,6 +49,8 @@ pub struct Live {
     pub parent: Option<JobNumber>,
     /// Its place in its parent.
     pub place: Option<Parent>,
+    /// What it goes by.
+    pub definition: Arc<Definition>,
     /// Its mailbox.
     pub mailbox: Mailbox<JobInput>,
     /// How many of its steps are done.
@@ -77,6 +91,9 @@ impl Table {
         if live.parent.is_none() {
             self.0.roots.fetch_add(1, Ordering::Relaxed);
         }
+        let definition = &live.definition;
+        let kept = self.0.definitions.entry(Place::of(definition));
+        kept.or_insert_with(|| (definition.clone(), 0)).1 += 1;
         entry.insert(live);
     }
 
@@ -97,6 +114,10 @@ impl Table {
         if live.parent.is_none() {
             self.0.roots.fetch_sub(1, Ordering::Relaxed);
         }
+        self.0.definitions.remove_if_mut(&Place::of(&live.definition), |_, (_, jobs)| {
+            *jobs -= 1;
+            *jobs == 0
+        });
         Some(live.mailbox)
     }
 }
@@ -121,6 +142,12 @@ impl Routes {
     /// How many top-level jobs take input.
     pub fn roots(&self) -> usize {
         self.0.roots.load(Ordering::Relaxed)
+    }
+
+    /// What the jobs that take input go by, in no order. Jobs that were rebuilt have copies of
+    /// their own.
+    pub(super) fn definitions(&self) -> Vec<Arc<Definition>> {
+        self.0.definitions.iter().map(|kept| kept.0.clone()).collect()
     }
 
     /// The ids of all jobs that take input, in no order.
@@ -171,10 +198,12 @@ mod tests {
         actix::System::new().block_on(async {
             let kind = Kind::new(&Metrics::new(), "job");
             let ((table, routes), id) = (table(), JobId(uuid::Uuid::nil()));
+            let definition = Arc::new(Definition::new("w", Vec::new()));
             table.insert(id, || Live {
                 number: 7,
                 parent: None,
                 place: None,
+                definition: definition.clone(),
                 mailbox: Mailbox::new(Deaf.start(), usize::MAX, kind),
                 steps_done: StepsDone::default(),
             });
@@ -183,8 +212,10 @@ mod tests {
             assert!(table.take_out(id, 8, Some(1)).is_none(), "another job's");
             assert!(table.take_out(id, 8, None).is_none(), "another job's");
             assert!(routes.is_live(id) && routes.roots() == 1);
+            assert_eq!(routes.definitions(), [definition]);
             assert!(table.take_out(id, 7, Some(1)).is_some());
             assert!(routes.is_empty() && routes.roots() == 0);
+            assert!(routes.definitions().is_empty(), "no job goes by it any more");
         });
     }
 }

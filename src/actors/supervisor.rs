@@ -9,6 +9,7 @@ use super::mail::{
 use super::mailbox::{Mail, Owner};
 use super::transport::{Opening, Transport, queues_by_bus, start_bus};
 use super::ways::Ways;
+use crate::bus::BusKey;
 use crate::engine::JobId;
 use crate::journal::JobNumber;
 use actix::{Actor, ArbiterHandle, Context, Handler};
@@ -77,14 +78,19 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let buses = &self.ways.buses;
-        let mut by_bus = queues_by_bus(buses, &definitions, definitions.values());
+        // Jobs under way go by what they began with; so does one that is just being created.
+        let (before, kept) = (self.ways.common.definitions(), self.ways.routes.definitions());
+        let used = definitions.values().chain(before.values()).chain(&kept);
+        let mut by_bus = queues_by_bus(buses, &definitions, used);
         let serving: Vec<_> = buses
             .all()
             .into_iter()
             .map(|(key, bus)| (bus, by_bus.remove(&key).unwrap_or_default()))
             .collect();
         let mut makers = Vec::new();
-        for (key, served) in by_bus {
+        // The start has told of a bus that only kept definitions name.
+        let is_known = |key: &BusKey| buses.kind(key).is_some();
+        for (key, served) in by_bus.into_iter().filter(|(key, _)| is_known(key)) {
             let opening = Opening::of(&self.ways.common, &key, served, true);
             let maker = opening
                 .and_then(|opening| (self.transport)(&self.ways.common.settings, &key, opening))

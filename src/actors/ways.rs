@@ -6,6 +6,7 @@ use super::mail::{AnnouncerInput, ArchiveInput, JournalInput, RouterInput, Super
 use super::mailbox::Mailbox;
 use super::routes::Routes;
 use crate::bus::desk::Desks;
+use crate::engine::Definition;
 use actix::ArbiterHandle;
 use std::sync::{Arc, OnceLock};
 
@@ -43,6 +44,18 @@ impl Ways {
     pub fn new(common: Arc<Common>, routes: Routes, desks: Arc<Desks>) -> Ways {
         let buses = Buses::new(&common.settings);
         Ways { common, routes, buses, desks, mailboxes: OnceLock::new() }
+    }
+
+    /// The definitions that jobs under way have kept and that are no longer loaded, since the files
+    /// have others or none of their names.
+    pub fn kept_definitions(&self) -> Vec<Arc<Definition>> {
+        let loaded = self.common.definitions();
+        let is_loaded = |kept: &Arc<Definition>| {
+            loaded.get(&kept.full_name()).is_some_and(|loaded| loaded == kept)
+        };
+        let mut kept = self.routes.definitions();
+        kept.retain(|definition| !is_loaded(definition));
+        kept
     }
 
     /// Makes the mailboxes known; once.

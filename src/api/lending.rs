@@ -68,7 +68,7 @@ pub(super) struct Asked {
 /// The next messages of a queue, as soon as there is one; none: none came in time.
 pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Problem> {
     let Asked { queue, vhost, borrower, wait, max, way } = asked;
-    let (queue, desk) = queue_of(ways, &queue, &vhost, way)?;
+    let (queue, desk) = queue_of(ways, &queue, &vhost, way).await?;
     let Some(_place) = ways.common.rooms.waiters.take(1) else {
         let limit = ways.common.settings.http.waiters_max;
         return Err(Problem::overloaded(format!(
@@ -86,8 +86,8 @@ pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Prob
     Ok(loans.iter_mut().filter_map(|not_given| not_given.loan.take()).collect())
 }
 
-/// A queue of a loaded workflow, and the desk that lends its messages.
-pub(super) fn queue_of(
+/// A queue of a workflow or of a job under way, and the desk that lends its messages.
+pub(super) async fn queue_of(
     ways: &Ways,
     name: &str,
     vhost: &str,
@@ -99,7 +99,8 @@ pub(super) fn queue_of(
             "queue {} is on the bus \"{other}\": its workers take their messages there, not {way}",
             quoted(name)
         ))
-    })?;
+    })
+    .await?;
     Ok((address.queue, desk_of(ways, vhost)?))
 }
 

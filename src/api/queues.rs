@@ -1,4 +1,5 @@
-//! The queues of the loaded workflows: what they hold, and who uses them.
+//! The queues of the loaded workflows, and those of the definitions that jobs under way have kept:
+//! what they hold, and who uses them.
 
 use super::lending::after;
 use super::problem::Problem;
@@ -57,6 +58,9 @@ struct QueueView<'a> {
     /// The step that has waited longest for a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest: Option<Oldest<'a>>,
+    /// No loaded workflow uses it: a job under way does, which began before a reload.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_longer_in_files: bool,
     used_by: Vec<Use<'a>>,
 }
 
@@ -71,13 +75,17 @@ struct Oldest<'a> {
 }
 
 /// A step whose messages go to a queue.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = QueueUse)]
 struct Use<'a> {
     workflow: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     step: &'a str,
+    /// The files have no such step on this queue any more: jobs under way have.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_longer_in_files: bool,
 }
 
 /// A queue, with what workers over HTTP have of it.
@@ -124,17 +132,15 @@ pub(super) async fn one(
             quoted(&address.queue),
             address.bus.bus
         ))
-    })?;
+    })
+    .await?;
     let looked = door::queues(&ways).await;
-    let definitions = ways.common.definitions();
-    let used_by = definitions.iter().flat_map(|(name, definition)| {
-        let is_it = |step: &Step| ways.buses.address(definition, step) == address;
-        of_definition(name, definition).filter(move |(step, _)| is_it(step)).map(|(_, used)| used)
-    });
+    let (loaded, kept) = (ways.common.definitions(), named(ways.kept_definitions()));
+    let used_by = uses(&ways, &loaded, &kept).remove(&address).unwrap_or_default();
     let place = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: looked.oldest.get(&address).map(Oldest::of),
-        ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by.collect())
+        ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by)
     };
     let desk = ways.desks.of(&address.bus);
     let leases = desk.map(|desk| desk.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
@@ -152,25 +158,51 @@ pub(super) async fn one(
 pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     let looked = door::queues(&ways).await;
-    let definitions = ways.common.definitions();
-    let mut uses: BTreeMap<(BusKey, Arc<str>), Vec<Use<'_>>> = BTreeMap::new();
-    for (name, definition) in definitions.iter() {
-        for (step, used) in of_definition(name, definition) {
-            let place = (ways.buses.of_step(definition, step), step.queue.clone());
-            uses.entry(place).or_default().push(used);
-        }
-    }
-    let queues = uses.iter_mut().map(|(place, used_by)| {
-        let (key, queue) = place;
-        let address = Address { bus: key.clone(), queue: queue.clone() };
-        let oldest = looked.oldest.get(&address);
+    let (loaded, kept) = (ways.common.definitions(), named(ways.kept_definitions()));
+    let mut uses = uses(&ways, &loaded, &kept);
+    let queues = uses.iter_mut().map(|(address, used_by)| {
+        let place = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
-            oldest: oldest.map(Oldest::of),
-            ..QueueView::of(key, queue, looked.found.get(place), used_by)
+            oldest: looked.oldest.get(address).map(Oldest::of),
+            ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by)
         }
     });
     Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
+}
+
+/// The same with their full names.
+fn named(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
+    let named = |definition: Arc<Definition>| (definition.full_name(), definition);
+    let mut named: Vec<_> = definitions.into_iter().map(named).collect();
+    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    named
+}
+
+/// The queues of the loaded definitions and of those that jobs under way have kept, each with the
+/// steps that use it.
+fn uses<'a>(
+    ways: &Ways,
+    loaded: &'a BTreeMap<String, Arc<Definition>>,
+    kept: &'a [(String, Arc<Definition>)],
+) -> BTreeMap<Address, Vec<Use<'a>>> {
+    let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
+    for (name, definition) in loaded {
+        for (step, used) in of_definition(name, definition) {
+            uses.entry(ways.buses.address(definition, step)).or_default().push(used);
+        }
+    }
+    for (name, definition) in kept {
+        for (step, used) in of_definition(name, definition) {
+            let of_queue = uses.entry(ways.buses.address(definition, step)).or_default();
+            let kept = Use { no_longer_in_files: true, ..used };
+            // The rest of the workflow may have changed, or it has changed more than once.
+            if !of_queue.contains(&used) && !of_queue.contains(&kept) {
+                of_queue.push(kept);
+            }
+        }
+    }
+    uses
 }
 
 /// The steps of a definition that send messages.
@@ -180,11 +212,13 @@ fn of_definition<'a>(
 ) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
     definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
         let task = (at > 0).then_some(graph.name.as_str());
-        graph
-            .steps
-            .iter()
-            .filter(|step| step.has_queue())
-            .map(move |step| (step, Use { workflow, task, step: &step.name }))
+        let used = move |step: &'a Step| Use {
+            workflow,
+            task,
+            step: &step.name,
+            no_longer_in_files: false,
+        };
+        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, used(step)))
     })
 }
 
@@ -213,6 +247,7 @@ impl<'a> QueueView<'a> {
             missing: false,
             unknown: None,
             oldest: None,
+            no_longer_in_files: used_by.iter().all(|used| used.no_longer_in_files),
             used_by,
         };
         match look {

@@ -10,10 +10,11 @@ use crate::actors::bulk::Bulk;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::bus::Address;
-use crate::engine::Operation;
 use crate::engine::words::did_you_mean;
+use crate::engine::{Definition, Operation};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`
@@ -54,7 +55,8 @@ pub async fn by_queue(
                  {other}: ask with ?bus={other}",
                 address.bus.bus
             ))
-        })?;
+        })
+        .await?;
     }
     let operation = "redispatch";
     Ok(HttpResponse::Ok().json(Redispatched {
@@ -98,19 +100,30 @@ pub(super) struct Redispatched {
     vhost: String,
 }
 
-/// A queue on which nothing waits must belong to a loaded workflow; otherwise its name is most
-/// likely misspelt. `elsewhere` says what is to be done if it is a queue of another bus.
-pub(super) fn known(
+/// A queue on which nothing waits must belong to a loaded workflow, or to a job under way, which
+/// keeps the definition that it began with; otherwise its name is most likely misspelt. `elsewhere`
+/// says what is to be done if it is a queue of another bus.
+pub(super) async fn known(
     ways: &Ways,
     queue: &Address,
     elsewhere: impl FnOnce(&str) -> Problem,
 ) -> Result<(), Problem> {
-    let definitions = ways.common.definitions();
-    let addresses = definitions.values().flat_map(|definition| {
-        definition.sending_steps().map(|step| ways.buses.address(definition, step))
-    });
-    let there: Vec<Address> =
-        addresses.filter(|known| known.bus.vhost == queue.bus.vhost).collect();
+    let of_steps = |definition: &Arc<Definition>| {
+        let steps = definition.sending_steps();
+        steps.map(|step| ways.buses.address(definition, step)).collect::<Vec<Address>>()
+    };
+    let loaded: Vec<Address> = ways.common.definitions().values().flat_map(of_steps).collect();
+    if loaded.contains(queue) {
+        return Ok(());
+    }
+    // A job that was just created, or after a start one of the journal.
+    door::routed(ways).await;
+    let kept = ways.kept_definitions();
+    let there: Vec<Address> = loaded
+        .into_iter()
+        .chain(kept.iter().flat_map(of_steps))
+        .filter(|known| known.bus.vhost == queue.bus.vhost)
+        .collect();
     if there.contains(queue) {
         return Ok(());
     }
@@ -122,6 +135,7 @@ pub(super) fn known(
     let (name, vhost) = (&queue.queue, &queue.bus.vhost);
     let place = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
     Err(Problem::not_found(format!(
-        "no step waits on queue {name}{place}, and no loaded workflow has it{hint}"
+        "no step waits on queue {name}{place}, and neither a loaded workflow nor a job under way \
+         has it{hint}"
     )))
 }

@@ -202,6 +202,13 @@ impl Desk {
         self.state().take_waiting(queue, id);
     }
 
+    /// Takes all messages that wait in a queue, for good.
+    pub(super) fn take_waiting(&self, queue: &str) -> Vec<Publication> {
+        let mut state = self.state();
+        let Some(queue) = state.queues.get_mut(queue) else { return Vec::new() };
+        std::iter::from_fn(|| queue.take()).map(|(_, waiting)| waiting.message).collect()
+    }
+
     /// What waits and what is lent.
     pub(super) fn unsettled(&self) -> usize {
         let state = self.state();

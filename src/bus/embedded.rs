@@ -193,8 +193,13 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(look).collect()))
     }
 
+    /// What waited for a workflow that is loaded again asks for its jobs now.
     fn serve(&mut self, served: Served) {
         self.calls = served.calls.into_iter().collect();
+        for queue in self.calls.iter().filter(|queue| !self.workers.0.contains_key(&***queue)) {
+            let waited = self.desk.take_waiting(queue);
+            waited.into_iter().for_each(|message| self.outside.deliver(call(message)));
+        }
     }
 
     /// Lets the workers finish what they have in hand; what waits is dispatched again at the next

@@ -192,6 +192,8 @@ pub(super) struct QueueAnswer {
     missing: bool,
     pub(super) unknown: Option<Text>,
     #[serde(default)]
+    no_longer_in_files: bool,
+    #[serde(default)]
     used_by: Vec<UseAnswer>,
 }
 
@@ -214,14 +216,19 @@ impl QueueAnswer {
     }
 
     fn note(&self) -> String {
-        match (&self.unknown, self.missing) {
+        let found = match (&self.unknown, self.missing) {
             (Some(why), _) => format!("unknown: {why}"),
             (None, true) => {
                 "does not exist yet: it is declared before a message is sent".to_owned()
             }
             (None, false) if self.is_unattended() => "no worker".to_owned(),
             (None, false) => String::new(),
+        };
+        if !self.no_longer_in_files {
+            return found;
         }
+        let kept = "no longer in the files: jobs under way use it";
+        if found.is_empty() { kept.to_owned() } else { format!("{found}; {kept}") }
     }
 }
 

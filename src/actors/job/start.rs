@@ -1,7 +1,7 @@
 //! What a job actor is started with.
 
 use crate::actors::mail::Outgoing;
-use crate::engine::{Caller, Effect, Job, JobId, Message, Origin, Parent};
+use crate::engine::{Caller, Definition, Effect, Job, JobId, Message, Origin, Parent};
 use crate::journal::JobNumber;
 use std::sync::Arc;
 
@@ -43,6 +43,14 @@ pub enum Start {
 }
 
 impl Start {
+    /// What the job goes by.
+    pub fn definition(&self) -> &Arc<Definition> {
+        match self {
+            Start::New { origin, .. } => &origin.definition,
+            Start::Recovered { job, .. } => job.definition(),
+        }
+    }
+
     /// The job's place in its parent.
     pub fn place(&self) -> Option<Parent> {
         match self {

@@ -22,7 +22,7 @@ impl Router {
         let ways = &self.ways;
         let arbiters = &ways.mailboxes().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
-        let child_of = spawn.start.place();
+        let (child_of, definition) = (spawn.start.place(), spawn.start.definition().clone());
         // Where there are several, seldom the parent's own arbiter, which gathers their results.
         let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
@@ -34,7 +34,7 @@ impl Router {
             // All that a job hears is bounded by its cause (see `mailbox`): nothing is ever
             // offered.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
-            Live { number, parent, place: child_of, mailbox, steps_done }
+            Live { number, parent, place: child_of, definition, mailbox, steps_done }
         });
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Seat {
 
 impl Seat {
     /// Where a worker sits that says this, and its line.
-    pub(super) fn of(
+    pub(super) async fn of(
         ways: &Ways,
         caller: &Caller,
         hello: Hello,
@@ -62,7 +62,7 @@ impl Seat {
         let mut queues = Vec::new();
         for name in &names {
             caller.may_use(name)?;
-            queues.push(lending::queue_of(ways, name, &vhost, WAY)?.0);
+            queues.push(lending::queue_of(ways, name, &vhost, WAY).await?.0);
         }
         let desk = desk_of(ways, &vhost)?;
         let counted = queues.iter().map(|queue| desk.attend(queue)).collect();

@@ -101,7 +101,7 @@ async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
         }
     };
     let seated = match greeted.await {
-        Ok(hello) => Seat::of(&ways, &caller, hello).map_err(|problem| status(&problem)),
+        Ok(hello) => Seat::of(&ways, &caller, hello).await.map_err(|problem| status(&problem)),
         Err(refused) => Err(refused),
     };
     // The room of the Hello.

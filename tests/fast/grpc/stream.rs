@@ -436,3 +436,28 @@ fn a_message_belongs_to_the_stream_that_spoke_of_it_last() {
         });
     }
 }
+
+#[test]
+fn a_worker_serves_a_queue_that_only_a_job_under_way_still_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("workflows.yaml");
+    let named = file.clone();
+    served(
+        |settings| settings.workflows = vec![named],
+        |rig| async move {
+            let id = rig.create("orders", "{}").await;
+            let after = "workflows: [ { name: orders, steps: [ { name: cost } ] } ]";
+            std::fs::write(&file, after).expect("written");
+            assert_eq!(rig.post("/api/reload", "").await.status, StatusCode::OK);
+            let mut worker = rig.worker(&["cost", "price"]).await;
+            worker.want(1);
+            let message = worker.message().await;
+            assert_eq!(message.correlation_id, format!("{id}:price"));
+            worker.reply(&message.receipt, Kind::Result, "{}");
+            assert!(taken(&mut worker).await.changed);
+            let mut misspelt = rig.worker(&["prise"]).await;
+            let why = refused(&mut misspelt).await;
+            assert!(why.message().contains("nor a job under way has it"), "{why}");
+        },
+    );
+}
