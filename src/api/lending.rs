@@ -18,6 +18,7 @@ use crate::times::Time;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a worker waits for a message, unless it says another time.
 pub(super) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
@@ -110,7 +111,7 @@ pub(super) async fn next(
     desk: &Desk,
     queue: &Arc<str>,
     borrower: &Borrower,
-    until: tokio::time::Instant,
+    until: Instant,
 ) -> Option<Loan> {
     loop {
         let loan = desk.receive(queue, borrower, until).await?;
@@ -254,13 +255,13 @@ pub(super) async fn reply(
     desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, from, body, line }).await
 }
 
-/// Lengthens the lease of a message: how long it is from now. `line`: of a worker that stays.
+/// Lengthens the lease of a message: when it ends. `line`: of a worker that stays.
 pub(super) async fn extend(
     ways: &Ways,
     receipt: &Receipt,
     lease: Option<Duration>,
     line: Option<&Line>,
-) -> Result<Duration, Problem> {
+) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
     let desk = desk_of(ways, vhost)?;
     if let Some(why) = over(ways, id).await {
@@ -416,8 +417,11 @@ pub(super) fn within(
     })
 }
 
-/// So long from now, by the wall clock.
-pub(super) fn after(span: Duration) -> Time {
-    let nanoseconds = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-    Time(Timestamp(clock::now().0.saturating_add(nanoseconds)))
+/// When a lease ends, by the wall clock, and not later.
+pub(super) fn until(end: Instant) -> Time {
+    // In this order: what passes between the two makes it earlier.
+    let now = clock::now();
+    let left = end.saturating_duration_since(clock::ticks());
+    let left_ns = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
+    Time(Timestamp(now.0.saturating_add(left_ns)))
 }

@@ -1,7 +1,7 @@
 //! The queues of the loaded workflows, and those of the definitions that jobs under way have kept:
 //! what they hold, and who uses them.
 
-use super::lending::after;
+use super::lending::until;
 use super::problem::Problem;
 use super::query::Query;
 use super::redispatch;
@@ -148,7 +148,7 @@ pub(super) async fn one(
         message_id: lease.id,
         worker: lease.worker,
         delivery: lease.delivery,
-        lease_until: after(lease.left),
+        lease_until: until(lease.until),
     });
     let looked = Time(looked.at);
     Ok(HttpResponse::Ok().json(OneQueue { looked, queue, leases: leases.collect() }))

@@ -5,7 +5,7 @@
 use super::incoming::Incoming;
 use super::lending::{
     self, Asked, DELAY_MAX, LEASE_MAX, LEASE_MIN, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX,
-    after, desk_of, named, own_bus, within,
+    desk_of, named, own_bus, until, within,
 };
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -158,8 +158,8 @@ pub(super) async fn extend(
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     caller.may_settle(&ways, &own_bus(&ways, &receipt.vhost), &receipt).await?;
-    let lease = lending::extend(&ways, &receipt, lease, None).await?;
-    Ok(HttpResponse::Ok().json(Extended { until: after(lease) }))
+    let end = lending::extend(&ways, &receipt, lease, None).await?;
+    Ok(HttpResponse::Ok().json(Extended { until: until(end) }))
 }
 
 /// `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker does not do
@@ -236,7 +236,7 @@ fn one(ways: &Ways, queue: &str, vhost: &str, mut loan: Loan) -> Result<HttpResp
         set("Priority", &priority.to_string());
     }
     set("Delivery", &loan.delivery.to_string());
-    set("Lease-Until", &crate::times::rfc3339(after(loan.lease).0));
+    set("Lease-Until", &crate::times::rfc3339(until(loan.until).0));
     set("Reply-To", &Receipt::text(queue, vhost, &loan));
     let rooms = loan.room.take().into_iter().collect();
     Ok(answer.body(Written::of(&ways.common, loan.body.to_bytes(), rooms)?.into_body()))
@@ -258,7 +258,7 @@ impl MessageView {
             attempt: Header::number_in(&loan.headers, "attempt"),
             priority: loan.priority,
             delivery: loan.delivery,
-            lease_until: after(loan.lease),
+            lease_until: until(loan.until),
             reply_to: Receipt::text(queue, vhost, &loan),
             body: raw(loan.body.to_bytes())?,
             correlation_id: loan.correlation_id,

@@ -137,7 +137,7 @@ impl Desk {
             headers: message.headers.clone(),
             body: message.body.clone(),
             delivery,
-            lease,
+            until,
             waited: now.saturating_duration_since(since),
             room: taken,
         };
@@ -177,14 +177,14 @@ impl Desk {
 
     /// The leases of a queue's messages that end first, up to so many.
     pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseLook> {
-        let (state, now) = (self.state(), clock::ticks());
+        let state = self.state();
         let of_queue = state.ends.iter().filter_map(|(until, id)| {
             let lent = state.lent.get(id).filter(|lent| *lent.queue == *queue)?;
             Some(LeaseLook {
                 id: id.clone(),
                 worker: lent.worker.clone(),
                 delivery: lent.delivery,
-                left: until.saturating_duration_since(now),
+                until: *until,
             })
         });
         of_queue.take(limit).collect()

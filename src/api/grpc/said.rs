@@ -75,7 +75,7 @@ pub(super) fn message(queue: &str, vhost: &str, loan: &Loan) -> StepMessage {
         traceparent: text("traceparent").unwrap_or_default(),
         tracestate: text("tracestate"),
         dispatched: Some(at_second(loan.timestamp_s)),
-        lease_until: Some(until(loan.lease)),
+        lease_until: Some(until(loan.until)),
         body: loan.body.to_bytes(),
         depth: Header::number_in(&loan.headers, "depth"),
     }

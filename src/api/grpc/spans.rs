@@ -1,9 +1,10 @@
 //! Times and spans as protobuf has them.
 
-use super::super::lending::{after, within};
+use super::super::lending::{self, within};
 use super::super::problem::Problem;
 use crate::engine::Timestamp;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
@@ -19,9 +20,9 @@ pub(super) fn span(
     within(key, span, shown, bounds).map(Some)
 }
 
-/// So long from now.
-pub(super) fn until(span: Duration) -> prost_types::Timestamp {
-    let Timestamp(at) = after(span).0;
+/// When a lease ends.
+pub(super) fn until(end: Instant) -> prost_types::Timestamp {
+    let Timestamp(at) = lending::until(end).0;
     let nanos = i32::try_from(at.rem_euclid(NANOSECONDS)).unwrap_or_default();
     prost_types::Timestamp { seconds: at.div_euclid(NANOSECONDS), nanos }
 }

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 const REPORTED_LONGER_BY: u32 = 8;
 
 impl Desk {
-    /// Lengthens a lease: it ends so long from now. A message that waits, because its lease has
-    /// ended or the process was started again, is lent once more under the same number. `line`: of
-    /// a worker that stays, which has the message from now on; whoever had it over another line is
-    /// told.
+    /// Lengthens a lease: it ends so long from now; when that is. A message that waits, because its
+    /// lease has ended or the process was started again, is lent once more under the same number.
+    /// `line`: of a worker that stays, which has the message from now on; whoever had it over
+    /// another line is told.
     ///
     /// # Errors
     ///
@@ -31,12 +31,12 @@ impl Desk {
         delivery: u32,
         lease: Option<Duration>,
         line: Option<&Line>,
-    ) -> Result<Duration, NotLent> {
+    ) -> Result<Instant, NotLent> {
         let mut state = self.state();
         match self.end_in(&mut state, id, delivery, lease) {
-            Ok(left) => {
+            Ok(until) => {
                 line.into_iter().for_each(|line| state.pass_on(id, line));
-                return Ok(left);
+                return Ok(until);
             }
             Err(NotLent::NotThere) => {}
             Err(NotLent::ToAnother) => return Err(NotLent::ToAnother),
@@ -52,7 +52,7 @@ impl Desk {
         let line = line.cloned();
         let lent = Lent { deliveries, line, ..Lent::new(message, place, delivery, lease, until) };
         self.hold(&mut state, lent);
-        Ok(lease)
+        Ok(until)
     }
 
     /// Gives a message back: its lease ends after this time, and it is lent again. `line`: only if
@@ -126,14 +126,14 @@ impl Desk {
         self.ends_at(state, until, id);
     }
 
-    /// Has the lease of a delivery end so long from now.
+    /// Has the lease of a delivery end so long from now; when that is.
     fn end_in(
         &self,
         state: &mut State,
         id: &str,
         delivery: u32,
         lease: Option<Duration>,
-    ) -> Result<Duration, NotLent> {
+    ) -> Result<Instant, NotLent> {
         let lent = state.lent_as(id, delivery)?;
         let (before, now) = (lent.until, clock::ticks());
         // Who names no time loses none.
@@ -146,7 +146,7 @@ impl Desk {
         self.report(lent, left);
         state.ends.remove(&(before, id.into()));
         self.ends_at(state, until, id.into());
-        Ok(left)
+        Ok(until)
     }
 
     fn report(&self, lent: &mut Lent, lease: Duration) {

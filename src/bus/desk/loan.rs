@@ -8,6 +8,7 @@ use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
@@ -33,8 +34,8 @@ pub struct LeaseLook {
     pub worker: Option<Arc<str>>,
     /// Which delivery it is, from 1.
     pub delivery: u32,
-    /// How long the lease still is.
-    pub left: Duration,
+    /// When the lease ends.
+    pub until: Instant,
 }
 
 /// Who asks for a message, and for how long.
@@ -67,8 +68,8 @@ pub struct Loan {
     pub body: Body,
     /// Which delivery it is, from 1.
     pub delivery: u32,
-    /// How long the lease is.
-    pub lease: Duration,
+    /// When the lease ends: not before this does anybody else get the message.
+    pub until: Instant,
     /// How long the message has waited.
     pub waited: Duration,
     /// Its room on its way.
