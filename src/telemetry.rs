@@ -71,7 +71,8 @@ pub struct Metrics {
     pub look_ups_waiting: IntGauge,
     /// `workflow_bus_connected{bus,vhost}`: 1 or 0.
     pub bus_connected: IntGaugeVec,
-    /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers.
+    /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers, or
+    /// confirms nothing.
     pub bus_blocked: IntGaugeVec,
     /// `workflow_bus_unconfirmed{bus,vhost}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
@@ -238,7 +239,7 @@ impl Metrics {
             ),
             bus_blocked: kept.gauges(
                 "bus_blocked",
-                "1 while the broker blocks publishers",
+                "1 while the broker blocks publishers, or confirms nothing",
                 &["bus", "vhost"],
             ),
             bus_unconfirmed: kept.gauges(

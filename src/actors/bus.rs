@@ -82,6 +82,7 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
         }
         BusEvent::Taken(receipt) => taken(&ways, receipt),
         BusEvent::Leased { receipt, lease } => leased(&ways, receipt, lease),
+        BusEvent::Begun(receipt) => begun(&ways, receipt),
         BusEvent::Unroutable(receipt) => {
             if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
                 unroutable(&ways, &key, *job);
@@ -118,10 +119,9 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
                 .bus_connected
                 .with_label_values(&[&*key.bus, &*key.vhost])
                 .set(i64::from(!matches!(state, BusState::Disconnected { .. })));
-            metrics
-                .bus_blocked
-                .with_label_values(&[&*key.bus, &*key.vhost])
-                .set(i64::from(matches!(state, BusState::Blocked { .. })));
+            metrics.bus_blocked.with_label_values(&[&*key.bus, &*key.vhost]).set(i64::from(
+                matches!(state, BusState::Blocked { .. } | BusState::Silent { .. }),
+            ));
             ways.common.health.set_bus(&key, state);
         }
         BusEvent::Reached(Position { topic, partition, offset }) => {
@@ -183,6 +183,14 @@ fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
         let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
         let input = Input::Leased { step, attempt, lease };
         job.post(JobInput::OfMessage { created, input });
+    }
+}
+
+/// Tells a job that its message has been handed over.
+fn begun(ways: &Ways, receipt: Receipt) {
+    let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
+    if let Some(job) = ways.routes.find(job) {
+        job.post(JobInput::OfMessage { created, input: Input::Begun { step, attempt } });
     }
 }
 

@@ -39,6 +39,8 @@ struct BusHealth {
     state: BusState,
     /// Since when it is connected, by the wall clock and by a monotonic one.
     connected: Option<(Timestamp, tokio::time::Instant)>,
+    /// Since when it is not.
+    parted: Option<Timestamp>,
 }
 
 impl Health {
@@ -58,12 +60,17 @@ impl Health {
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
+        let parted = match buses.get(key) {
+            _ if is_connected(&state) => None,
+            Some(BusHealth { parted: Some(since), .. }) => Some(*since),
+            Some(BusHealth { parted: None, .. }) | None => Some(clock::now()),
+        };
         let connected = match buses.get(key) {
             _ if !is_connected(&state) => None,
             Some(BusHealth { connected: Some(since), .. }) => Some(*since),
             Some(BusHealth { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
         };
-        buses.insert(key.clone(), BusHealth { state, connected });
+        buses.insert(key.clone(), BusHealth { state, connected, parted });
         drop(buses);
         self.tell_change();
     }
@@ -94,7 +101,7 @@ impl Health {
         replies_first: Duration,
     ) -> Option<Timestamp> {
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
-        let BusHealth { state, connected } = buses.get(key)?;
+        let BusHealth { state, connected, .. } = buses.get(key)?;
         match *connected {
             None => Some(Timestamp(i64::MAX)),
             Some((at, _)) if *state == BusState::CatchingUp => Some(at),
@@ -102,6 +109,12 @@ impl Health {
                 (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
             }
         }
+    }
+
+    /// Since when a bus is not connected: a message of later date has not been sent. None: it is
+    /// connected, or nothing is known of it.
+    pub fn parted(&self, key: &BusKey) -> Option<Timestamp> {
+        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.parted
     }
 
     /// Messages of attempts that began before this time may have waited for room on the disk,

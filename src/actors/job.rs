@@ -299,7 +299,7 @@ impl JobActor {
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.recorded.entries.as_slice(),
-            [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_))
+            [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
                 | Entry::Caller(CallerEntry::Answered(_))]
         );
         let effects = std::mem::take(&mut decision.effects).into_iter();

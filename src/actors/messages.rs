@@ -2,8 +2,9 @@
 
 use crate::bus::{
     Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Issued, LeaseLeft,
-    Publication, Receipt,
+    Lifetime, Publication, Receipt,
 };
+use crate::clock;
 use crate::engine::{
     Caller, Definition, Job, JobId, JobState, Lease, Message, StepIndex, Timestamp,
 };
@@ -121,15 +122,32 @@ pub(super) fn step_message(
         body: input.into(),
         lease: job.step(step).lease.as_ref().map(|lease| left_of(**lease, now)),
         names_sender: !run.reply_users.is_empty(),
+        lifetime: lifetime(job, step, now),
         receipt: Receipt::new(Sent::Step { job: id, created, step, attempt, dispatch }),
     }
 }
 
+/// How long the message of an attempt is of use: as long as its time. If that has no end, nobody
+/// would notice that the message is gone.
+fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
+    let run = job.step(step);
+    let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
+    let span = match run.deadline() {
+        Some(deadline) => left(deadline, now),
+        None => Duration::from_millis(timeout.0),
+    };
+    let until = run.start_by().map(|by| clock::ticks() + left(by, now));
+    Lifetime { span: Some(span), until }
+}
+
+/// How long it is until then.
+fn left(then: Timestamp, now: Timestamp) -> Duration {
+    Duration::from_nanos(u64::try_from(then.0.saturating_sub(now.0)).unwrap_or_default())
+}
+
 /// What is left of a lease.
 fn left_of(lease: Lease, now: Timestamp) -> LeaseLeft {
-    let left_ns = lease.until.0.saturating_sub(now.0);
-    let left = Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default());
-    LeaseLeft { delivery: lease.delivery, left }
+    LeaseLeft { delivery: lease.delivery, left: left(lease.until, now) }
 }
 
 /// An answer to a caller: the result, or the error.
@@ -168,6 +186,7 @@ pub(super) fn answer(
         body: result.unwrap_or_else(|error| error),
         lease: None,
         names_sender: false,
+        lifetime: Lifetime::default(),
         receipt: Receipt::new(sent),
     }
 }

@@ -25,6 +25,7 @@ impl LoggedReply {
                 },
             }),
             Input::Confirmed { .. }
+            | Input::Begun { .. }
             | Input::Leased { .. }
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }

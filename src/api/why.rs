@@ -10,7 +10,7 @@ use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook, Trouble};
 use crate::clock;
 use crate::engine::{
-    Definition, Job, JobId, JobState, Lease, Millis, StepIndex, StepState, Timestamp,
+    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState, Timestamp,
 };
 use crate::times::rfc3339;
 use actix_web::{HttpResponse, web};
@@ -157,6 +157,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     if step.task.is_some() {
         return of_fan_out(ways, job, index, depth).await;
     }
+    let timeout = timeout_of(step, run);
     let bus = ways.buses.of_step(job.definition(), step);
     match ways.common.health.bus(&bus) {
         Some(BusState::Connected | BusState::CatchingUp) => {}
@@ -169,12 +170,19 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
             );
         }
         Some(BusState::Unfit { .. }) => {}
+        Some(BusState::Silent { .. }) if run.confirmed => {}
+        Some(state @ BusState::Silent { .. }) => {
+            return told(
+                WaitCause::BrokerBlocked,
+                format!("{state}: the message of step \"{name}\" waits for it; {timeout}"),
+            );
+        }
         Some(BusState::Blocked { reason }) if !run.confirmed => {
             return told(
                 WaitCause::BrokerBlocked,
                 format!(
                     "the broker blocks publishing ({reason}): the message of step \"{name}\" \
-                     waits for it"
+                     waits for it; {timeout}"
                 ),
             );
         }
@@ -196,10 +204,6 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
     }
     let queue = &step.queue;
-    let timeout = run.deadline().map_or_else(
-        || "it has no timeout, so a worker that died after its ack would not be noticed".to_owned(),
-        |at| format!("its timeout is {}", rfc3339(at)),
-    );
     let has_broker = ways.common.settings.amqp_bus(&bus.bus).is_some();
     let found = look(ways, &bus, queue).await;
     if let Some(section) = ways.common.settings.kafka_bus(&bus.bus) {
@@ -284,6 +288,21 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
                 "step \"{name}\" waits for a reply to its message on queue \"{queue}\", about \
                  which the broker tells nothing: {reason}"
             ),
+        ),
+    }
+}
+
+/// When the running attempt of a step fails for lack of a reply.
+fn timeout_of(step: &Step, run: &StepRun) -> String {
+    let start =
+        run.start_by().map_or_else(String::new, |at| format!("; it fails at {}", rfc3339(at)));
+    match (run.deadline(), step.timeout) {
+        (Some(at), _) => format!("its timeout is {}", rfc3339(at)),
+        (None, Some(span)) if run.waits_for_start() => {
+            format!("its timeout of {span} has not begun, because nobody has taken it{start}")
+        }
+        (None, _) => format!(
+            "it has no timeout, so a worker that died after its ack would not be noticed{start}"
         ),
     }
 }

@@ -22,7 +22,7 @@ use lent::Lent;
 use queues::{Queue, State, Waiting};
 use receiving::Next;
 
-use super::{EventSink, LeaseLeft, Over, Publication, QueueLook};
+use super::{BusEvent, EventSink, LeaseLeft, Over, Publication, QueueLook};
 use crate::clock;
 use crate::room::Taken;
 use std::cmp::Reverse;
@@ -195,6 +195,15 @@ impl Desk {
         let mut state = self.state();
         state.lent_as(id, delivery).ok()?;
         state.forget(id).map(|lent| lent.message)
+    }
+
+    /// Reports that whoever has this delivery begins with it, at a desk that reports no leases.
+    pub(super) fn begun(&self, id: &str, delivery: u32) {
+        let mut state = self.state();
+        let lent = state.lent_as(id, delivery).ok();
+        if let Some(receipt) = lent.and_then(|lent| lent.message.receipt.again()) {
+            (self.sink)(BusEvent::Begun(receipt));
+        }
     }
 
     /// Forgets a message of a queue if it waits.

@@ -152,6 +152,7 @@ impl EmbeddedBus {
                 let (outside, work) = (self.outside.clone(), work.clone());
                 self.threads.push(std::thread::spawn(move || {
                     while let Some(message) = desk.next(&queue) {
+                        outside.begun(&message);
                         outside.deliver(answer(&message, &work));
                     }
                 }));
@@ -168,6 +169,7 @@ impl Bus for EmbeddedBus {
             Addressee::Worker
                 if self.calls.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
             {
+                self.outside.begun(&message);
                 return self.outside.deliver(call(message));
             }
             Addressee::Worker => {}
@@ -272,6 +274,13 @@ impl Outside {
         let body = body.to_bytes();
         self.deliver(Reply { correlation_id, attempt, kind, dead: None, body, call: None });
         (self.sink)(BusEvent::Taken(receipt));
+    }
+
+    /// Reports that a message is handed over.
+    fn begun(&self, message: &Publication) {
+        if let Some(receipt) = message.receipt.again() {
+            (self.sink)(BusEvent::Begun(receipt));
+        }
     }
 
     fn deliver(&self, reply: Reply) {

@@ -26,6 +26,12 @@ pub enum BusState {
         /// What is wrong with them, in one line.
         reason: String,
     },
+    /// It is connected, but the broker says nothing of the messages that it was sent: the network
+    /// may have stopped, or the broker.
+    Silent {
+        /// For how long it has said nothing, at least.
+        span: Duration,
+    },
     /// The broker blocks publishers (an alarm); acks go on.
     Blocked {
         /// The broker's words.
@@ -43,6 +49,11 @@ impl fmt::Display for BusState {
             BusState::Connected => f.write_str("connected"),
             BusState::CatchingUp => f.write_str("connected, reads the replies that lay there"),
             BusState::Unfit { reason, .. } => write!(f, "connected, but {reason}"),
+            BusState::Silent { span } => write!(
+                f,
+                "connected, but the broker has confirmed nothing for {span:?} although messages \
+                 wait for that: has the network stopped, or the broker?"
+            ),
             BusState::Blocked { reason } => write!(f, "publishing blocked by the broker: {reason}"),
         }
     }
@@ -69,6 +80,9 @@ pub enum BusEvent {
         /// For how long, from now.
         lease: LeaseLeft,
     },
+    /// A message has been handed over for good: to a worker or a workflow of this process, or in a
+    /// call of a web service, which may be neither the first nor the last. It is not confirmed.
+    Begun(Receipt),
     /// There is no queue of the name that a caller gave: nobody will ever read the message.
     Unroutable(Receipt),
     /// A message could not be read, whatever it was meant to be; it is off its queue.

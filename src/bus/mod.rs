@@ -30,6 +30,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Which bus: its name in the settings, and the virtual host that it serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,8 +219,28 @@ pub struct Publication {
     /// Whether the broker is to vouch that the manager has sent it. Then a dead letter of it can be
     /// told from a forged one.
     pub names_sender: bool,
+    /// How long it is of use.
+    pub lifetime: Lifetime,
     /// Given back once the message is taken.
     pub receipt: Receipt,
+}
+
+/// How long a message is of use to workers. A broker that does not tell who has it may drop it
+/// then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetime {
+    /// From when the broker has it; none: for ever.
+    pub span: Option<Duration>,
+    /// The time by which a worker must have taken it.
+    pub until: Option<Instant>,
+}
+
+impl Lifetime {
+    /// What is left of it for a broker that gets the message now; none: it has no end.
+    pub fn left(self, now: Instant) -> Option<Duration> {
+        let until = self.until.map(|until| until.saturating_duration_since(now));
+        self.span.into_iter().chain(until).min()
+    }
 }
 
 /// What is left of a lease.

@@ -199,6 +199,7 @@ impl View<'_> {
 fn options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
+    options.extend(step.start_within.map(|within| format!("start within {within}")));
     options
         .extend(step.retry.map(|retry| {
             counted(usize::try_from(retry.attempts).unwrap_or(usize::MAX), "attempt")

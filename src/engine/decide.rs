@@ -22,6 +22,7 @@ impl Job {
             Input::Confirmed { step, attempt, dispatch } => {
                 self.decide_confirmed(step, attempt, dispatch)
             }
+            Input::Begun { step, attempt } => self.decide_begun(step, attempt),
             Input::Leased { step, attempt, lease } => self.decide_leased(step, attempt, lease),
             Input::QueueMissing(steps) => self.decide_queue_missing(&steps),
             Input::ChildEnded { step, index, ended } => {
@@ -112,6 +113,15 @@ impl Job {
         let is_last = run.attempt == attempt && dispatch.is_none_or(|of| of == run.dispatch);
         if self.is_awaited(step) && is_last && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
+        } else {
+            Err(Rejected::Void)
+        }
+    }
+
+    fn decide_begun(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
+        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        if self.is_awaited(step) && run.attempt == attempt && run.waits_for_start() {
+            Ok(vec![Entry::Step(step, StepEntry::Begun)])
         } else {
             Err(Rejected::Void)
         }

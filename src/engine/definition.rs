@@ -275,8 +275,12 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     /// The attempt fails without a reply within this time; a step with a task, if it is not done.
+    /// That of a step with a message counts from when workers can have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
+    /// The attempt fails if its time has not begun within this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_within: Option<Millis>,
     /// How failed attempts are repeated; none: the first failure fails the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
@@ -412,6 +416,7 @@ impl Step {
             task: None,
             priority: None,
             timeout: None,
+            start_within: None,
             retry: None,
             when: None,
             cancel_when: None,

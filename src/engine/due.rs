@@ -14,6 +14,8 @@ use super::time::{Millis, Timestamp};
 pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
+    /// The time of a step's attempt has not begun in time.
+    Start(StepIndex),
     /// A step had no reply in time.
     Timeout(StepIndex),
     /// The pause before the next attempt is over.
@@ -32,12 +34,12 @@ impl Job {
             let run = &self.steps[step.at()];
             if is_due(run.retry_at()) && self.state == JobState::Running {
                 Some(Due::Attempt(step))
-            } else if run.is_under_way()
-                && is_due(run.deadline())
-                && self.takes_replies()
-                && !self.may_have_unread_reply(step, unread)
-            {
+            } else if !self.takes_replies() || self.may_have_unread_reply(step, unread) {
+                None
+            } else if run.is_under_way() && is_due(run.deadline()) {
                 Some(Due::Timeout(step))
+            } else if run.is_under_way() && is_due(run.start_by()) {
+                Some(Due::Start(step))
             } else {
                 None
             }
@@ -50,11 +52,13 @@ impl Job {
     fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
         let span = definition.timeout.unwrap_or(Millis(0));
+        // One whose time has not begun may have been sent, and the news of that is lost.
+        let began = match run.deadline() {
+            Some(deadline) => Some(deadline.before(span)),
+            None => run.start_by().and(run.sent),
+        };
         definition.has_queue()
-            && unread
-                .get(&step)
-                .zip(run.deadline())
-                .is_some_and(|(unread, deadline)| deadline.before(span) < *unread)
+            && unread.get(&step).zip(began).is_some_and(|(unread, began)| began < *unread)
     }
 
     /// What follows from `due`, unless an earlier entry has settled it.
@@ -69,13 +73,23 @@ impl Job {
                 let failed = Failed { failure: self.timed_out(step), retryable: true };
                 self.fail_attempt(step, failed, ctx)
             }
+            Due::Start(step) if self.takes_replies() && self.step(step).waits_for_start() => {
+                let failed = Failed { failure: self.not_started(step), retryable: true };
+                self.fail_attempt(step, failed, ctx)
+            }
             Due::Attempt(step)
                 if self.state == JobState::Running && self.step(step).retry_at().is_some() =>
             {
                 self.begin(step, ctx)
             }
-            Due::Timeout(_) | Due::Attempt(_) => Vec::new(),
+            Due::Start(_) | Due::Timeout(_) | Due::Attempt(_) => Vec::new(),
         }
+    }
+
+    fn not_started(&self, step: StepIndex) -> Failure {
+        let span = self.graph().step(step).start_within;
+        let span = span.map_or_else(String::new, |span| span.to_string());
+        Failure::new(format!("its message was not taken within its startWithin of {span}"))
     }
 
     fn timed_out(&self, step: StepIndex) -> Failure {

@@ -107,6 +107,7 @@ impl Job {
             StepEntry::Failed(_)
             | StepEntry::Confirmed
             | StepEntry::Leased(_)
+            | StepEntry::Begun
             | StepEntry::Completed(_)
             | StepEntry::Progressed { .. }
             | StepEntry::Skipped => Vec::new(),

@@ -101,7 +101,7 @@ pub enum JobEntry {
     },
     /// Its end is told to its parent once more: the parent did not hear of it.
     ToldAgain,
-    /// Somebody asked for the entries that follow. It is recorded if it is known who, or why.
+    /// Somebody asked for the entries that follow.
     Asked {
         /// The operation.
         operation: Arc<str>,
@@ -125,16 +125,22 @@ pub enum StepEntry {
     Started {
         /// Which dispatch, from 1.
         attempt: u32,
-        /// When the attempt fails, if there is no reply by then.
+        /// When the attempt of an external step fails, if there is no reply by then. The time of
+        /// one with a message begins later (see [`StepRun`](super::StepRun)); version 0.1.0
+        /// recorded its end here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// The broker confirmed the message of the attempt.
+    /// The broker confirmed the message of the attempt: its time begins, unless it has.
     Confirmed,
     /// A worker has the message of the attempt, for a time; or has it for another time than before.
+    /// With the first one the time of the attempt begins.
     Leased(Lease),
+    /// A bus that neither confirms nor lends has handed the message over, to a worker in this
+    /// process or in a first call of a web service: the time of the attempt begins.
+    Begun,
     /// The confirmed message is to be sent again, as the same attempt: it was lost with its queue,
-    /// or somebody asked for it.
+    /// or somebody asked for it. The time of the attempt begins anew when it is there again.
     Unconfirmed,
     /// The reply came: the step's output.
     Completed(Message),
@@ -252,7 +258,8 @@ pub struct Progress {
 /// How long a worker has the message of an attempt. A bus without a broker lends its messages so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Which delivery of the message the worker has, from 1.
+    /// Which delivery of the message the worker has, from 1. 0: the first one was taken back before
+    /// a worker had it.
     pub delivery: u32,
     /// When it ends: then the message is lent again.
     pub until: Timestamp,
@@ -379,6 +386,7 @@ impl StepEntry {
             | StepEntry::Failed(_) => true,
             StepEntry::Confirmed
             | StepEntry::Leased(_)
+            | StepEntry::Begun
             | StepEntry::Unconfirmed
             | StepEntry::AttemptFailed { .. } => false,
         }

@@ -75,11 +75,27 @@ impl Job {
             StepEntry::Started { attempt, deadline } => {
                 self.start(step, *attempt, at, *deadline);
                 self.dispatched(step, at);
+                if deadline.is_none() {
+                    self.wait_for_start(step);
+                }
                 self.awaited += u32::from(self.is_awaited(step));
             }
-            StepEntry::Confirmed => self.steps[step.at()].confirmed = true,
-            StepEntry::Leased(lease) => self.steps[step.at()].lease = Some(Box::new(*lease)),
-            StepEntry::Unconfirmed => self.dispatched(step, at),
+            StepEntry::Confirmed => {
+                self.steps[step.at()].confirmed = true;
+                self.begin_time(step, at);
+            }
+            StepEntry::Leased(lease) => {
+                self.steps[step.at()].lease = Some(Box::new(*lease));
+                match lease.delivery {
+                    0 => self.wait_for_start(step),
+                    _ => self.begin_time(step, at),
+                }
+            }
+            StepEntry::Begun => self.begin_time(step, at),
+            StepEntry::Unconfirmed => {
+                self.dispatched(step, at);
+                self.wait_for_start(step);
+            }
             StepEntry::Completed(output) => self.complete(step, at, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
                 let run = &mut self.steps[step.at()];
@@ -158,6 +174,24 @@ impl Job {
         run.lease = None;
         run.dispatch = self.length;
         run.sent = Some(at);
+    }
+
+    /// The message of the running attempt is where workers can have it: its time begins, unless it
+    /// has.
+    fn begin_time(&mut self, step: StepIndex, at: Timestamp) {
+        let timeout = self.graph().step(step).timeout;
+        let run = &mut self.steps[step.at()];
+        if run.waits_for_start() {
+            run.time_out_at(at.after(timeout));
+        }
+    }
+
+    fn wait_for_start(&mut self, step: StepIndex) {
+        let definition = &self.origin.definition;
+        let definition = definition.graphs[usize::from(self.origin.graph)].step(step);
+        if definition.has_queue() {
+            self.steps[step.at()].wait_for_start(definition);
+        }
     }
 
     fn start(
@@ -253,7 +287,7 @@ impl Job {
                 run.reruns += u32::from(run.fan_out.take().is_some());
             } else if begins_again {
                 run.reset();
-            } else if run.is_under_way() {
+            } else if run.is_under_way() && !run.waits_for_start() {
                 // Its pause may have ended while the job was over.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];

@@ -79,6 +79,8 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
+        // The time of an attempt with a message begins when that is out.
+        let deadline = deadline.filter(|_| definition.external);
         vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]
     }
 

@@ -71,6 +71,13 @@ pub enum Input {
         /// last dispatch.
         dispatch: Option<u64>,
     },
+    /// A bus that neither confirms nor lends has handed a step message over.
+    Begun {
+        /// The step.
+        step: StepIndex,
+        /// The attempt that was dispatched.
+        attempt: u32,
+    },
     /// The bus has lent a step message to a worker.
     Leased {
         /// The step.

@@ -151,7 +151,7 @@ impl Job {
             .filter(|step| !unread.contains_key(step))
             .map(|step| &self.steps[step.at()])
             .filter(|run| takes_replies && run.is_under_way())
-            .filter_map(StepRun::deadline);
+            .filter_map(|run| run.deadline().or(run.start_by()));
         let retries_run = self.state == JobState::Running;
         let retries = self
             .steps

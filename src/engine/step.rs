@@ -57,8 +57,13 @@ pub struct StepRun {
 
 /// What happens to a step by itself, as time passes. An attempt is under way or there is a pause
 /// before the next one, never both.
+///
+/// The time of an attempt begins when its message is where workers can have it: with the broker, or
+/// with the first worker where the bus lends its messages. Until then nobody can be late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTimer {
+    /// The time of the running attempt has not begun; it fails if that is not so by this time.
+    Start(Option<Timestamp>),
     /// The running attempt times out.
     Timeout(Timestamp),
     /// The next attempt is due, after one has failed.
@@ -70,7 +75,20 @@ impl StepRun {
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Timeout(at)) => Some(at),
-            Some(StepTimer::Retry(_)) | None => None,
+            Some(StepTimer::Start(_) | StepTimer::Retry(_)) | None => None,
+        }
+    }
+
+    /// Whether the time of the running attempt has not begun, although one is set.
+    pub fn waits_for_start(&self) -> bool {
+        matches!(self.timer, Some(StepTimer::Start(_)))
+    }
+
+    /// When the running attempt fails, unless its time has begun by then.
+    pub fn start_by(&self) -> Option<Timestamp> {
+        match self.timer {
+            Some(StepTimer::Start(at)) => at,
+            Some(StepTimer::Timeout(_) | StepTimer::Retry(_)) | None => None,
         }
     }
 
@@ -78,8 +96,15 @@ impl StepRun {
     pub fn retry_at(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Retry(at)) => Some(at),
-            Some(StepTimer::Timeout(_)) | None => None,
+            Some(StepTimer::Start(_) | StepTimer::Timeout(_)) | None => None,
         }
+    }
+
+    /// The message of the running attempt of `step` goes out: its time has not begun.
+    pub(super) fn wait_for_start(&mut self, step: &Step) {
+        let is_timed = step.timeout.is_some() || step.start_within.is_some();
+        let start_by = self.sent.and_then(|sent| sent.after(step.start_within));
+        self.timer = is_timed.then_some(StepTimer::Start(start_by));
     }
 
     /// The running attempt times out at this time; none: it never does.
@@ -107,6 +132,11 @@ impl StepRun {
             fan_out: self.fan_out.take(),
             ..StepRun::default()
         };
+    }
+
+    /// The last attempt that a rerun has undone; 0: none.
+    pub fn attempts_undone(&self) -> u32 {
+        self.attempts_undone
     }
 
     /// Whether an attempt is under way, as opposed to a pause before the next.

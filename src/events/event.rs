@@ -265,7 +265,10 @@ impl<'a> Teller<'a> {
             StepEntry::Skipped => ("skipped", state(StepState::Skipped)),
             StepEntry::Cancelled => ("cancelled", state(StepState::Cancelled)),
             StepEntry::Failed(failure) => ("failed", self.failed(StepState::Failed, failure)),
-            StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Unconfirmed => return None,
+            StepEntry::Confirmed
+            | StepEntry::Leased(_)
+            | StepEntry::Begun
+            | StepEntry::Unconfirmed => return None,
         };
         Some(self.step(number, step, word, at, told))
     }

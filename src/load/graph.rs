@@ -93,6 +93,7 @@ fn graph(
             task,
             priority: step.priority.map(|(priority, _)| priority),
             timeout: step.options.timeout,
+            start_within: step.options.start_within.map(|(span, _)| span),
             retry: step.options.retry,
             when,
             cancel_when,

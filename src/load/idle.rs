@@ -1,7 +1,7 @@
 //! Keys that contradict each other, that have no effect where they stand, or that should be there.
 
-use super::calls::queue;
-use super::draft::{GraphDraft, StepDraft};
+use super::calls::{queue, steps};
+use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use super::report::Report;
 use super::values::Word;
 use crate::engine::words::quoted;
@@ -54,6 +54,15 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
             ),
         );
     }
+    if let (Some((_, at)), Some(reason)) = (&step.options.start_within, reason) {
+        report.error(
+            *at,
+            format!(
+                "\"startWithin\" bounds how long a message waits for its worker, and {reason}: \
+                 take it away; \"timeout\" bounds how long the step takes"
+            ),
+        );
+    }
     if let (Some((_, at)), Some(reason)) = (&step.options.reply_users, reason) {
         report.error(*at, format!("\"replyUsers\" has nothing to look at: {reason}"));
     } else if let Some((_, at)) = &step.options.reply_users
@@ -75,6 +84,27 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
     if let (Some(at), None) = (step.options.skipped_at, &step.options.when) {
         report.warn(at, "\"skippedStatus\" has no effect: only a step with a \"when\" is skipped");
     }
+}
+
+/// Warns of waits that the deadline of the workflow ends before they can end by themselves.
+pub(super) fn warn_of_long_waits(draft: &WorkflowDraft, report: &mut Report) {
+    let Some(deadline) = draft.deadline else { return };
+    for (task, step) in steps(draft) {
+        let Some((wait, at)) = step.options.start_within.filter(|(wait, _)| *wait >= deadline)
+        else {
+            continue;
+        };
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        report.warn(
+            at,
+            format!(
+                "\"startWithin\" has no effect: it is {wait}, and the workflow's \"deadline\" \
+                 fails the whole job after {deadline}; write less than that"
+            ),
+        );
+    }
+    (report.task, report.step) = (None, None);
 }
 
 /// Advises timeouts for the steps of a graph that wait for a worker without one

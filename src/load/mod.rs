@@ -250,6 +250,7 @@ impl Loading<'_> {
             Some(settings) => buses::check(draft, settings, report),
             None => buses::advise(draft, report),
         }
+        idle::warn_of_long_waits(draft, report);
         buses::check_services(draft, self.settings, report);
         topics::check(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {

@@ -16,6 +16,9 @@ use std::sync::Arc;
 pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOptions {
     StepOptions {
         timeout: fields.get("timeout").and_then(|entry| span(entry, Millis(1), report)),
+        start_within: fields
+            .get("startWithin")
+            .and_then(|entry| Some((span(entry, Millis(1), report)?, entry.place()))),
         retry: fields.get("retry").and_then(|entry| retry(entry, report)),
         when: fields.get("when").and_then(|entry| condition(entry, report)),
         cancel_when: fields.get("cancelWhen").and_then(|entry| condition(entry, report)),

@@ -214,8 +214,16 @@ pub(super) const KEYS: &[KnownKey] = &[
         Section::Step,
         "timeout",
         ValueKind::SpanAboveNothing,
-        "An attempt without a reply within this time, such as 30s or 5m, has failed. For a step \
-         with a task: it is not done within this time. Default: none.",
+        "An attempt without a reply within this time, such as 30s or 5m, has failed. It counts \
+         from when workers can have the message. For a step with a task: it is not done within \
+         this time. Default: none.",
+    ),
+    optional(
+        Section::Step,
+        "startWithin",
+        ValueKind::SpanAboveNothing,
+        "An attempt whose message no worker has taken within this time, such as 30s or 5m, has \
+         failed. Over AMQP and Kafka: that the broker has not taken. Default: none.",
     ),
     optional(
         Section::Step,

@@ -127,6 +127,7 @@ impl<'r> Play<'r> {
             | StepEntry::Started { .. }
             | StepEntry::Confirmed
             | StepEntry::Leased(_)
+            | StepEntry::Begun
             | StepEntry::Unconfirmed
             | StepEntry::Skipped
             | StepEntry::Cancelled => return,

@@ -202,6 +202,7 @@ fn of_step(
     let options = [
         ("external", old.external != new.external),
         ("timeout", old.timeout != new.timeout),
+        ("startWithin", old.start_within != new.start_within),
         ("retry", old.retry != new.retry),
         ("onFailure", old.on_failure != new.on_failure),
         ("priority", old.priority != new.priority),

@@ -99,6 +99,9 @@ pub(super) struct Act {
     /// Only with an input that has these keys with these values.
     #[serde(rename = "if")]
     pub(super) when: Option<Value>,
+    /// How long the message waits for it; if the attempt is over by then, it gets none.
+    #[serde(default)]
+    pub(super) starts_after: Span,
     /// How long it works.
     #[serde(default)]
     pub(super) after: Span,
@@ -124,7 +127,7 @@ pub(super) struct Act {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressMessage {
-    /// How long after the step message.
+    /// How long after the worker has the step message.
     pub(super) after: Span,
     pub(super) status: Option<String>,
     pub(super) progress: Option<f64>,

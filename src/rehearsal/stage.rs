@@ -6,7 +6,7 @@ use super::value;
 use crate::engine::{
     Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
     Message, Millis, Objection, Operation, Origin, Parent, Reply, Sender, StepEntry, StepIndex,
-    Timestamp, UnreadReplies,
+    StepState, Timestamp, UnreadReplies,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -28,7 +28,21 @@ const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000
 
 /// Something that will happen.
 enum Coming {
-    Reply { job: JobId, step: StepIndex, name: Arc<str>, attempt: u32, reply: Reply },
+    /// A worker, or a person, takes up an attempt, and does this.
+    Start {
+        job: JobId,
+        step: StepIndex,
+        attempt: u32,
+        input: Message,
+        act: Act,
+    },
+    Reply {
+        job: JobId,
+        step: StepIndex,
+        name: Arc<str>,
+        attempt: u32,
+        reply: Reply,
+    },
     User(UserAct),
     Timer(JobId, Timestamp),
 }
@@ -116,6 +130,9 @@ impl<'t> Stage<'t> {
 
     fn happen(&mut self, id: JobId, coming: Coming) -> Result<(), String> {
         match coming {
+            Coming::Start { job, step, attempt, input, act } => {
+                self.start_work(job, step, attempt, &input, &act);
+            }
             Coming::Reply { job, step, name, attempt, reply } => {
                 let is_external =
                     self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
@@ -237,7 +254,6 @@ impl<'t> Stage<'t> {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, external) =
             (job.graph().step(step).name.clone(), job.graph().step(step).external);
-        self.inputs.entry(name.clone()).or_default().push(input.clone());
         let act =
             match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input)))
             {
@@ -246,6 +262,28 @@ impl<'t> Stage<'t> {
                 Some(None) => Act { silent: true, ..Act::default() },
                 None => Act { silent: external, ..Act::default() },
             };
+        let after = act.starts_after.0;
+        if after.is_zero() {
+            self.start_work(id, step, attempt, &input, &act);
+        } else {
+            self.plan(after, Coming::Start { job: id, step, attempt, input, act });
+        }
+    }
+
+    /// The worker of an attempt has its message, unless the attempt is over.
+    fn start_work(&mut self, id: JobId, step: StepIndex, attempt: u32, input: &Message, act: &Act) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
+        let is_over = !run.is_under_way()
+            || run.attempt != attempt
+            || job.step_state(step) != StepState::Running;
+        if is_over {
+            return self.tell(format!(
+                "the message of attempt {attempt} of step {name} is gone before a worker took it"
+            ));
+        }
+        self.inputs.entry(name.clone()).or_default().push(input.clone());
+        self.take(id, Input::Begun { step, attempt });
         for told in &act.progress {
             let reply = Reply::Progress(progress(told).into());
             self.plan(
@@ -329,7 +367,9 @@ fn told_of_step(name: &str, entry: &StepEntry) -> Option<String> {
         StepEntry::Skipped => format!("step {name} is skipped"),
         StepEntry::Cancelled => format!("step {name} is cancelled"),
         StepEntry::Failed(failure) => format!("step {name} fails: {}", failure.reason),
-        StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Unconfirmed => return None,
+        StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun | StepEntry::Unconfirmed => {
+            return None;
+        }
     })
 }
 

@@ -46,8 +46,8 @@ pub struct Kind {
 /// Which messages a bus takes back when their attempts are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdraws {
-    /// None: they are the broker's.
-    Nothing,
+    /// Those that it has not sent: what a broker has is the broker's.
+    Unsent,
     /// Those of attempts that ended without a reply. Before it lends one that has waited it looks
     /// by itself whether that was answered.
     Abandoned,
@@ -73,7 +73,7 @@ impl BusKind {
             BusKind::Amqp => Kind {
                 has_broker: true,
                 takes_calls: true,
-                withdraws: Withdraws::Nothing,
+                withdraws: Withdraws::Unsent,
                 vhosts: true,
                 priorities: true,
                 needs_timeouts: false,
@@ -89,7 +89,7 @@ impl BusKind {
             BusKind::Kafka => Kind {
                 has_broker: true,
                 takes_calls: false,
-                withdraws: Withdraws::Nothing,
+                withdraws: Withdraws::Unsent,
                 vhosts: false,
                 priorities: false,
                 needs_timeouts: true,

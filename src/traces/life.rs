@@ -133,6 +133,7 @@ impl Life {
                 let name = if lease.delivery > 1 { "leased again" } else { "leased" };
                 self.note_attempt(step, at, name);
             }
+            StepEntry::Begun => self.note_attempt(step, at, "begun"),
             StepEntry::Unconfirmed => self.note_attempt(step, at, "sent again"),
             StepEntry::Progressed { .. } => {}
             StepEntry::AttemptFailed { failure, .. } => {

@@ -59,6 +59,8 @@ struct StepView<'d> {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    start_within: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<RetryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     when: Option<&'d str>,
@@ -132,6 +134,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
         timeout: step.timeout.map(|span| span.to_string()),
+        start_within: step.start_within.map(|span| span.to_string()),
         retry: step.retry.map(retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),

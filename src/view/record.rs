@@ -200,6 +200,7 @@ impl<'a> EntryView<'a> {
                 lease_until: Some(Time(lease.until)),
                 ..self
             },
+            StepEntry::Begun => EntryView { kind: "step.begun", ..self },
             StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
             StepEntry::Completed(output) => {
                 EntryView { kind: "step.completed", ..self }.with(Payload::Message(output))

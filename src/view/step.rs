@@ -162,7 +162,7 @@ impl Attempts {
             }
             StepEntry::Failed(failure) => self.fail(failure, at),
             StepEntry::Cancelled | StepEntry::Skipped => self.end(AttemptState::Cancelled, at),
-            StepEntry::Progressed { .. } => {}
+            StepEntry::Begun | StepEntry::Progressed { .. } => {}
         }
     }
 

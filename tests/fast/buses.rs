@@ -12,9 +12,10 @@ use workflow_manager::actors::door;
 use workflow_manager::actors::mail::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::transport::{Opening, Transport};
-use workflow_manager::bus::desk::{Desks, Lending};
+use workflow_manager::bus::desk::{Borrower, Desks, Lending};
 use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
 use workflow_manager::bus::{Address, BusKey, BusState};
+use workflow_manager::clock;
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Message, StepState};
 use workflow_manager::load::{load_text, load_to_serve};
 use workflow_manager::settings::{BusKind, Overrides, ServerAddress, Settings};
@@ -370,8 +371,7 @@ fn two_buses(came: &Came, shut: &'static str) -> Parts {
                 Ok(message.body.to_bytes())
             });
         }
-        let lending =
-            Lending { lease: Duration::from_secs(300), deliveries_max: 5, reports: false };
+        let lending = Lending { lease: Duration::from_secs(300), deliveries_max: 5, reports: true };
         let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks: known.clone() };
         Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
     });
@@ -532,6 +532,13 @@ workflows:
         let expected = expected.map(|(name, good, text)| (name.to_owned(), good, text.to_owned()));
         assert_eq!(checks, expected);
         let id = create(&manager, "away").await;
+        // Workers have both.
+        for bus in [&other, &manager.ways().buses.named(None, "")] {
+            let desk = manager.ways().desks.of(bus).expect("a desk");
+            let until = clock::ticks() + Duration::from_secs(60);
+            let loan = desk.receive(&"nobody".into(), &Borrower::default(), until).await;
+            assert!(loan.is_some(), "it is lent");
+        }
         let job = ended(&manager, id).await;
         let reason = job.reason().expect("it failed");
         assert!(reason.contains("here"), "{reason}");

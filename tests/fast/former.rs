@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Caller, CallerEntry, Context, Definition, Dependency, Effect, Entry, FanOutEntry, FanOutKeys,
-    Graph, Input, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Operation, Origin,
-    Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp, UnreadReplies,
+    Graph, Input, Instruction, Job, JobEntry, JobId, JobState, Limits, Message, Millis, Order,
+    Origin, Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::{
     Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
@@ -116,7 +116,7 @@ fn step_before(step: Field, entry: &StepEntry, at: Field) -> String {
             object("step_started", &[&[step, at], &rest[..]].concat())
         }
         StepEntry::Confirmed => object("step_confirmed", &[step]),
-        StepEntry::Leased(_) => panic!("no version before wrote {entry:?}"),
+        StepEntry::Leased(_) | StepEntry::Begun => panic!("no version before wrote {entry:?}"),
         // The first version did not tell when.
         StepEntry::Unconfirmed => object("step_unconfirmed", &[step]),
         StepEntry::Completed(output) => {
@@ -282,8 +282,10 @@ fn written(file: &Path) -> Live {
             live.take(job, Input::ChildEnded { step: place.step, index: place.index, ended });
         }
     }
-    live.take(job, Input::operate(Operation::Pause));
-    live.take(job, Input::operate(Operation::Resume));
+    // It did not write who asked.
+    for what in [Instruction::Pause, Instruction::Resume] {
+        live.take(job, Input::Order(Order { round: 0, what }));
+    }
     let other = live.create(origin(9), message, None);
     for _ in 0..2 {
         let timer = live.jobs[other]

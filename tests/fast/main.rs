@@ -7,6 +7,7 @@ mod against;
 mod alone;
 mod any_journal;
 mod archive;
+mod attempts;
 mod buses;
 mod by_hand;
 mod calls;

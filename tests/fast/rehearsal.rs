@@ -166,3 +166,32 @@ fn mistakes_of_a_test_file_are_refused_with_their_place() {
         assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not in: {told}");
     }
 }
+
+#[test]
+fn a_worker_that_comes_late_is_late_for_start_within_and_not_for_the_timeout() {
+    let workflow = "
+workflows:
+  - name: order
+    steps: [ { name: charge, timeout: 10s, startWithin: 1m, retry: { attempts: 2, backoff: 0s } } ]
+";
+    let tests = "
+workflows: [ order.yaml ]
+tests:
+  - name: a long wait costs no time of the attempt
+    workers: { charge: { startsAfter: 50s, after: 9s } }
+    expect: { state: completed, attempts: { charge: 1 }, took: 59s }
+  - name: whoever has it is late
+    workers: { charge: [ { attempt: 1, startsAfter: 50s, after: 11s }, {} ] }
+    expect: { state: completed, attempts: { charge: 2 }, took: 1m }
+  - name: nobody comes
+    workers: { charge: { startsAfter: 61s } }
+    expect:
+      state: failed
+      reason: its message was not taken within its startWithin of 1m
+      attempts: { charge: 2 }
+      inputs: { charge: [] }
+      took: 2m
+";
+    let (_folder, path) = written(workflow, tests);
+    passes(&path, 3);
+}

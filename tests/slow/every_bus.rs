@@ -11,7 +11,8 @@ use workflow_manager::actors::transport::{self, Opening};
 use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
-    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Publication, Receipt, Served,
+    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Lifetime, Publication,
+    Receipt, Served,
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
@@ -402,6 +403,7 @@ fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
         body: Bytes::from_static(b"{}").into(),
         lease: None,
         names_sender: false,
+        lifetime: Lifetime::default(),
         receipt: Receipt::new(Mark(number)),
     }
 }
@@ -429,6 +431,7 @@ async fn receipts(transport: Transport) {
             BusEvent::State(_)
             | BusEvent::Noted(_)
             | BusEvent::Leased { .. }
+            | BusEvent::Begun(_)
             | BusEvent::ServiceCalled { .. }
             | BusEvent::Reached(_) => {}
             BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),

@@ -15,6 +15,7 @@
 mod amqp;
 mod api;
 mod attacks;
+mod attempts;
 mod backups;
 mod bus_amqp;
 mod calls;

@@ -19,6 +19,9 @@ impl JobActor {
             let bus = buses.of_step(job.definition(), sends);
             let (health, settings) = (&common.health, &common.settings);
             let unread = health.replies_unread_before(&bus, settings.replies_first(&bus.bus));
+            // Nobody can have replied to a message that was never sent.
+            let unsent = job.step(step).waits_for_start().then(|| health.parted(&bus)).flatten();
+            let unread = unsent.or(unread);
             unread.max(health.unsent_before(settings.amqp.replies_first.0))
         };
         let sent = job

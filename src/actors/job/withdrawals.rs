@@ -36,23 +36,47 @@ impl JobActor {
                     let attempt = |step: StepIndex| job.step(step).attempt;
                     over.extend(running.map(|step| (step, attempt(step), Over::Cancelled)));
                 }
+                // Steps of a failed job that were under way begin anew.
+                Entry::Job(JobEntry::Rerun { .. }) => {
+                    let undone = |step: StepIndex| (step, job.step(step).attempts_undone());
+                    let undone = job.graph().indices().map(undone).filter(|(_, last)| *last > 0);
+                    over.extend(undone.map(|(step, last)| (step, last, Over::Cancelled)));
+                }
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
         }
-        let withdrawal = |(step, attempt, over)| self.withdrawal(job, step, attempt, over);
+        let is_by_hand = recorded
+            .entries
+            .iter()
+            .any(|entry| matches!(entry, Entry::Job(JobEntry::Asked { .. })));
+        let withdrawal = |over| self.withdrawal(job, over, is_by_hand);
         over.into_iter().filter_map(withdrawal).collect()
     }
 
-    fn withdrawal(&self, job: &Job, step: StepIndex, attempt: u32, over: Over) -> Option<Outgoing> {
+    fn withdrawal(
+        &self,
+        job: &Job,
+        (step, attempt, over): (StepIndex, u32, Over),
+        is_by_hand: bool,
+    ) -> Option<Outgoing> {
         let sends = job.graph().step(step);
         let address =
             sends.has_queue().then(|| self.ways.buses.address(job.definition(), sends))?;
         let kind = self.ways.buses.kind(&address.bus)?;
         let is_meant = match kind.traits().withdraws {
-            Withdraws::Nothing => false,
+            Withdraws::Unsent => is_unsent(job, step, attempt, over, is_by_hand),
             Withdraws::Abandoned => over != Over::Answered,
             Withdraws::All => true,
         };
         is_meant.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))
     }
+}
+
+/// Whether the message of an attempt may not have been sent, as far as the job knows. `is_by_hand`:
+/// somebody has asked for what ended it.
+fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: Over, is_by_hand: bool) -> bool {
+    let run = job.step(step);
+    // The answer to a first attempt comes from whoever has its message, unless a person gave it.
+    let is_reply = over == Over::Answered && attempt == 1 && !is_by_hand;
+    !is_reply && (run.attempt != attempt || !run.confirmed)
 }

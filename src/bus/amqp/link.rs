@@ -8,13 +8,14 @@ use super::turns::Turns;
 use super::wire::burst::Burst;
 use super::wire::guard::Ties;
 use crate::bus::{Addressee, HeaderValue, Publication};
+use crate::clock;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use futures_util::{FutureExt, Stream, StreamExt};
 use lapin::options::{BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions};
-use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Event};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,10 @@ use tokio::time::Instant;
 /// How long the broker's reason for closing a channel is waited for.
 const REASON_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a broker may owe the confirms of all messages that it was sent before it counts as
+/// silent.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(10);
+
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
 /// A message on its way.
@@ -38,11 +43,13 @@ pub(super) struct Held {
     pub(super) refusals: u32,
     /// How often it closed its channel; since the first time it gets a channel of its own.
     pub(super) kills: u32,
+    /// It is withdrawn: it is not sent again.
+    pub(super) is_void: bool,
 }
 
 impl Held {
     pub(super) fn new(message: Publication) -> Held {
-        Held { message, again: false, refusals: 0, kills: 0 }
+        Held { message, again: false, refusals: 0, kills: 0, is_void: false }
     }
 }
 
@@ -96,6 +103,10 @@ pub(super) struct Link {
     pub(super) connection: Rc<Connection>,
     pub(super) events: BoxStream<'static, Event>,
     pub(super) is_blocked: bool,
+    /// The broker is reported as silent.
+    pub(super) is_silent: bool,
+    /// When it answered last; or when it was given a message and owed no answer.
+    heard: Instant,
     /// Larger bodies close their channel; known once one has.
     pub(super) body_bytes_max: Option<usize>,
     /// In the order of publishing.
@@ -153,6 +164,8 @@ impl Link {
         Ok(Link {
             events,
             is_blocked: connection.status().blocked(),
+            is_silent: false,
+            heard: clock::ticks(),
             body_bytes_max: None,
             published: BTreeMap::new(),
             published_bytes: 0,
@@ -253,7 +266,17 @@ impl Link {
             Box::pin(answer.map(move |answer| (id, answer.map(ConfirmAnswer::from))))
         });
         self.published_bytes += bytes;
+        if self.published.is_empty() {
+            self.heard = clock::ticks();
+        }
         self.published.insert(id, Published { held, generation, lost: false, alone, bytes });
+    }
+
+    /// What is on its way with one of these ids is not sent again.
+    pub(super) fn void(&mut self, ids: &HashSet<String>) {
+        let is_meant = |held: &Held| ids.contains(&held.message.id);
+        let published = self.published.values_mut().map(|published| &mut published.held);
+        published.filter(|held| is_meant(held)).for_each(|held| held.is_void = true);
     }
 
     /// Takes what was published under this number.
@@ -277,8 +300,15 @@ impl Link {
         }
     }
 
+    /// When the broker counts as silent; none: it owes no answer, or is reported already.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        let owes = !self.is_silent && !self.is_blocked && !self.published.is_empty();
+        owes.then(|| self.heard + SILENT_AFTER)
+    }
+
     /// Remembers an answer until it counts.
     pub(super) fn note(&mut self, id: u64, answer: ConfirmAnswer) {
+        self.heard = clock::ticks();
         self.answered.push((id, answer.is_taken));
         if let Some(message_id) = answer.returned {
             *self.returned.entry(message_id).or_default() += 1;
@@ -389,6 +419,14 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
+/// The property `expiration`, in milliseconds; none: it is more than the broker takes, or than
+/// anybody waits.
+fn expiration(left: Duration) -> Option<ShortString> {
+    let left_ms = u32::try_from(left.as_millis()).ok()?;
+    // With 0 it would be gone before a worker could have it.
+    Some(short(&left_ms.max(1).to_string()))
+}
+
 /// The properties of a message (docs/worker-protocol.md); `user`: the manager's own.
 pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
@@ -420,6 +458,9 @@ pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -
     }
     if let Some(priority) = message.priority {
         properties = properties.with_priority(priority);
+    }
+    if let Some(left) = message.lifetime.left(clock::ticks()).and_then(expiration) {
+        properties = properties.with_expiration(left);
     }
     properties
 }

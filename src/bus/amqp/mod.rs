@@ -10,6 +10,7 @@
 mod acks;
 mod aside;
 mod aside_room;
+mod backlog;
 mod connection;
 mod consumer;
 mod credentials;
@@ -32,8 +33,9 @@ pub mod wire;
 mod workflow_queues;
 
 use super::event::watched;
-use super::{Addressee, Bus, EventSink, Publication, QueueDepth, QueueLook, Served};
+use super::{Addressee, Bus, EventSink, Over, Publication, QueueDepth, QueueLook, Served};
 use aside_room::AsideRoom;
+use backlog::Order;
 use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
 use management::Management;
@@ -109,7 +111,7 @@ impl Connector {
 
 /// The bus over AMQP. It breaks off when it is dropped without having been closed.
 pub struct AmqpBus {
-    outbox: mpsc::UnboundedSender<Publication>,
+    outbox: mpsc::UnboundedSender<Order>,
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
     loops: Option<Loops>,
@@ -129,7 +131,13 @@ impl Bus for AmqpBus {
         }
         // Refused only once the bus is closed: the message is journaled as unconfirmed, and the
         // next start sends it.
-        let _ = self.outbox.send(message);
+        let _ = self.outbox.send(Order::Publish(message));
+    }
+
+    /// What is not on its way to the broker is not sent.
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+        // What a closed bus has not sent, the next start does not send either.
+        let _ = self.outbox.send(Order::Withdraw(id.to_owned()));
     }
 
     fn unconfirmed(&self) -> usize {

@@ -4,8 +4,9 @@
 //! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is
 //! in exactly one place: waiting, parked, delayed, or published on a link.
 
+use super::backlog::{Backlog, Order};
 use super::connection::{self, Pauses, channel_error, fail_point, millis};
-use super::link::{Answered, Held, Link, Published, QueueState, properties};
+use super::link::{Answered, Link, Published, QueueState, SILENT_AFTER, properties};
 use super::queues::Found;
 use super::shared::{Phase, Shared, Side, reached};
 use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR, Publication};
@@ -14,12 +15,10 @@ use futures_util::StreamExt;
 use lapin::Event;
 use lapin::protocol::AMQPSoftError;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
 
 /// How many messages are taken from the inbox at once.
 const TAKEN_MAX: usize = 512;
@@ -37,7 +36,7 @@ const KILLS_MAX: u32 = 3;
 /// Publishes until the bus is closed, over any number of connections.
 pub(super) async fn run(
     shared: Rc<Shared>,
-    inbox: mpsc::UnboundedReceiver<Publication>,
+    inbox: mpsc::UnboundedReceiver<Order>,
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<Phase>,
 ) {
@@ -97,35 +96,10 @@ enum End {
 
 struct Publisher {
     shared: Rc<Shared>,
-    inbox: mpsc::UnboundedReceiver<Publication>,
+    inbox: mpsc::UnboundedReceiver<Order>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
     numbers: u64,
-}
-
-/// What is to be published and where to.
-struct Backlog {
-    waiting: VecDeque<Held>,
-    /// Messages whose queue is being looked at.
-    parked: HashMap<Arc<str>, VecDeque<Held>>,
-    delayed: BTreeMap<(Instant, u64), Held>,
-    /// The queues to look at after each connecting.
-    queues: HashSet<Arc<str>>,
-    /// Queues that lost their messages, which the manager has not been told yet.
-    lost: HashSet<Arc<str>>,
-}
-
-impl Backlog {
-    fn of(queues: &[Arc<str>]) -> Backlog {
-        let queues = queues.iter().cloned().collect();
-        Backlog {
-            waiting: VecDeque::new(),
-            parked: HashMap::new(),
-            delayed: BTreeMap::new(),
-            queues,
-            lost: HashSet::new(),
-        }
-    }
 }
 
 /// What happened on a link.
@@ -144,6 +118,11 @@ impl Publisher {
         self.backlog.queues.iter().for_each(|queue| link.look(queue));
         let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
         loop {
+            // What was withdrawn meanwhile must not go out first.
+            let waiting = self.inbox.len();
+            let orders: Vec<Order> =
+                (0..waiting).map_while(|_| self.inbox.try_recv().ok()).collect();
+            self.follow(link, orders);
             if let Err(reason) = self.publish_burst(link).await {
                 return End::Lost(reason);
             }
@@ -166,6 +145,7 @@ impl Publisher {
                 .into_iter()
                 .chain(self.backlog.delayed.keys().next())
                 .map(|(at, _)| *at)
+                .chain(link.silent_at())
                 .min();
             let happened = tokio::select! {
                 Some(answered) = link.flight.next() => Happened::Answered(answered),
@@ -187,7 +167,7 @@ impl Publisher {
                 Happened::Looked(queue, found) => self.looked(link, queue, found),
                 Happened::Heard(event) => self.heard(link, event),
                 Happened::Taken => {
-                    self.backlog.waiting.extend(taken.drain(..).map(Held::new));
+                    self.follow(link, taken.drain(..));
                     Ok(())
                 }
                 Happened::Due => {
@@ -203,6 +183,11 @@ impl Publisher {
                 return End::Lost(reason);
             }
         }
+    }
+
+    fn follow(&mut self, link: &mut Link, orders: impl IntoIterator<Item = Order>) {
+        let forgotten = self.backlog.follow(orders, |withdrawn| link.void(withdrawn));
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(forgotten));
     }
 
     /// Publishes what may be published now, in one write.
@@ -334,7 +319,14 @@ impl Publisher {
         let Some(Published { mut held, generation, lost, .. }) = link.remove(id) else { return };
         let (message, queue) = (held.message.id.as_str(), held.message.to.queue.clone());
         let was_returned = link.was_returned(&held.message);
-        if was_returned && held.message.addressee == Addressee::Caller {
+        if link.is_silent {
+            link.is_silent = false;
+            tracing::info!("the broker confirms messages again");
+            self.shared.board.silent(None);
+        }
+        if held.is_void && (was_returned || lost || !is_taken) {
+            self.one_less();
+        } else if was_returned && held.message.addressee == Addressee::Caller {
             self.is_done_with(BusEvent::Unroutable(held.message.receipt));
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
@@ -366,8 +358,12 @@ impl Publisher {
     /// The broker has the message; or it is for a caller whose queue is not there, and nobody will
     /// ever have it.
     fn is_done_with(&self, event: BusEvent) {
-        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
+        self.one_less();
         (self.shared.sink)(event);
+    }
+
+    fn one_less(&self) {
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
     // ---- channels closed by the broker
@@ -409,6 +405,10 @@ impl Publisher {
             return Err(self.shared.address.explain(error));
         }
         let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
+        if held.is_void {
+            self.one_less();
+            return Ok(());
+        }
         let (message, queue) = (held.message.id.as_str(), &held.message.to.queue);
         let bytes = held.message.body.len();
         let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) =
@@ -450,6 +450,10 @@ impl Publisher {
         for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
             if is_queue_gone {
                 self.backlog.lost.insert(held.message.to.queue.clone());
+            }
+            if held.is_void {
+                self.one_less();
+                continue;
             }
             held.again = true;
             self.backlog.waiting.push_front(held);
@@ -536,6 +540,14 @@ impl Publisher {
 
     fn due(&mut self, link: &mut Link) {
         let now = clock::ticks();
+        if link.silent_at().is_some_and(|at| at <= now) {
+            link.is_silent = true;
+            tracing::warn!(
+                unconfirmed = link.published.len(),
+                "the broker confirms nothing: has the network stopped, or the broker?"
+            );
+            self.shared.board.silent(Some(SILENT_AFTER));
+        }
         while let Some(entry) =
             self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now)
         {

@@ -93,6 +93,8 @@ struct Sides {
     /// Why it is down, for each side; none: it is up.
     down: [Option<String>; 2],
     blocked: Option<String>,
+    /// For how long the broker has confirmed nothing.
+    silent: Option<Duration>,
     reported: BusState,
     last_reasons: [LastReason; 2],
 }
@@ -105,6 +107,7 @@ impl Board {
             sides: RefCell::new(Sides {
                 down: [Some(String::new()), Some(String::new())],
                 blocked: None,
+                silent: None,
                 reported,
                 last_reasons: Default::default(),
             }),
@@ -123,6 +126,7 @@ impl Board {
             sides.down[side as usize] = Some(reason.to_owned());
             if side == Side::Publisher {
                 sides.blocked = None;
+                sides.silent = None;
             }
         });
     }
@@ -138,6 +142,10 @@ impl Board {
         self.change(|sides| sides.blocked = reason);
     }
 
+    pub(super) fn silent(&self, span: Option<Duration>) {
+        self.change(|sides| sides.silent = span);
+    }
+
     fn change(&self, change: impl FnOnce(&mut Sides)) {
         let mut sides = self.sides.borrow_mut();
         change(&mut sides);
@@ -146,10 +154,12 @@ impl Board {
         let state = match (
             reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
             &sides.blocked,
+            sides.silent,
         ) {
-            (Some(reason), _) => BusState::Disconnected { reason: reason.clone() },
-            (None, Some(reason)) => BusState::Blocked { reason: reason.clone() },
-            (None, None) => BusState::Connected,
+            (Some(reason), ..) => BusState::Disconnected { reason: reason.clone() },
+            (None, Some(reason), _) => BusState::Blocked { reason: reason.clone() },
+            (None, None, Some(span)) => BusState::Silent { span },
+            (None, None, None) => BusState::Connected,
         };
         if state != sides.reported {
             sides.reported = state.clone();
@@ -176,6 +186,7 @@ mod tests {
         let board = Board::new(sink);
         board.up(Side::Consumer);
         board.up(Side::Publisher);
+        board.silent(Some(Duration::from_secs(10)));
         board.blocked(Some("low on memory".to_owned()));
         board.down(Side::Consumer, "gone");
         board.down(Side::Publisher, "gone");
@@ -183,6 +194,8 @@ mod tests {
         board.up(Side::Consumer);
         let expected = [
             "connected",
+            "connected, but the broker has confirmed nothing for 10s although messages wait for \
+             that: has the network stopped, or the broker?",
             "publishing blocked by the broker: low on memory",
             "not connected: gone",
             "connected",

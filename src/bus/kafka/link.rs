@@ -30,6 +30,8 @@ const TAKEN_MAX: usize = 512;
 /// What the owner of the bus asks for.
 pub(super) enum Command {
     Publish(Publication),
+    /// The message with this id is of no use any more.
+    Withdraw(String),
     Serve(Served),
 }
 
@@ -140,7 +142,10 @@ impl Link {
             if let Err(why) = self.publisher.renew_if_outdated() {
                 return (self.sink)(BusEvent::Refused(format!("no producer can be made: {why}")));
             }
-            self.publisher.pump();
+            // The library would send what it has whenever the brokers are back.
+            if matches!(self.brokers, Brokers::There) {
+                self.publisher.pump();
+            }
             self.reader.tell_positions();
             self.publisher.tell_positions();
             self.report();
@@ -202,6 +207,7 @@ impl Link {
     fn act(&mut self, command: Command) {
         match command {
             Command::Publish(message) => self.publisher.take(message),
+            Command::Withdraw(id) => self.publisher.withdraw(&id),
             Command::Serve(served) => {
                 // Running jobs, and those that are retried, still use the queues of earlier
                 // definitions.

@@ -36,7 +36,7 @@ mod topic;
 mod window;
 
 use super::event::watched;
-use super::{Addressee, Bus, BusEvent, EventSink, Position, Publication, QueueLook, Served};
+use super::{Addressee, Bus, BusEvent, EventSink, Over, Position, Publication, QueueLook, Served};
 use crate::settings::KafkaSection;
 use client::Configs;
 use futures_util::future::LocalBoxFuture;
@@ -118,6 +118,11 @@ impl Bus for KafkaBus {
                 let _ = self.commands.send(Command::Publish(message));
             }
         }
+    }
+
+    /// What the client library does not have yet is not sent.
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+        let _ = self.commands.send(Command::Withdraw(id.to_owned()));
     }
 
     fn unconfirmed(&self) -> usize {

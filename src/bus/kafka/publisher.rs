@@ -45,6 +45,8 @@ struct Held {
     is_lost: bool,
     /// It was sent before.
     again: bool,
+    /// It is withdrawn: it is not sent again.
+    is_void: bool,
 }
 
 /// What is known of the topic of a queue.
@@ -147,7 +149,24 @@ impl Publisher {
             too_large: 0,
             is_lost: false,
             again: false,
+            is_void: false,
         });
+    }
+
+    /// Forgets a message that the client library does not have, and does not send it again if it
+    /// has.
+    pub(super) fn withdraw(&mut self, id: &str) {
+        let is_it = |held: &Held| held.message.id == id;
+        self.flight.values_mut().filter(|held| is_it(held)).for_each(|held| held.is_void = true);
+        let queues = self.parked.values_mut().chain(std::iter::once(&mut self.waiting));
+        let mut forgotten = 0;
+        for held in queues {
+            let before = held.len();
+            held.retain(|held| !is_it(held));
+            forgotten += before - held.len();
+        }
+        forgotten += self.delayed.extract_if(.., |_, held| is_it(held)).count();
+        (0..forgotten).for_each(|_| self.one_less());
     }
 
     /// The attempt of a message that no broker will take fails.
@@ -171,6 +190,10 @@ impl Publisher {
             && (self.flight.is_empty() || self.flight_bytes < self.section.unconfirmed_bytes_max)
         {
             let Some(held) = self.waiting.pop_front() else { return };
+            if held.is_void {
+                self.one_less();
+                continue;
+            }
             let queue = held.message.to.queue.clone();
             match self.places.get_mut(&queue) {
                 Some(Place::There { partitions, next }) => {

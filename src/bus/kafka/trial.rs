@@ -2,7 +2,8 @@
 
 use super::client::Context;
 use crate::bus::{
-    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Position, Publication, Receipt,
+    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Lifetime, Position,
+    Publication, Receipt,
 };
 use crate::settings::{KafkaSection, Settings};
 use bytes::Bytes;
@@ -65,6 +66,7 @@ pub(super) fn message(queue: &str) -> Publication {
         body: Bytes::from_static(b"{}").into(),
         lease: None,
         names_sender: false,
+        lifetime: Lifetime::default(),
         receipt: Receipt::new(Nothing),
     }
 }

@@ -125,6 +125,7 @@ impl Line {
             // An error means that the bus is gone.
             let _place = shared.places.acquire().await;
             let begun = clock::ticks();
+            shared.desk.begun(&loan.id, loan.delivery);
             let outcome = shared.client.call(&self.endpoint, &self.queue, loan).await;
             (outcome, begun.elapsed())
         };

@@ -32,7 +32,7 @@ impl Confirms {
             && record.statuses.is_empty()
             && matches!(
                 *record.recorded.entries,
-                [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_))]
+                [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)]
             )
     }
 

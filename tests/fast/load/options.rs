@@ -442,3 +442,38 @@ fn users_whose_replies_count_reach_the_definition_where_they_can_be_told() {
         assert!(told.contains(why), "{keys}: {told}");
     }
 }
+
+#[test]
+fn start_within_stands_where_a_message_waits_for_a_worker() {
+    let definition = only(&step("startWithin: 90s, timeout: 5m"));
+    assert_eq!(definition.graph().steps[0].start_within, Some(Millis(90_000)));
+    #[track_caller]
+    fn assert_told(text: &str, words: &[&str]) {
+        let told = message(text);
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    }
+    assert_told(
+        &step("external: true, startWithin: 5m"),
+        &[
+            "\"startWithin\" bounds how long a message waits for its worker",
+            "an external step sends no message",
+            "take it away",
+        ],
+    );
+    assert_told(&step("startWithin: 0s"), &["\"startWithin\"", "0s"]);
+    assert_told(&step("startWithin: 30"), &["\"startWithin\" takes a duration", "write its unit"]);
+    let task = "
+workflows:
+  - name: w
+    steps: [ { name: s, task: t, startWithin: 5m } ]
+    tasks: [ { name: t, itemListKey: xs, steps: [ { name: a } ] } ]";
+    assert_told(task, &["a step with a task sends no message of its own"]);
+    let warned = |span: &str| {
+        let text = format!(
+            "workflows: [ {{ name: w, deadline: 1h, steps: [ {{ name: s, startWithin: {span} }} ] }} ]"
+        );
+        let loaded = load_text("f", &text).expect("valid");
+        loaded.warnings.iter().any(|warning| warning.to_string().contains("has no effect: it is"))
+    };
+    assert_eq!(["59m", "1h", "2h"].map(warned), [false, true, true]);
+}

@@ -11,8 +11,8 @@ use workflow_manager::actors::manager::Manager;
 use workflow_manager::actors::transport::{Opening, transport};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{
-    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Issued, Publication, QueueLook, Receipt,
-    Trouble,
+    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Issued, Lifetime, Publication, QueueLook,
+    Receipt, Trouble,
 };
 use workflow_manager::engine::{JobState, Message, StepIndex};
 use workflow_manager::settings::{Settings, Span};
@@ -382,6 +382,7 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
             body: bytes::Bytes::from_static(b"{}").into(),
             lease: None,
             names_sender: false,
+            lifetime: Lifetime::default(),
             receipt: Receipt::new(Kept),
         };
         bus.publish(message("one"));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::messages::Sent;
 use workflow_manager::bus::{
-    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Position,
+    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Over, Position,
     Publication, QueueLook, Receipt, Served, Settled, Settlement, Verdict,
 };
 use workflow_manager::engine::{CorrelationId, JobId, StepIndex, Timestamp};
@@ -384,6 +384,12 @@ impl SimulatedBus {
 impl Bus for SimulatedBus {
     fn publish(&mut self, message: Publication) {
         lock(&self.0).publish(message);
+    }
+
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+        if let Some(link) = &mut lock(&self.0).link {
+            link.outbox.retain(|message| message.id != id);
+        }
     }
 
     fn unconfirmed(&self) -> usize {

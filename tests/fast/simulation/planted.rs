@@ -52,6 +52,7 @@ const BUGS: &[&str] = &[
     "second reply settles again",
     "redispatch not recorded",
     "leases over at once",
+    "attempts timed from their decision",
     "late failures count",
     "retry timer lost",
     "child jobs not retried",
@@ -148,6 +149,7 @@ impl Rules for WrongRules {
             Some("second reply settles again") => settle_again(job, input, ctx),
             Some("late failures count") => job.take(of_this_attempt(job, input), ctx),
             Some("retry timer lost") => retry_never(job, input, ctx),
+            Some("attempts timed from their decision") => time_at_once(job, input, ctx),
             Some("fan-in one short") => one_short(job, input, ctx),
             Some("last child to end decides") => last_decides(job, input, ctx),
             Some("leases over at once") => {
@@ -252,6 +254,26 @@ fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisio
         }
     }
     if is_put_off {
+        *job = before;
+        job.apply(&decision.recorded);
+    }
+    Ok(decision)
+}
+
+/// The time of an attempt begins before anybody was sent its message.
+fn time_at_once(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    let before = job.clone();
+    let mut decision = job.take(input, ctx)?;
+    let mut is_begun = false;
+    for entry in &mut decision.recorded.entries {
+        if let Entry::Step(step, StepEntry::Started { deadline, .. }) = entry
+            && let Some(timeout) = job.graph().step(*step).timeout
+        {
+            *deadline = ctx.now.after(Some(timeout));
+            is_begun = true;
+        }
+    }
+    if is_begun {
         *job = before;
         job.apply(&decision.recorded);
     }

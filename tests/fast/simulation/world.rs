@@ -7,6 +7,7 @@ mod faults;
 pub(crate) mod invariants;
 mod odd;
 mod queues;
+mod times;
 
 use super::broker::{Asks, Attempt, Broker, CALLERS, Link, NOWHERE};
 use super::log::Log;
@@ -147,6 +148,8 @@ pub(crate) struct World {
     confirmed: BTreeMap<Attempt, i64>,
     /// Confirms that were told long before a crash.
     surely_confirmed: BTreeSet<Attempt>,
+    /// Attempts that the broker has ever confirmed to the manager.
+    ever_confirmed: BTreeSet<Attempt>,
     lost_queues: BTreeSet<Arc<str>>,
     /// Steps whose messages clients have had sent once more.
     pub(crate) redispatched: BTreeSet<(JobId, u16)>,
@@ -244,6 +247,7 @@ impl World {
             published: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             surely_confirmed: BTreeSet::new(),
+            ever_confirmed: BTreeSet::new(),
             lost_queues: BTreeSet::new(),
             redispatched: BTreeSet::new(),
             odd_calls: Vec::new(),
@@ -428,6 +432,7 @@ impl World {
             1 => {
                 let message = link.sent.remove(self.rng.usize(0..link.sent.len()));
                 self.confirmed.insert(message.of_attempt(), self.ran_ns);
+                self.ever_confirmed.insert(message.of_attempt());
                 Turn::Tell(vec![message.taken()])
             }
             2 => {

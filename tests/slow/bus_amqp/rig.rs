@@ -17,7 +17,7 @@ use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Header,
-    Issued, Publication, Receipt, Served,
+    Issued, Lifetime, Publication, Receipt, Served,
 };
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
@@ -115,6 +115,7 @@ impl Observed {
                 BusEvent::Call { .. }
                 | BusEvent::Unreadable { .. }
                 | BusEvent::Leased { .. }
+                | BusEvent::Begun(_)
                 | BusEvent::ServiceCalled { .. }
                 | BusEvent::Reached(_) => {}
                 BusEvent::State(state) => seen.states.push(state),
@@ -188,6 +189,7 @@ pub(super) fn message(job: JobId, queue: &str) -> Publication {
         body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
         lease: None,
         names_sender: false,
+        lifetime: Lifetime::default(),
         receipt: Receipt::new(Of(job)),
     }
 }

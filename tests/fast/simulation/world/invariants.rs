@@ -555,6 +555,7 @@ impl Hooks for WorldHooks {
             "job::decided" => {
                 if let Some((number, Some(job))) = what.downcast_ref::<(JobNumber, Option<Job>)>() {
                     job.check();
+                    world.check_times(job);
                     world.note(|| {
                         let steps: Vec<String> = job
                             .steps()

@@ -1,0 +1,79 @@
+//! What is to be published, whichever connection there is.
+
+use super::link::Held;
+use crate::bus::Publication;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What the owner of the bus asks for, in this order.
+pub(super) enum Order {
+    Publish(Publication),
+    /// The message with this id is of no use any more: what is not sent is not sent.
+    Withdraw(String),
+}
+
+/// What is to be published and where to.
+pub(super) struct Backlog {
+    pub(super) waiting: VecDeque<Held>,
+    /// Messages whose queue is being looked at.
+    pub(super) parked: HashMap<Arc<str>, VecDeque<Held>>,
+    pub(super) delayed: BTreeMap<(Instant, u64), Held>,
+    /// The queues to look at after each connecting.
+    pub(super) queues: HashSet<Arc<str>>,
+    /// Queues that lost their messages, which the manager has not been told yet.
+    pub(super) lost: HashSet<Arc<str>>,
+}
+
+impl Backlog {
+    pub(super) fn of(queues: &[Arc<str>]) -> Backlog {
+        let queues = queues.iter().cloned().collect();
+        Backlog {
+            waiting: VecDeque::new(),
+            parked: HashMap::new(),
+            delayed: BTreeMap::new(),
+            queues,
+            lost: HashSet::new(),
+        }
+    }
+
+    /// Takes orders. `is_withdrawn` hears the ids of messages that may be on their way; how many
+    /// messages that were not are forgotten.
+    pub(super) fn follow(
+        &mut self,
+        orders: impl IntoIterator<Item = Order>,
+        mut is_withdrawn: impl FnMut(&HashSet<String>),
+    ) -> usize {
+        let (mut withdrawn, mut forgotten) = (HashSet::new(), 0);
+        for order in orders {
+            match order {
+                Order::Withdraw(id) => drop(withdrawn.insert(id)),
+                Order::Publish(message) => {
+                    // Another message may have the id of one that is withdrawn.
+                    if withdrawn.contains(&message.id) {
+                        is_withdrawn(&withdrawn);
+                        forgotten += self.forget(&withdrawn);
+                        withdrawn.clear();
+                    }
+                    self.waiting.push_back(Held::new(message));
+                }
+            }
+        }
+        if !withdrawn.is_empty() {
+            is_withdrawn(&withdrawn);
+            forgotten += self.forget(&withdrawn);
+        }
+        forgotten
+    }
+
+    fn forget(&mut self, ids: &HashSet<String>) -> usize {
+        let is_meant = |held: &Held| ids.contains(&held.message.id);
+        let mut forgotten = 0;
+        for queue in self.parked.values_mut().chain([&mut self.waiting]) {
+            let before = queue.len();
+            queue.retain(|held| !is_meant(held));
+            forgotten += before - queue.len();
+        }
+        forgotten + self.delayed.extract_if(.., |_, held| is_meant(held)).count()
+    }
+}
