@@ -69,8 +69,15 @@ async fn counts(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Pr
 async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
     let asked = name.clone();
     let told = live::look(ways, id, move |job| {
-        fan_out_of(job, &asked)
-            .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
+        fan_out_of(job, &asked).map(|(step, fan_out)| {
+            // What was cut off counts as failed, as what was cancelled does.
+            let is_over = job.items_cut_off(step) > 0;
+            let shown = |state| match state {
+                ItemState::Running if is_over => ItemState::Failed,
+                state => state,
+            };
+            fan_out.item_states().map(|states| states.map(shown).collect::<ItemMap>())
+        })
     });
     if let Some(Some(map)) = told.await.transpose()? {
         return Ok(HttpResponse::Ok()

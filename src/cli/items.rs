@@ -20,6 +20,8 @@ struct CountsAnswer {
     running: u64,
     completed: u64,
     failed: u64,
+    #[serde(default)]
+    cancelled: u64,
     window: Option<u64>,
     tolerate: Option<Text>,
     tolerated: Option<u64>,
@@ -104,11 +106,12 @@ fn reasons(
 }
 
 fn print_counts(counts: &CountsAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
-    let CountsAnswer { items, waiting, running, completed, failed, .. } = counts;
+    let CountsAnswer { items, waiting, running, completed, failed, cancelled, .. } = counts;
+    let cut_off = if *cancelled > 0 { format!(", {cancelled} cancelled") } else { String::new() };
     writeln!(
         out,
         "{items} items: {completed} completed, {running} running, {waiting} waiting, \
-         {failed} failed"
+         {failed} failed{cut_off}"
     )?;
     if let Some(window) = counts.window {
         writeln!(out, "at most {window} at once")?;

@@ -253,6 +253,14 @@ impl Job {
         self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
     }
 
+    /// How many child jobs of a step were under way when the job, or the step, was ended for good:
+    /// what becomes of them is not heard any more.
+    pub fn items_cut_off(&self, step: StepIndex) -> u32 {
+        let is_over = !self.takes_replies() || self.step_state(step) == StepState::Cancelled;
+        let fan_out = self.steps[step.at()].fan_out.as_ref().filter(|_| is_over);
+        fan_out.map_or(0, |fan_out| fan_out.under_way_count())
+    }
+
     /// How many child jobs are under way for it, at all its steps.
     pub fn child_count(&self) -> u32 {
         let fan_outs =

@@ -143,14 +143,10 @@ impl Job {
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         let Request { operation, reason, by } = request;
-        let is_told = reason.is_some() || by.is_some();
-        let asked = is_told.then(|| {
-            let (operation, step) = (operation.word().into(), operation.step());
-            let step = step.and_then(|step| self.graph().index_of(step));
-            Entry::Job(JobEntry::Asked { operation, step, reason, by })
-        });
+        let step = operation.step().and_then(|step| self.graph().index_of(step));
+        let asked = JobEntry::Asked { operation: operation.word().into(), step, reason, by };
         let decided = self.decide_operation(operation, ctx)?;
-        Ok(asked.into_iter().chain(decided).collect())
+        Ok([Entry::Job(asked)].into_iter().chain(decided).collect())
     }
 
     fn decide_operation(

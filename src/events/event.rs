@@ -100,7 +100,9 @@ impl Event {
         let teller = Teller::new(job, source);
         let mut events = Vec::new();
         for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
-            let Some(counts) = run.fan_out.as_deref().map(Counts::of) else { continue };
+            let cut_off = job.items_cut_off(step);
+            let counts = run.fan_out.as_deref().map(|fan_out| Counts::of(fan_out, cut_off));
+            let Some(counts) = counts else { continue };
             if told.insert(step, counts) != Some(counts) {
                 events.push(teller.counted(step, &definition.name, at, counts));
             }
@@ -188,16 +190,19 @@ pub struct Counts {
     running: u32,
     completed: u32,
     failed: u32,
+    cancelled: u32,
 }
 
 impl Counts {
-    fn of(fan_out: &FanOut) -> Counts {
+    /// `cancelled`: those that were under way when the step, or the job, was ended.
+    fn of(fan_out: &FanOut, cancelled: u32) -> Counts {
         Counts {
             items: fan_out.items(),
             waiting: fan_out.items() - fan_out.started(),
-            running: fan_out.started() - fan_out.ended(),
+            running: fan_out.started() - fan_out.ended() - cancelled,
             completed: fan_out.ended() - fan_out.failed(),
             failed: fan_out.failed(),
+            cancelled,
         }
     }
 }

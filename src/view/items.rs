@@ -14,6 +14,8 @@ pub struct ItemsView {
     running: u32,
     completed: u32,
     failed: u32,
+    /// They were under way when the step, or the job, was ended.
+    cancelled: u32,
     /// How many child jobs may be under way at once.
     window: u32,
     /// How many may fail before the step does, as the workflow file says it.
@@ -28,12 +30,14 @@ impl ItemsView {
     pub fn of(job: &Job, step: StepIndex, fan_out: &FanOut, window: u32) -> ItemsView {
         let keys = job.task_keys(step);
         let tolerate = keys.map(|keys| keys.tolerate).unwrap_or_default();
+        let cancelled = job.items_cut_off(step);
         ItemsView {
             items: fan_out.items(),
             waiting: fan_out.items() - fan_out.started(),
-            running: fan_out.started() - fan_out.ended(),
+            running: fan_out.started() - fan_out.ended() - cancelled,
             completed: fan_out.ended() - fan_out.failed(),
             failed: fan_out.failed(),
+            cancelled,
             window: keys.and_then(|keys| keys.max_concurrency).unwrap_or(window),
             tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
             tolerated: tolerate.of(fan_out.items()),

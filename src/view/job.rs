@@ -104,6 +104,9 @@ pub(super) struct StepView<'a> {
     /// When the running attempt fails for lack of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
+    /// When it fails, unless its message has been taken by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_by: Option<Time>,
     /// When the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
@@ -131,6 +134,8 @@ struct ChildrenView {
     /// Started, and the step has not taken their end yet.
     running: u32,
     completed: u32,
+    /// They were under way when the step, or the job, was ended.
+    cancelled: u32,
 }
 
 impl<'a> JobView<'a> {
@@ -255,9 +260,13 @@ impl<'a> StepView<'a> {
         let is_under_way = run.state == StepState::Running;
         let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
         let since = |start: Option<Timestamp>| Some((until?.0 - start?.0).max(0));
+        let state = job.step_state(index);
+        // One that the end of the job has cut off ended with it.
+        let ended_with_it = job.ended().filter(|_| state == StepState::Cancelled);
+        let cut_off = job.items_cut_off(index);
         StepView {
             name: &step.name,
-            state: job.step_state(index),
+            state,
             status: job.status(index),
             queue: step.has_queue().then_some(&*step.queue),
             external: step.external,
@@ -267,11 +276,12 @@ impl<'a> StepView<'a> {
             elapsed: since(run.started),
             // Between two attempts, no attempt runs.
             attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at().is_none()),
-            end_time: run.ended.map(Time),
+            end_time: run.ended.or(ended_with_it).map(Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
             warning: warning(run),
             deadline: run.deadline().map(Time),
+            start_by: run.start_by().map(Time),
             retry_at: run.retry_at().map(Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
             message: run.progress.as_ref().and_then(|progress| progress.message.as_deref()),
@@ -282,8 +292,9 @@ impl<'a> StepView<'a> {
                 failed: fan_out.failed(),
                 without_item: fan_out.without_item(),
                 waiting: fan_out.items() - fan_out.started(),
-                running: fan_out.started() - fan_out.ended(),
+                running: fan_out.started() - fan_out.ended() - cut_off,
                 completed: fan_out.ended() - fan_out.failed(),
+                cancelled: cut_off,
             }),
         }
     }

@@ -41,7 +41,7 @@ impl<'a> StepDetail<'a> {
         let run = job.step(step);
         let Attempts { mut shown, omitted, .. } = attempts;
         if let Some(last) = shown.back_mut().filter(|last| last.state == AttemptState::Running) {
-            last.state = match job.step_state(step) {
+            let state = match job.step_state(step) {
                 StepState::Cancelled | StepState::Skipped => AttemptState::Cancelled,
                 StepState::Running if job.state() == JobState::Cancelled => AttemptState::Cancelled,
                 StepState::Waiting
@@ -49,6 +49,10 @@ impl<'a> StepDetail<'a> {
                 | StepState::Completed
                 | StepState::Failed => last.state,
             };
+            last.state = state;
+            if state == AttemptState::Cancelled {
+                last.end_time = run.ended.or(job.ended()).map(Time);
+            }
         }
         StepDetail {
             step: StepView::of(job, step, now),

@@ -183,7 +183,11 @@ fn who_asks_for_an_operation_can_say_why_and_the_record_keeps_it() {
             let all = entries(&api, "").await;
             let kinds: Vec<&str> = all.iter().filter_map(|entry| entry["kind"].as_str()).collect();
             let asked: Vec<usize> = (0..all.len()).filter(|at| kinds[*at] == "job.asked").collect();
-            let [pause, reply] = *asked else { panic!("two said why: {kinds:?}") };
+            let [pause, resume, reply] = *asked else { panic!("three asked: {kinds:?}") };
+            assert_eq!(
+                (&all[resume]["operation"], all[resume].get("reason")),
+                (&json!("resume"), None)
+            );
             assert_eq!(
                 (&all[pause]["operation"], &all[pause]["reason"], all[pause].get("step")),
                 (&json!("pause"), &json!("the printer burns"), None)

@@ -281,7 +281,7 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
             assert_eq!(
                 get(&api, &counts).await,
                 json!({"items": 5, "waiting": 1, "running": 4, "completed": 0, "failed": 0,
-                       "window": 4, "tolerate": "50%", "tolerated": 2})
+                       "cancelled": 0, "window": 4, "tolerate": "50%", "tolerated": 2})
             );
             assert_eq!(states(&api.get(&map, &[]).await, 5), [1, 1, 1, 1, 0]);
             // The step counts a child job that has yet to begin.
@@ -321,6 +321,38 @@ fn the_items_of_a_fan_out_are_counted_and_mapped_under_way_and_once_it_is_over()
                 wrong.detail(),
                 "format is \"list\", expected counts, map, times or reasons"
             );
+        },
+    );
+}
+
+#[test]
+fn what_the_end_of_a_job_cut_off_is_over_and_was_cancelled() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            create(&api, "{}").await;
+            post(&api, &job("/step/first"), r#"{"items":[1,2,3,4,5],"n":2}"#).await;
+            let counts = job("/step/each/items");
+            until(&api, &counts, |counts| counts["running"] == 4).await;
+            let ids = children(&api, 4).await;
+            post(&api, &format!("/api/job/{}/step/work", ids[2]), "{}").await;
+            until(&api, &counts, |counts| counts["completed"] == 1).await;
+            post(&api, &job("/cancel"), "").await;
+            until(&api, &job("?view=light"), |view| view["state"] == "cancelled").await;
+            let of = |counts: &Value| {
+                ["waiting", "running", "completed", "failed", "cancelled"]
+                    .map(|key| counts[key].as_u64().expect("a number"))
+            };
+            assert_eq!(of(&get(&api, &counts).await), [0, 0, 1, 0, 4]);
+            let view = get(&api, &job("?view=light")).await;
+            let each = &view["steps"][1];
+            assert_eq!((&each["name"], &each["state"]), (&json!("each"), &json!("cancelled")));
+            assert_eq!(of(&each["children"]), [0, 0, 1, 0, 4]);
+            assert_eq!(each["endTime"], view["ended"], "it ended with its job");
+            let map = api.get(&job("/step/each/items?format=map"), &[]).await;
+            assert_eq!(states(&map, 5), [3, 3, 2, 3, 3]);
         },
     );
 }
