@@ -20,7 +20,8 @@ mod values;
 
 use crate::trust::Authorities;
 pub use amqp::{
-    AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages, unreadable_queue,
+    AmqpSection, QueueTypeSetting, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages,
+    unreadable_queue,
 };
 pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, Kind, Withdraws, is_bus_name};
 pub use events::{EventSettings, WebhookSettings};

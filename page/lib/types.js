@@ -108,7 +108,7 @@
  *
  * @typedef {{ vhost: string, name: string, job_count: number, loaded?: boolean, definition?: string, stats?: WorkflowStats }} Workflow
  *
- * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, trouble?: string, nextCall?: string, missing?: boolean, unknown?: string, oldest?: { job: string, step: string, since: string }, noLongerInFiles?: boolean, usedBy?: { workflow: string, task?: string, step: string, noLongerInFiles?: boolean }[] }} Queue
+ * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, trouble?: string, nextCall?: string, full?: boolean, missing?: boolean, unknown?: string, oldest?: { job: string, step: string, since: string }, noLongerInFiles?: boolean, usedBy?: { workflow: string, task?: string, step: string, noLongerInFiles?: boolean }[] }} Queue
  *
  * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons

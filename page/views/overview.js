@@ -25,7 +25,7 @@ const PATIENCE = 30_000;
 /** How many of the jobs that failed are listed. */
 const FAILED = 6;
 /** Causes that need somebody; the others are everyday. */
-const STANDS = new Set(['no_consumer', 'not_delivered', 'broker_gone', 'broker_blocked', 'journal_full', 'lost']);
+const STANDS = new Set(['no_consumer', 'not_delivered', 'broker_gone', 'broker_blocked', 'queue_full', 'journal_full', 'lost']);
 
 /**
  * @param {Route} route
@@ -181,7 +181,7 @@ function figure(value, address) {
 /** @param {Why | undefined} why */
 function cause(why) {
   if (!why) return '';
-  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', journal_full: 'disk full' });
+  const words = /** @type {Record<string, string>} */ ({ no_consumer: 'no consumer', not_delivered: 'not delivered', person: 'a person', paused: 'paused', back_off: 'next attempt', window_full: 'window full', all_busy: 'workers busy', working: 'a worker has it', lost: 'message lost', broker_gone: 'no broker', broker_blocked: 'broker blocked', queue_full: 'queue full', journal_full: 'disk full' });
   return Object.hasOwn(words, why.cause) ? words[why.cause] : shown(why.cause.replaceAll('_', ' '));
 }
 

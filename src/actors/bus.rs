@@ -2,11 +2,11 @@
 //! reports does not pass the actor: [`event_sink`] makes mail of it, for the router and the jobs,
 //! on the bus's own thread.
 
-use super::loss_watch;
 use super::mail::{BusInput, JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::messages::Sent;
 use super::ways::Ways;
+use super::{loss_watch, queue_watch};
 use crate::bus::{
     Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, LeaseLeft, Position,
     Receipt,
@@ -48,6 +48,7 @@ impl BusActor {
                 let answering = async move { drop(answer.send(looks.await)) };
                 ctx.spawn(answering.into_actor(self));
             }
+            BusInput::LookFor(queues) => self.bus.look_for(queues),
             BusInput::Depths(answer) => {
                 let depths = self.bus.depths();
                 let answering = async move { drop(answer.send(depths.await)) };
@@ -249,6 +250,9 @@ impl Actor for BusActor {
                 .set(unconfirmed);
         });
         let amqp = self.ways.common.settings.amqp_bus(&self.key.bus);
+        if amqp.is_some() {
+            ctx.spawn(queue_watch::watch(self.ways.clone(), self.key.clone()).into_actor(self));
+        }
         if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
             ctx.spawn(loss_watch::watch(self.ways.clone(), self.key.clone()).into_actor(self));
         }

@@ -3,24 +3,22 @@
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
 use super::answer_on_drop::AnswerOnDrop;
-use super::bulk::{Bulk, Wait, Waits};
+use super::bulk::Bulk;
 use super::mail::{BusInput, CreateJob, Definitions, JobInput, Look, RouterInput, SupervisorInput};
 use super::queue_looks::Looked;
+use super::queue_watch::longest_waits;
 use super::ways::Ways;
-use crate::bus::{Address, BusKey, QueueLook};
+use crate::bus::{BusKey, QueueLook};
 use crate::clock;
 use crate::engine::{Job, JobId, Message, Request, TraceContext};
 use futures_util::future::join_all;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long the broker may take to report on queues, and the jobs to say what waits there.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-
-/// How many jobs are asked at once.
-const JOBS_AT_ONCE: usize = 10_000;
 
 /// Asks for a job of a workflow: under this id, if the client has chosen one, and with this trace
 /// context, if the request had one. Answered after the commit.
@@ -137,7 +135,8 @@ pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<Qu
     }
 }
 
-/// What all queues of the loaded workflows hold, and of those that jobs under way keep; at most some seconds old.
+/// What all queues of the loaded workflows hold, and those that jobs under way keep; at most some
+/// seconds old.
 pub async fn queues(ways: &Ways) -> Arc<Looked> {
     ways.common.queue_looks.last_or(look_at_all(ways)).await
 }
@@ -163,30 +162,6 @@ async fn look_at_all(ways: &Ways) -> Looked {
     });
     let found = found.collect();
     Looked { at: clock::now(), ticks: clock::ticks(), found, oldest, asked_for }
-}
-
-/// The step of each queue that waits longest, of the jobs that have answered in time; and how long
-/// that took.
-async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
-    let (began, waits) = (clock::ticks(), Arc::<Waits>::default());
-    let asked = async {
-        for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
-            let (answer, answered) = oneshot::channel();
-            let done = AnswerOnDrop::new(answer);
-            for id in some {
-                // One that has left meanwhile waits for nothing.
-                if let Some(job) = ways.routes.find(*id) {
-                    job.post(JobInput::Waits { waits: waits.clone(), done: done.clone() });
-                }
-            }
-            drop(done);
-            // It is sent.
-            let _ = answered.await;
-        }
-    };
-    // Those who have not answered by then are left out.
-    let _ = tokio::time::timeout(LOOK_MAX, asked).await;
-    (waits.take(), began.elapsed())
 }
 
 /// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is

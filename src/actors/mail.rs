@@ -299,6 +299,8 @@ pub enum BusInput {
     Serve(Served),
     /// Look at queues.
     Inspect(Vec<Arc<str>>, oneshot::Sender<Vec<QueueLook>>),
+    /// Steps wait on these queues: declare what is missing, as at a connection.
+    LookFor(Vec<Arc<str>>),
     /// Tell how much each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
     /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.

@@ -14,7 +14,7 @@
 //! | | [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
 //! | parts of one actor each: of the bus, of the journal, of job and router | `loss_watch`, |
-//! | | `positions`, `reply_log` |
+//! | | [`queue_watch`], `positions`, `reply_log` |
 //! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | how buses are made and started; the actor that does so at a reload | [`transport`], |
@@ -45,6 +45,7 @@ pub mod messages;
 pub mod outbox;
 mod positions;
 pub mod queue_looks;
+pub mod queue_watch;
 mod refill;
 mod reply_log;
 pub mod router;

@@ -13,8 +13,8 @@ use crate::bus::push::{
     Endpoint, Pauses, PushBus, PushOpening, ServiceClient, ServiceClientSettings,
 };
 use crate::bus::topic::TopicMaker;
-use crate::bus::{Bus, BusKey, BusState, EventSink, Position, Served};
-use crate::engine::Definition;
+use crate::bus::{Address, Bus, BusKey, BusState, EventSink, Position, Served};
+use crate::engine::{Definition, QueueDeclaration};
 use crate::journal::{self, JournalError};
 use crate::settings::{BusKind, EndpointSettings, KafkaSection, PushSection, Settings, is_url};
 use actix::{Actor, ArbiterHandle};
@@ -223,6 +223,21 @@ pub(super) fn queues_by_bus<'a>(
 ) -> BTreeMap<BusKey, Served> {
     let mut workers: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut waits: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
+    let mut declared: BTreeMap<BusKey, BTreeMap<Arc<str>, QueueDeclaration>> = BTreeMap::new();
+    let mut declare = |Address { bus, queue }: Address, said: &QueueDeclaration| {
+        if !said.is_default() {
+            declared.entry(bus).or_default().insert(queue, said.clone());
+        }
+    };
+    let mut of_loaded: BTreeSet<Address> = BTreeSet::new();
+    for definition in loaded.values() {
+        let queue = Definition::call_queue(&definition.name).into();
+        declare(Address { bus: buses.of(definition), queue }, &definition.queue);
+        for step in definition.sending_steps() {
+            declare(buses.address(definition, step), &step.declared);
+            of_loaded.insert(buses.address(definition, step));
+        }
+    }
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
     for definition in used.filter(|definition| seen.insert(Arc::as_ptr(definition))) {
         workers.entry(buses.of(definition)).or_default();
@@ -234,6 +249,11 @@ pub(super) fn queues_by_bus<'a>(
                 let longest = waits.entry(step.queue.clone()).or_default();
                 *longest = timeout.max(*longest);
             }
+            // What loaded workflows say of a queue counts, also if that is nothing.
+            let address = Address { bus: bus.clone(), queue: step.queue.clone() };
+            if !of_loaded.contains(&address) {
+                declare(address, &step.declared);
+            }
             workers.entry(bus).or_default().insert(step.queue.clone());
         }
     }
@@ -242,8 +262,14 @@ pub(super) fn queues_by_bus<'a>(
             .values()
             .filter(|definition| buses.of(definition) == bus)
             .map(|definition| Definition::call_queue(&definition.name).into());
-        let (workers, calls) = (workers.into_iter().collect(), calls.collect());
-        let served = Served { workers, calls, waits: waits.remove(&bus).unwrap_or_default() };
+        let waits = waits.remove(&bus).unwrap_or_default();
+        let declared = declared.remove(&bus).unwrap_or_default();
+        let served = Served {
+            workers: workers.into_iter().collect(),
+            calls: calls.collect(),
+            waits,
+            declared,
+        };
         (bus, served)
     };
     workers.into_iter().map(&mut of_bus).collect()

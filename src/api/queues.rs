@@ -49,6 +49,9 @@ struct QueueView<'a> {
     /// When that service is called again.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_call: Option<Time>,
+    /// It is full: the broker takes no further message to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    full: bool,
     /// It does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missing: bool,
@@ -244,6 +247,7 @@ impl<'a> QueueView<'a> {
             consumers: None,
             trouble: None,
             next_call: None,
+            full: false,
             missing: false,
             unknown: None,
             oldest: None,
@@ -251,7 +255,8 @@ impl<'a> QueueView<'a> {
             used_by,
         };
         match look {
-            Some(QueueLook::There { messages, unacknowledged, consumers }) => QueueView {
+            Some(QueueLook::There { messages, unacknowledged, consumers, is_full }) => QueueView {
+                full: *is_full,
                 messages: Some(*messages),
                 unacknowledged: *unacknowledged,
                 consumers: Some(*consumers),

@@ -6,6 +6,7 @@ use super::query::Query;
 use super::reads;
 use super::topic::{TopicStep, Where};
 use crate::actors::door;
+use crate::actors::queue_watch;
 use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook, Trouble};
 use crate::clock;
@@ -35,6 +36,7 @@ enum WaitCause {
     Paused,
     BrokerGone,
     BrokerBlocked,
+    QueueFull,
     Lost,
     NoConsumer,
     NotDelivered,
@@ -242,6 +244,17 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
             let (cause, why) = asked.where_it_is(waiting, calls, trouble);
             told(cause, why)
         }
+        QueueLook::There { messages, consumers, is_full: true, .. } if !run.confirmed => told(
+            WaitCause::QueueFull,
+            format!(
+                "queue full: the broker refuses the message of step \"{name}\", since queue \
+                 \"{queue}\" holds as much as it may (x-max-length, or a policy's max-length, with \
+                 overflow reject-publish); {} there for its {}, and the manager sends the message \
+                 again until it is taken",
+                counted(messages, "message waits", "messages wait"),
+                counted(consumers, "consumer", "consumers")
+            ),
+        ),
         QueueLook::There { messages, consumers: 0, .. } if has_broker => told(
             WaitCause::NoConsumer,
             format!(
@@ -278,8 +291,9 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::Missing => told(
             WaitCause::NoConsumer,
             format!(
-                "no consumer on queue \"{queue}\": the queue itself is missing; it is declared at \
-                 the next connection, or by a worker"
+                "no consumer on queue \"{queue}\": the queue itself is missing; the manager looks \
+                 for it every {}, declares it and sends the message again",
+                Millis::of(queue_watch::LOOKED_EVERY)
             ),
         ),
         QueueLook::Unknown(reason) => told(
@@ -404,7 +418,9 @@ struct ConfirmedStep<'a> {
 impl ConfirmedStep<'_> {
     fn where_it_is(&self, found: &QueueLook) -> Option<(WaitCause, String)> {
         let ConfirmedStep { ways, job, index, timeout } = self;
-        let QueueLook::There { messages, unacknowledged, consumers } = *found else { return None };
+        let QueueLook::There { messages, unacknowledged, consumers, .. } = *found else {
+            return None;
+        };
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");

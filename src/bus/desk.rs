@@ -238,6 +238,7 @@ impl Desk {
             messages: count(queue.waiting.len()),
             unacknowledged: Some(queue.lent as u64),
             consumers: count(queue.threads + lines + others),
+            is_full: false,
         }
     }
 

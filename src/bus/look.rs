@@ -13,6 +13,8 @@ pub enum QueueLook {
         unacknowledged: Option<u64>,
         /// Workers that consume from it.
         consumers: u32,
+        /// The broker has refused the last message to it: it is full.
+        is_full: bool,
     },
     /// It stands for a web service that is called.
     Service {

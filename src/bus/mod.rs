@@ -21,7 +21,7 @@ pub use event::{BusEvent, BusNotice, BusState, EventSink, Position, ServiceCall}
 pub use look::{QueueDepth, QueueLook, Trouble};
 pub use receipt::{Issued, Receipt};
 
-use crate::engine::{Sender, TraceContext};
+use crate::engine::{QueueDeclaration, Sender, TraceContext};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
@@ -481,6 +481,8 @@ pub struct Served {
     pub calls: Vec<Arc<str>>,
     /// The longest time that a step waits for a reply to a message on these queues of workers.
     pub waits: BTreeMap<Arc<str>, Duration>,
+    /// How queues are declared where they are missing, as far as workflow files say it.
+    pub declared: BTreeMap<Arc<str>, QueueDeclaration>,
 }
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
@@ -497,6 +499,10 @@ pub trait Bus {
 
     /// Looks at queues, without changing anything: what is known of each, in the same order.
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>>;
+
+    /// Steps wait on these queues. Each is looked at; one that is missing is reported as
+    /// [`BusEvent::QueueMissing`] and declared, as when it connects.
+    fn look_for(&mut self, _queues: Vec<Arc<str>>) {}
 
     /// How much each queue of its virtual host holds, or why that is unknown.
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {

@@ -84,6 +84,7 @@ fn differ_in_vhost_alone(one: &Definition, other: &Definition) -> bool {
     one.name == other.name
         && one.deadline == other.deadline
         && one.retention == other.retention
+        && one.queue == other.queue
         && one.graphs == other.graphs
 }
 
@@ -168,6 +169,9 @@ impl View<'_> {
                 None => format!("queue {}", step.queue),
             },
         };
+        if !step.declared.is_default() {
+            target.push_str(&format!(" ({})", escaped(&step.declared.to_string())));
+        }
         if let (Some(priority), true) = (step.priority, step.has_queue()) {
             target.push_str(&format!(", priority {priority}"));
         }

@@ -189,6 +189,8 @@ pub(super) struct QueueAnswer {
     unacknowledged: Option<u64>,
     consumers: Option<u64>,
     #[serde(default)]
+    full: bool,
+    #[serde(default)]
     missing: bool,
     pub(super) unknown: Option<Text>,
     #[serde(default)]
@@ -221,8 +223,11 @@ impl QueueAnswer {
             (None, true) => {
                 "does not exist yet: it is declared before a message is sent".to_owned()
             }
-            (None, false) if self.is_unattended() => "no worker".to_owned(),
-            (None, false) => String::new(),
+            (None, false) => {
+                let full = self.full.then_some("full: it takes no further message");
+                let idle = self.is_unattended().then_some("no worker");
+                full.into_iter().chain(idle).collect::<Vec<&str>>().join("; ")
+            }
         };
         if !self.no_longer_in_files {
             return found;

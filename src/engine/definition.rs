@@ -4,6 +4,7 @@
 
 use super::expression::Expression;
 use super::id::StepIndex;
+use super::queue_declaration::QueueDeclaration;
 use super::time::Millis;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -29,6 +30,9 @@ pub struct Definition {
     /// How long an ended job is kept; none: the setting `journal.retention`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Millis>,
+    /// How the queue on which it takes calls is declared.
+    #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
+    pub queue: QueueDeclaration,
     /// The workflow's own graph first, then one for each task, in the order of declaration.
     pub graphs: Vec<Graph>,
 }
@@ -264,6 +268,9 @@ pub struct Step {
     /// The bus that has the queue; none: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
+    /// How the queue is declared where it is missing.
+    #[serde(default, skip_serializing_if = "QueueDeclaration::is_default")]
+    pub declared: QueueDeclaration,
     /// What it waits for, in the order in which the outputs are merged (docs/workflow-file.md).
     /// Empty: it takes the job's message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -412,6 +419,7 @@ impl Step {
             queue: name.clone(),
             name,
             bus: None,
+            declared: QueueDeclaration::default(),
             depends: Vec::new(),
             task: None,
             priority: None,
@@ -455,6 +463,7 @@ impl Definition {
             bus: None,
             deadline: None,
             retention: None,
+            queue: QueueDeclaration::default(),
             graphs,
         }
     }

@@ -19,6 +19,7 @@
 //! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
 //! | `trace` | the spans of jobs |
 //! | `caller`, `cause` | who waits for a job's end; why a child job failed |
+//! | `queue_declaration` | how a queue is declared |
 //! | `expression`, `definition`, `origin` | the graphs; where a job comes from |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
 //! | `fanout`, `step`, `job` | a job and its parts |
@@ -53,6 +54,7 @@ pub mod job;
 pub mod json;
 mod operate;
 pub mod origin;
+pub mod queue_declaration;
 mod recover;
 mod reply;
 pub mod state;
@@ -82,6 +84,9 @@ pub use input::{
 pub use job::Job;
 pub use json::{Json, Message};
 pub use origin::{Origin, Parent};
+pub use queue_declaration::{
+    QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, objection_to_argument,
+};
 pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};

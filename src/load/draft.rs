@@ -2,6 +2,7 @@
 //! checked yet.
 
 use super::place::Position;
+use super::queue_keys::QueueKeys;
 use super::values::Word;
 use super::yaml::Layout;
 use crate::engine::expression::ExpressionError;
@@ -17,6 +18,7 @@ pub(super) struct WorkflowDraft {
     pub(super) bus: Option<Word>,
     pub(super) deadline: Option<Millis>,
     pub(super) retention: Option<Millis>,
+    pub(super) queue_keys: QueueKeys,
     pub(super) graph: GraphDraft,
     pub(super) tasks: Vec<GraphDraft>,
 }
@@ -36,6 +38,7 @@ pub(super) struct StepDraft {
     pub(super) name: Option<Word>,
     pub(super) queue: Option<Word>,
     pub(super) bus: Option<Word>,
+    pub(super) queue_keys: QueueKeys,
     pub(super) task: Option<Word>,
     pub(super) depends: Vec<Word>,
     pub(super) priority: Option<(u8, Position)>,

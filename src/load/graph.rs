@@ -7,6 +7,7 @@ use super::cycles::cycles;
 use super::draft::{GraphDraft, WorkflowDraft};
 use super::idle::{advise_timeouts, check_keys};
 use super::place::Position;
+use super::queue_keys;
 use super::report::Report;
 use super::values::Word;
 use crate::engine::words::quoted;
@@ -50,7 +51,7 @@ pub(super) fn graphs(
         .chain(workflow.tasks.iter().map(|task| (task, true)))
     {
         report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
-        graphs.push(graph(draft, workflow.bus.as_ref(), &tasks, conditions, report));
+        graphs.push(graph(draft, workflow, &tasks, conditions, report));
         report.task = None;
     }
     warn_of_unused(&workflow.tasks, &graphs, report);
@@ -58,10 +59,10 @@ pub(super) fn graphs(
     graphs
 }
 
-/// One graph; its steps have their queues on `bus`, unless they name another.
+/// One graph; its steps have their queues on the bus of the workflow, unless they name another.
 fn graph(
     draft: &GraphDraft,
-    bus: Option<&Word>,
+    workflow: &WorkflowDraft,
     tasks: &Tasks<'_>,
     conditions: &mut CompiledConditions,
     report: &mut Report,
@@ -73,7 +74,7 @@ fn graph(
         report.step = Some(name.text.clone());
         let depends = dependencies(draft, at, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
-        check_keys(step, name, report);
+        check_keys(step, report);
         let mut compiled = |condition: &Option<_>| {
             condition.as_ref().and_then(|condition| conditions.compile(condition, report))
         };
@@ -86,9 +87,10 @@ fn graph(
                 .queue
                 .as_ref()
                 .map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
-            bus: (step.bus.as_ref().or(bus))
+            bus: (step.bus.as_ref().or(workflow.bus.as_ref()))
                 .filter(|_| queue(step).is_some())
                 .map(|bus| bus.text.as_str().into()),
+            declared: queue_keys::of_step(step, workflow),
             depends,
             task,
             priority: step.priority.map(|(priority, _)| priority),

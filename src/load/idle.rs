@@ -3,16 +3,14 @@
 use super::calls::{queue, steps};
 use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use super::report::Report;
-use super::values::Word;
 use crate::engine::words::quoted;
 use crate::engine::{Definition, Graph};
-use crate::settings::is_url;
 
 /// How many steps without a timeout are named.
 const NAMED_MAX: usize = 10;
 
 /// Reports keys of a step that do not go together.
-pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
+pub(super) fn check_keys(step: &StepDraft, report: &mut Report) {
     let external = step.options.external.filter(|(external, _)| *external);
     if let (Some((_, at)), Some(task)) = (external, &step.task) {
         report.error(
@@ -41,18 +39,6 @@ pub(super) fn check_keys(step: &StepDraft, name: &Word, report: &mut Report) {
         for (key, at) in places.into_iter().filter_map(|(key, at)| Some((key, at?))) {
             report.warn(at, format!("{} has no effect: {reason}", quoted(key)));
         }
-    } else if let Some((_, at)) = step.priority
-        && !step.queue.as_ref().is_some_and(|queue| is_url(&queue.text))
-    {
-        let queue = step.queue.as_ref().map_or(name.text.as_str(), |queue| queue.text.as_str());
-        report.warn(
-            at,
-            format!(
-                "\"priority\" works only on a queue that honours it: declare {} as a quorum \
-                 queue, or with `x-max-priority`, before the workflow starts",
-                quoted(queue)
-            ),
-        );
     }
     if let (Some((_, at)), Some(reason)) = (&step.options.start_within, reason) {
         report.error(

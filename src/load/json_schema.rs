@@ -3,6 +3,7 @@
 
 use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
+use crate::engine::QUEUE_TYPE;
 use crate::engine::expression::TEXT_BYTES_MAX as CONDITION_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
@@ -137,6 +138,12 @@ fn value(kind: ValueKind) -> Value {
             })
         }
         ValueKind::Boolean => json!({ "type": "boolean" }),
+        ValueKind::QueueArguments => json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^x-", "not": { "const": QUEUE_TYPE } },
+            "additionalProperties": { "type": ["boolean", "integer", "string"] },
+            "examples": [{ "x-max-length": 10_000, "x-overflow": "reject-publish" }],
+        }),
         ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
         ValueKind::Mapping(place) => reference(place),
         ValueKind::Mappings(place, 0, most) => {

@@ -10,6 +10,7 @@
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
 //!           (`conditions`), keys that do not go together (`idle`)
 //! buses     what the manager's settings allow: the buses that are named, their reply queues
+//! queue_keys  how queues are declared
 //! calls     which workflow asks for jobs of which: circles
 //! here      files → definitions, one for each virtual host; what concerns several workflows or
 //!           files
@@ -35,6 +36,7 @@ mod limits;
 mod misfit;
 mod options;
 mod place;
+mod queue_keys;
 mod read;
 mod report;
 mod schema;
@@ -60,6 +62,7 @@ use crate::settings::Settings;
 use calls::CallingStep;
 use conditions::CompiledConditions;
 use draft::WorkflowDraft;
+use queue_keys::Declared;
 use report::Report;
 use std::collections::HashMap;
 use std::fmt;
@@ -207,6 +210,8 @@ struct Loading<'s> {
     takes_input: bool,
     /// Steps that ask for jobs of other workflows.
     calls: Vec<CallingStep>,
+    /// How queues are declared.
+    queues: Declared,
 }
 
 impl Loading<'_> {
@@ -253,6 +258,7 @@ impl Loading<'_> {
         idle::warn_of_long_waits(draft, report);
         buses::check_services(draft, self.settings, report);
         topics::check(draft, self.settings, report);
+        self.queues.check(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]
         } else {
@@ -280,6 +286,7 @@ impl Loading<'_> {
                 bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
                 deadline: draft.deadline,
                 retention: draft.retention,
+                queue: draft.queue_keys.said.clone(),
                 ..Definition::new(&name.text, Vec::new())
             };
             if let Some((file, first)) = self.declared.get(&definition.full_name()) {

@@ -5,6 +5,7 @@ use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
 use super::fields::{Fields, label};
 use super::limits::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
 use super::options::step_options;
+use super::queue_keys;
 use super::report::Report;
 use super::schema::Section;
 use super::singular::singular;
@@ -37,6 +38,7 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
     let bus = fields.get("bus").and_then(|entry| bus(entry, report));
     let deadline = fields.get("deadline").and_then(|entry| span(entry, Millis(1), report));
     let retention = fields.get("retention").and_then(|entry| span(entry, Millis(0), report));
+    let queue_keys = queue_keys::read(&fields, report);
     let steps = steps(&fields, report);
     let mut tasks = Vec::new();
     for node in fields.list("tasks", TASKS_MAX, report) {
@@ -46,7 +48,17 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
         report.task = None;
     }
     let graph = GraphDraft { at: node.at, name: name.clone(), fan_out: None, steps };
-    Some(WorkflowDraft { at: node.at, name, vhosts, bus, deadline, retention, graph, tasks })
+    Some(WorkflowDraft {
+        at: node.at,
+        name,
+        vhosts,
+        bus,
+        deadline,
+        retention,
+        queue_keys,
+        graph,
+        tasks,
+    })
 }
 
 fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {
@@ -151,8 +163,9 @@ fn step(node: &Node, report: &mut Report) -> Option<StepDraft> {
         let number = whole_number(entry, 0, PRIORITY_MAX, report)?;
         Some((u8::try_from(number).ok()?, entry.value.at))
     });
+    let queue_keys = queue_keys::read(&fields, report);
     let options = step_options(&fields, report);
-    Some(StepDraft { name, queue, bus, task, depends, priority, options })
+    Some(StepDraft { name, queue, bus, queue_keys, task, depends, priority, options })
 }
 
 fn bus(entry: &Entry, report: &mut Report) -> Option<Word> {

@@ -5,6 +5,7 @@ use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
     VHOSTS_MAX,
 };
+use super::queue_keys;
 use crate::engine::words::{enumerated, nearest, quoted};
 
 /// The kinds of mapping in a workflow file.
@@ -50,6 +51,8 @@ pub(super) enum ValueKind {
     Condition,
     /// `true` or `false`.
     Boolean,
+    /// Arguments of a queue, by their names.
+    QueueArguments,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A mapping.
@@ -107,6 +110,20 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::Texts(VHOSTS_MAX),
         "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in \
          the one that the broker's address names.",
+    ),
+    optional(
+        Section::Workflow,
+        queue_keys::TYPE,
+        ValueKind::Choice(&["classic", "quorum"]),
+        "The type with which the queues of its workers, and its own, are declared where they are \
+         missing; only over AMQP. Default: as the queue was seen, else amqp.queue_type.",
+    ),
+    optional(
+        Section::Workflow,
+        queue_keys::ARGUMENTS,
+        ValueKind::QueueArguments,
+        "The arguments with which these queues are declared, such as { x-max-length: 10000 }. \
+         Default: as the queue was seen, else the setting amqp.queue_arguments.",
     ),
     required(
         Section::Workflow,
@@ -188,6 +205,20 @@ pub(super) const KEYS: &[KnownKey] = &[
         ValueKind::Bus,
         "The bus that has the queue, by its name in the manager's settings. Default: that of the \
          workflow.",
+    ),
+    optional(
+        Section::Step,
+        queue_keys::TYPE,
+        ValueKind::Choice(&["classic", "quorum"]),
+        "The type with which the queue is declared where it is missing; only over AMQP. Default: \
+         that of the workflow.",
+    ),
+    optional(
+        Section::Step,
+        queue_keys::ARGUMENTS,
+        ValueKind::QueueArguments,
+        "The arguments with which the queue is declared, such as { x-max-priority: 9 }. Default: \
+         those of the workflow.",
     ),
     optional(
         Section::Step,
@@ -435,7 +466,8 @@ mod tests {
                 "colour",
                 Some(concat!(
                     r#"unknown key "colour" in a workflow; known are "name", "vhosts", "#,
-                    r#""steps", "tasks", "deadline", "retention" and "bus""#,
+                    r#""queueType", "queueArguments", "steps", "tasks", "deadline", "#,
+                    r#""retention" and "bus""#,
                 )),
             ),
             (

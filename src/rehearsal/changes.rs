@@ -207,6 +207,8 @@ fn of_step(
         ("onFailure", old.on_failure != new.on_failure),
         ("priority", old.priority != new.priority),
         ("statuses", old.status != new.status),
+        ("queueType", old.declared.kind != new.declared.kind),
+        ("queueArguments", old.declared.arguments != new.declared.arguments),
         ("replyUsers", old.reply_users != new.reply_users),
     ];
     let differing: Vec<&str> =

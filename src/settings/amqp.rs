@@ -2,7 +2,8 @@
 
 use super::values::one_of;
 use super::{ServerAddress, Span};
-use serde::{Deserialize, Deserializer, Serialize};
+use crate::engine::{QueueArguments, QueueDeclaration, QueueType, objection_to_argument};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
 /// The longest name of a reply queue, in bytes: with `.unreadable` appended it names another queue,
@@ -27,6 +28,8 @@ pub struct AmqpSection {
     pub management: ServerAddress,
     pub reply_queue: String,
     pub reply_queue_type: ReplyQueueType,
+    pub queue_type: QueueTypeSetting,
+    pub queue_arguments: QueueArguments,
     pub unreadable: UnreadableMessages,
     pub prefetch: u16,
     pub linger: Span,
@@ -47,6 +50,13 @@ impl AmqpSection {
         !self.server.0.is_empty()
     }
 
+    /// How queues of workers are declared of which nothing else is known.
+    pub fn declaration(&self) -> QueueDeclaration {
+        let QueueTypeSetting(kind) = self.queue_type;
+        let arguments = (!self.queue_arguments.is_empty()).then(|| self.queue_arguments.clone());
+        QueueDeclaration { kind, arguments }
+    }
+
     /// What is wrong with it; it stands at `place`.
     pub(super) fn validate(&self, place: &str) -> Result<(), String> {
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
@@ -54,6 +64,15 @@ impl AmqpSection {
             return Err(format!(
                 "{place}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
             ));
+        }
+        for (name, value) in &self.queue_arguments {
+            let key = format!("{place}.queue_type");
+            if let Some(objection) = objection_to_argument(name, value, &key) {
+                return Err(format!("{place}.queue_arguments: {objection}"));
+            }
+        }
+        if let Some(contradiction) = self.declaration().contradiction() {
+            return Err(format!("{place}.queue_arguments: {contradiction}"));
         }
         if heartbeat.0.subsec_nanos() > 0
             || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
@@ -92,6 +111,27 @@ impl AmqpSection {
             }
         }
         Ok(())
+    }
+}
+
+/// The type of the queues of workers; none: it is not said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTypeSetting(pub Option<QueueType>);
+
+impl Serialize for QueueTypeSetting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.map_or("", QueueType::name))
+    }
+}
+
+impl<'de> Deserialize<'de> for QueueTypeSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = [
+            ("", QueueTypeSetting(None)),
+            ("classic", QueueTypeSetting(Some(QueueType::Classic))),
+            ("quorum", QueueTypeSetting(Some(QueueType::Quorum))),
+        ];
+        one_of(deserializer, &words, "classic or quorum, or nothing")
     }
 }
 

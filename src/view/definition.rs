@@ -1,6 +1,8 @@
 //! A workflow as its file describes it.
 
-use crate::engine::{Definition, Expression, Graph, OnFailure, Retry, Step, Tolerate};
+use crate::engine::{
+    Definition, Expression, Graph, OnFailure, QueueArguments, QueueType, Retry, Step, Tolerate,
+};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -52,6 +54,13 @@ struct StepView<'d> {
     /// The bus that it or its workflow names.
     #[serde(skip_serializing_if = "Option::is_none")]
     bus: Option<&'d str>,
+    /// The type with which the queue is declared where it is missing, by it or its workflow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_type: Option<&'static str>,
+    /// The arguments with which it is declared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    queue_arguments: Option<&'d QueueArguments>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,6 +140,8 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         depends: step.depends.iter().map(|dependency| graph.dependency_name(*dependency)).collect(),
         queue: step.has_queue().then_some(&*step.queue),
         bus: step.bus.as_deref(),
+        queue_type: step.declared.kind.map(QueueType::name),
+        queue_arguments: step.declared.arguments.as_ref(),
         task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
         priority: step.priority,
         timeout: step.timeout.map(|span| span.to_string()),

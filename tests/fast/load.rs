@@ -6,6 +6,7 @@ mod hostile;
 mod json_schema;
 mod mistakes;
 mod options;
+mod queues;
 mod random;
 
 use std::path::Path;
@@ -139,9 +140,9 @@ workflows:
         [
             "f:3:13: workflow \"w\": no virtual host is listed: the workflow runs in the one that \
              the broker's address names; remove `vhosts` to say so",
-            "f:5:30: workflow \"w\", step \"a\": \"priority\" works only on a queue that honours \
-             it: declare \"a\" as a quorum queue, or with `x-max-priority`, before the \
-             workflow starts",
+            "f:5:30: workflow \"w\", step \"a\": \"priority\" works over AMQP only on a queue that \
+             honours it: say \"queueType: quorum\", or \"queueArguments: { x-max-priority: 9 }\" \
+             for a classic one, as the workers of \"a\" declare it",
             "f:6:36: workflow \"w\", step \"b\": \"queue\" has no effect: a step with a task sends \
              no message of its own",
             "f:6:53: workflow \"w\", step \"b\": \"a\" is listed twice, the first time at 6:50; \

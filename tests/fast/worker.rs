@@ -372,7 +372,7 @@ fn what_a_worker_asks_wrongly_is_told() {
                 (
                     "price/receive?vhost=nowhere",
                     404,
-                    "of virtual host nowhere, and neither a loaded workflow nor a job under way has it",
+                    "of virtual host nowhere, and neither a loaded workflow nor a job under way",
                 ),
                 ("price/message/x/1/reply", 400, "expected <job UUID>:<step name>:<attempt>"),
                 (&format!("price/message/{ID}:price:1/x/reply"), 400, "the delivery is \"x\""),

@@ -45,6 +45,7 @@ mod overload;
 mod policies;
 mod power_loss;
 mod push;
+mod queues;
 mod redispatch;
 mod refusals;
 mod reply_users;

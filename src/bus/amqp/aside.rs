@@ -7,6 +7,7 @@
 use super::connection::{LastReason, Pauses, channel_error, close, fail_point, millis};
 use super::queues::{Found, Queues, short};
 use super::received::{Aside, Unreadable};
+use super::shapes::Shape;
 use super::shared::Shared;
 use super::wire::{ORIGINAL, Property, REASON, property};
 use crate::bus::BusEvent;
@@ -175,7 +176,7 @@ async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
             let mut arguments = FieldTable::default();
             arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(KEPT_MAX));
             arguments.insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(KEPT_BYTES_MAX));
-            queues.declare(queue, arguments).await
+            queues.declare(queue, Shape { arguments, ..Shape::default() }).await
         }
         found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => found,
     };

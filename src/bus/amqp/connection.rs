@@ -291,6 +291,11 @@ impl Pauses {
     }
 }
 
+/// The limit in the broker's words "message size … is larger than configured max size …".
+pub(super) fn last_number(said: &str) -> Option<usize> {
+    said.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,5 +405,16 @@ mod tests {
         );
         pauses.reset();
         assert!(pauses.next() <= 2 * min);
+    }
+
+    #[test]
+    fn the_limit_is_read_from_the_brokers_words() {
+        assert_eq!(
+            last_number(
+                "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"
+            ),
+            Some(1000)
+        );
+        assert_eq!(last_number("PRECONDITION_FAILED - something else"), None);
     }
 }

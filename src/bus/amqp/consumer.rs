@@ -2,6 +2,7 @@
 //! the workflows.
 
 use super::connection::{self, Pauses, channel_error};
+use super::inspect;
 use super::lane::{Ended, Lane, Source};
 use super::policy;
 use super::queues::{Found, Queues, short};
@@ -232,8 +233,10 @@ impl Consumer {
         let Session { connection, flow, channel, deliveries } = session;
         let workflow_queues = workflow_queues::consume(&self.shared, &connection, phases);
         let policy = actix_rt::spawn(policy::keep(self.shared.clone()));
+        let seeing = actix_rt::spawn(inspect::see_all(self.shared.clone()));
         let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
+        seeing.abort();
         workflow_queues.end(matches!(ended, Ended::Closed)).await;
         // Also when only the channel is gone.
         connection::close(&connection).await;

@@ -18,7 +18,18 @@ pub(super) async fn inspect(shared: Rc<Shared>, queues: Vec<Arc<str>>) -> Vec<Qu
         Ok(found) => found
             .into_iter()
             .zip(&queues)
-            .map(|(found, queue)| queue_look(&shared.address, found, held.get(&**queue).copied()))
+            .map(|(found, queue)| {
+                let look = queue_look(&shared.address, found, held.get(&**queue).copied());
+                match look {
+                    QueueLook::There { messages, unacknowledged, consumers, .. } => {
+                        let is_full = shared.full.borrow().contains(queue);
+                        QueueLook::There { messages, unacknowledged, consumers, is_full }
+                    }
+                    other @ (QueueLook::Service { .. }
+                    | QueueLook::Missing
+                    | QueueLook::Unknown(_)) => other,
+                }
+            })
             .collect(),
     }
 }
@@ -31,7 +42,7 @@ pub(super) fn queue_look(
 ) -> QueueLook {
     match found {
         Found::There { consumers, messages } => {
-            QueueLook::There { messages, unacknowledged, consumers }
+            QueueLook::There { messages, unacknowledged, consumers, is_full: false }
         }
         Found::Missing => QueueLook::Missing,
         Found::Locked => {
@@ -62,8 +73,10 @@ async fn unacknowledged(shared: &Shared, queues: &[Arc<str>]) -> HashMap<String,
         }
         _ => in_background(move || management.held(&vhost)).await,
     };
+    let held = held.unwrap_or_default();
+    shared.see(&held);
     let counted = |counts: QueueCounts| Some((counts.name, counts.messages_unacknowledged?));
-    held.into_iter().flatten().filter_map(counted).collect()
+    held.into_iter().filter_map(counted).collect()
 }
 
 /// What all queues of the virtual host hold.
@@ -72,10 +85,25 @@ pub(super) async fn depths(shared: Rc<Shared>) -> Result<Vec<QueueDepth>, String
         shared.management.clone().ok_or("there is no management API (setting amqp.management)")?;
     let vhost = shared.address.vhost().to_owned();
     let held = in_background(move || management.held(&vhost)).await?;
+    shared.see(&held);
     Ok(held
         .into_iter()
         .map(|QueueCounts { name, messages, .. }| QueueDepth { queue: name, messages })
         .collect())
+}
+
+/// Sees how the queues of the virtual host are declared, if the management API tells it.
+pub(super) async fn see_all(shared: Rc<Shared>) {
+    let Some(management) = shared.management.clone() else { return };
+    let vhost = shared.address.vhost().to_owned();
+    match in_background(move || management.held(&vhost)).await {
+        Ok(listed) => shared.see(&listed),
+        Err(reason) => tracing::warn!(
+            reason,
+            "the broker does not tell how its queues are declared: one that vanishes is declared \
+             as the workflow file or the settings say"
+        ),
+    }
 }
 
 /// Does work that waits on a thread of its own.

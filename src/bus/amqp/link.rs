@@ -3,6 +3,7 @@
 
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
+use super::shapes::Shape;
 use super::shared::Shared;
 use super::turns::Turns;
 use super::wire::burst::Burst;
@@ -118,6 +119,9 @@ pub(super) struct Link {
     pub(super) barrier: FuturesUnordered<LocalBoxFuture<'static, lapin::Result<()>>>,
     pub(super) states: HashMap<Arc<str>, QueueState>,
     pub(super) looks: FuturesUnordered<LocalBoxFuture<'static, Looked>>,
+    /// Looks at queues that were there before, each with the number of the find by which it is
+    /// known: see [`Link::look_for`].
+    pub(super) probes: FuturesUnordered<LocalBoxFuture<'static, (u64, Looked)>>,
     pub(super) looks_again: BTreeMap<(Instant, u64), Arc<str>>,
     channel: Rc<Channel>,
     queues: Rc<Queues>,
@@ -173,6 +177,7 @@ impl Link {
             barrier: FuturesUnordered::new(),
             states: HashMap::new(),
             looks: FuturesUnordered::new(),
+            probes: FuturesUnordered::new(),
             looks_again: BTreeMap::new(),
             channel: Rc::new(channel),
             queues,
@@ -210,11 +215,27 @@ impl Link {
         }
     }
 
+    /// Begins to look whether `queue`, which was there, still is. Nothing waits for that.
+    pub(super) fn look_for(&mut self, queue: &Arc<str>) {
+        if let Some(QueueState::There(generation)) = self.states.get(queue).copied() {
+            let (queues, queue) = (self.queues.clone(), queue.clone());
+            self.probes.push(Box::pin(async move {
+                let found = queues.look(&queue).await;
+                (generation, (queue, found))
+            }));
+        }
+    }
+
     /// Begins to declare `queue`, once `taken` is answered or dropped.
-    pub(super) fn declare_after(&mut self, queue: Arc<str>, taken: oneshot::Receiver<()>) {
+    pub(super) fn declare_after(
+        &mut self,
+        queue: Arc<str>,
+        shape: Shape,
+        taken: oneshot::Receiver<()>,
+    ) {
         let (queues, turns) = (self.queues.clone(), self.turns.clone());
         self.looks.push(Box::pin(async move {
-            let found = queues.declare_after(&queue, taken, &turns).await;
+            let found = queues.declare_after(&queue, shape, taken, &turns).await;
             (queue, found)
         }));
     }

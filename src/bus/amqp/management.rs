@@ -114,24 +114,37 @@ pub(super) struct QueueCounts {
     pub(super) messages: Option<u64>,
     #[serde(default)]
     pub(super) messages_unacknowledged: Option<u64>,
+    /// How it was declared.
+    #[serde(flatten)]
+    pub(super) shape: ListedShape,
 }
 
+/// How a queue was declared, as far as the API tells it.
+#[derive(Default, Deserialize)]
+pub(super) struct ListedShape {
+    #[serde(default)]
+    pub(super) durable: Option<bool>,
+    #[serde(default)]
+    pub(super) auto_delete: Option<bool>,
+    #[serde(default)]
+    pub(super) exclusive: Option<bool>,
+    #[serde(default)]
+    pub(super) arguments: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// What is asked of queues.
+const COLUMNS: &str =
+    "name,messages,messages_unacknowledged,durable,auto_delete,exclusive,arguments";
+
 impl Management {
-    /// What each queue of a virtual host holds.
+    /// What each queue of a virtual host holds, and how it was declared.
     pub(super) fn held(&self, vhost: &str) -> Result<Vec<QueueCounts>, String> {
-        self.read(&format!(
-            "/api/queues/{}?columns=name,messages,messages_unacknowledged",
-            encoded(vhost)
-        ))
+        self.read(&format!("/api/queues/{}?columns={COLUMNS}", encoded(vhost)))
     }
 
     /// What a queue holds.
     pub(super) fn held_by(&self, vhost: &str, queue: &str) -> Result<QueueCounts, String> {
-        self.read(&format!(
-            "/api/queues/{}/{}?columns=name,messages,messages_unacknowledged",
-            encoded(vhost),
-            encoded(queue)
-        ))
+        self.read(&format!("/api/queues/{}/{}?columns={COLUMNS}", encoded(vhost), encoded(queue)))
     }
 
     fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {

@@ -25,6 +25,7 @@ mod publisher;
 mod queues;
 mod received;
 mod settings;
+mod shapes;
 mod shared;
 mod topic;
 mod trial;
@@ -39,8 +40,9 @@ use backlog::Order;
 use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
 use management::Management;
+use shapes::Shapes;
 use shared::{Board, Phase, Serving, Shared};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -72,11 +74,12 @@ impl Connector {
     /// arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
         let (outbox, inbox) = mpsc::unbounded_channel();
+        let (looks_for, looked_for) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(Phase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
         // The settings were checked when this was made.
         let Ok(address) = BrokerAddress::parse(&self.settings) else {
-            return AmqpBus { outbox, unconfirmed, phase, loops: None, shared: None };
+            return AmqpBus { outbox, looks_for, unconfirmed, phase, loops: None, shared: None };
         };
         let board = Rc::new(Board::new(sink.clone()));
         let management = Management::of(&self.settings).ok().flatten();
@@ -92,11 +95,18 @@ impl Connector {
             sink,
             board,
             serving,
+            shapes: Shapes::default(),
+            full: RefCell::default(),
             aside,
         });
         let publishing = watched(
             shared.sink.clone(),
-            publisher::run(shared.clone(), inbox, unconfirmed.clone(), phases.clone()),
+            publisher::run(
+                shared.clone(),
+                (inbox, looked_for),
+                unconfirmed.clone(),
+                phases.clone(),
+            ),
         );
         let consuming = watched(shared.sink.clone(), consumer::run(shared.clone(), phases));
         let putting_aside = watched(shared.sink.clone(), aside::run(shared.clone(), put_aside));
@@ -105,13 +115,15 @@ impl Connector {
             publisher: actix_rt::spawn(publishing),
             aside: actix_rt::spawn(putting_aside),
         };
-        AmqpBus { outbox, unconfirmed, phase, loops: Some(loops), shared: Some(shared) }
+        AmqpBus { outbox, looks_for, unconfirmed, phase, loops: Some(loops), shared: Some(shared) }
     }
 }
 
 /// The bus over AMQP. It breaks off when it is dropped without having been closed.
 pub struct AmqpBus {
     outbox: mpsc::UnboundedSender<Order>,
+    /// Queues on which steps wait.
+    looks_for: mpsc::UnboundedSender<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
     loops: Option<Loops>,
@@ -154,6 +166,11 @@ impl Bus for AmqpBus {
         }
     }
 
+    fn look_for(&mut self, queues: Vec<Arc<str>>) {
+        // Refused only once the bus is closed: the next start looks.
+        let _ = self.looks_for.send(queues);
+    }
+
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         match self.shared.clone() {
             Some(shared) => Box::pin(inspect::depths(shared)),
@@ -168,6 +185,7 @@ impl Bus for AmqpBus {
             shared.serving.send_modify(|serving| {
                 serving.workers.extend(served.workers);
                 serving.calls = served.calls;
+                serving.declared = served.declared;
             });
         }
     }

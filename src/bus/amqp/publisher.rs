@@ -5,7 +5,7 @@
 //! in exactly one place: waiting, parked, delayed, or published on a link.
 
 use super::backlog::{Backlog, Order};
-use super::connection::{self, Pauses, channel_error, fail_point, millis};
+use super::connection::{self, Pauses, channel_error, fail_point, last_number, millis};
 use super::link::{Answered, Link, Published, QueueState, SILENT_AFTER, properties};
 use super::queues::Found;
 use super::shared::{Phase, Shared, Side, reached};
@@ -36,7 +36,7 @@ const KILLS_MAX: u32 = 3;
 /// Publishes until the bus is closed, over any number of connections.
 pub(super) async fn run(
     shared: Rc<Shared>,
-    inbox: mpsc::UnboundedReceiver<Order>,
+    (inbox, looked_for): (mpsc::UnboundedReceiver<Order>, mpsc::UnboundedReceiver<Vec<Arc<str>>>),
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<Phase>,
 ) {
@@ -45,6 +45,7 @@ pub(super) async fn run(
         backlog: Backlog::of(&shared.settings.served.workers),
         shared: shared.clone(),
         inbox,
+        looked_for,
         unconfirmed,
         numbers: 0,
     };
@@ -97,6 +98,8 @@ enum End {
 struct Publisher {
     shared: Rc<Shared>,
     inbox: mpsc::UnboundedReceiver<Order>,
+    /// Queues on which steps wait.
+    looked_for: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
     numbers: u64,
@@ -107,6 +110,8 @@ enum Happened {
     Answered(Answered),
     Passed(lapin::Result<()>),
     Looked(Arc<str>, Found),
+    LookedFor(u64, Arc<str>, Found),
+    LookFor(Vec<Arc<str>>),
     Heard(Option<Event>),
     Taken,
     Due,
@@ -151,6 +156,13 @@ impl Publisher {
                 Some(answered) = link.flight.next() => Happened::Answered(answered),
                 Some(passed) = link.barrier.next() => Happened::Passed(passed),
                 Some((queue, found)) = link.looks.next() => Happened::Looked(queue, found),
+                Some((of, (queue, found))) = link.probes.next() => {
+                    Happened::LookedFor(of, queue, found)
+                }
+                // Not while the last looks are under way: a broker that is slow gets no more.
+                Some(queues) = self.looked_for.recv(), if link.probes.is_empty() => {
+                    Happened::LookFor(queues)
+                }
                 event = link.events.next() => Happened::Heard(event),
                 count = self.inbox.recv_many(&mut taken, TAKEN_MAX),
                     if !is_ending || !self.inbox.is_closed() =>
@@ -165,6 +177,14 @@ impl Publisher {
                 Happened::Answered(answered) => self.answered(link, vec![answered]).await,
                 Happened::Passed(passed) => self.passed(link, passed).await,
                 Happened::Looked(queue, found) => self.looked(link, queue, found),
+                Happened::LookedFor(of, queue, found) => {
+                    self.looked_for(link, of, queue, &found);
+                    Ok(())
+                }
+                Happened::LookFor(queues) => {
+                    queues.iter().for_each(|queue| link.look_for(queue));
+                    Ok(())
+                }
                 Happened::Heard(event) => self.heard(link, event),
                 Happened::Taken => {
                     self.follow(link, taken.drain(..));
@@ -338,6 +358,7 @@ impl Publisher {
             }
             self.backlog.waiting.push_back(held);
         } else if is_taken {
+            self.shared.full.borrow_mut().remove(&queue);
             self.is_done_with(BusEvent::Taken(held.message.receipt));
         } else {
             (self.shared.sink)(BusEvent::Noted(BusNotice::Refused));
@@ -351,6 +372,7 @@ impl Publisher {
                 "the broker does not take it: its queue may be full"
             );
             held.refusals += 1;
+            self.shared.full.borrow_mut().insert(queue);
             self.backlog.delayed.insert((clock::ticks() + pause, id), held);
         }
     }
@@ -477,6 +499,15 @@ impl Publisher {
         Ok(())
     }
 
+    /// A queue that was there, by the find of this number, was looked at because steps wait on it.
+    /// If anything newer is known of it, that is dealt with already.
+    fn looked_for(&mut self, link: &mut Link, of: u64, queue: Arc<str>, found: &Found) {
+        if matches!(found, Found::Missing) && link.is_of(of, &queue) {
+            link.states.insert(queue.clone(), QueueState::Looking);
+            self.missing(link, queue);
+        }
+    }
+
     fn found(&mut self, link: &mut Link, queue: &Arc<str>) {
         link.found(queue);
         let parked = self.backlog.parked.remove(queue).unwrap_or_default();
@@ -498,7 +529,8 @@ impl Publisher {
         tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its \
                                  running steps are journaled as unconfirmed");
         (self.shared.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
-        link.declare_after(queue, answered);
+        let shape = self.shared.shape_of(&queue);
+        link.declare_after(queue, shape, answered);
     }
 
     fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
@@ -563,25 +595,4 @@ impl Publisher {
 
 fn is_to_worker(message: &Publication, queue: &str) -> bool {
     message.addressee == Addressee::Worker && *message.to.queue == *queue
-}
-
-/// The limit in the broker's words "message size … is larger than configured max size …".
-fn last_number(said: &str) -> Option<usize> {
-    said.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::last_number;
-
-    #[test]
-    fn the_limit_is_read_from_the_brokers_words() {
-        assert_eq!(
-            last_number(
-                "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"
-            ),
-            Some(1000)
-        );
-        assert_eq!(last_number("PRECONDITION_FAILED - something else"), None);
-    }
 }

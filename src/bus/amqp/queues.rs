@@ -3,6 +3,7 @@
 
 use super::connection::channel_error;
 use super::settings::AmqpSettings;
+use super::shapes::Shape;
 use super::turns::Turns;
 use crate::settings::ReplyQueueType;
 use lapin::options::QueueDeclareOptions;
@@ -63,15 +64,13 @@ impl Queues {
         .await
     }
 
-    /// Declares `queue` as durable, with `arguments`. A queue that was declared otherwise in the
-    /// meantime counts as there.
-    pub(super) async fn declare(&self, queue: &str, arguments: FieldTable) -> Found {
-        self.ask(
-            queue,
-            QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() },
-            arguments,
-        )
-        .await
+    /// Declares `queue`. One that was declared otherwise in the meantime counts as there: it is
+    /// used as it is.
+    pub(super) async fn declare(&self, queue: &str, shape: Shape) -> Found {
+        let Shape { durable, auto_delete, arguments } = shape;
+        let options =
+            QueueDeclareOptions { durable, auto_delete, ..QueueDeclareOptions::default() };
+        self.ask(queue, options, arguments).await
     }
 
     /// Whether the reply queue exists; it is declared if it is missing.
@@ -85,22 +84,23 @@ impl Queues {
             kind = ?settings.reply_queue_type,
             "declaring the reply queue"
         );
+        let durable = |arguments: FieldTable| Shape { arguments, ..Shape::default() };
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
         let mut arguments = FieldTable::default();
         match settings.reply_queue_type {
             ReplyQueueType::Classic => {
                 arguments.insert("x-queue-type".into(), text("classic"));
-                self.declare(&settings.reply_queue, arguments).await
+                self.declare(&settings.reply_queue, durable(arguments)).await
             }
             ReplyQueueType::Quorum => {
                 arguments.insert("x-queue-type".into(), text("quorum"));
                 arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
                 let mut unlimited = arguments.clone();
                 unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
-                match self.declare(&settings.reply_queue, unlimited).await {
+                match self.declare(&settings.reply_queue, durable(unlimited)).await {
                     // Brokers before 4.0 have no limit by default, and no value that means "none".
                     Found::Refused(said) if said.contains("x-delivery-limit") => {
-                        self.declare(&settings.reply_queue, arguments).await
+                        self.declare(&settings.reply_queue, durable(arguments)).await
                     }
                     found @ (Found::There { .. }
                     | Found::Missing
@@ -116,13 +116,14 @@ impl Queues {
     pub(super) async fn declare_after(
         &self,
         queue: &str,
+        shape: Shape,
         taken: oneshot::Receiver<()>,
         turns: &Turns,
     ) -> Found {
         // If it was dropped, nobody answers: there is nothing to wait for.
         let _ = taken.await;
         let _turn = turns.to_declare().await;
-        self.declare(queue, FieldTable::default()).await
+        self.declare(queue, shape).await
     }
 
     async fn ask(&self, queue: &str, options: QueueDeclareOptions, arguments: FieldTable) -> Found {

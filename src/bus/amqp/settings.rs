@@ -3,6 +3,7 @@
 
 use super::credentials::masked;
 use crate::bus::Served;
+use crate::engine::QueueDeclaration;
 use crate::settings::{AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use crate::trust::Authorities;
 use std::fmt;
@@ -21,6 +22,8 @@ pub struct AmqpSettings {
     pub reply_queue: String,
     /// The type with which the reply queue is declared if it does not exist yet.
     pub reply_queue_type: ReplyQueueType,
+    /// How queues of workers are declared of which nothing else is known.
+    pub declaration: QueueDeclaration,
     /// What happens to messages that cannot be read.
     pub unreadable: UnreadableMessages,
     /// The most deliveries without a verdict.
@@ -65,6 +68,7 @@ impl AmqpSettings {
             management: section.management.0.clone(),
             reply_queue: section.reply_queue.clone(),
             reply_queue_type: section.reply_queue_type,
+            declaration: section.declaration(),
             unreadable: section.unreadable,
             prefetch: section.prefetch,
             linger: section.linger.0,
@@ -89,6 +93,7 @@ impl fmt::Debug for AmqpSettings {
             .field("management", &masked(&self.management))
             .field("reply_queue", &self.reply_queue)
             .field("reply_queue_type", &self.reply_queue_type)
+            .field("declaration", &self.declaration)
             .field("unreadable", &self.unreadable)
             .field("prefetch", &self.prefetch)
             .field("linger", &self.linger)
@@ -150,6 +155,7 @@ pub(super) mod tests {
             management: "http://me:secret@host:15672".to_owned(),
             reply_queue: "replies".to_owned(),
             reply_queue_type: ReplyQueueType::Classic,
+            declaration: QueueDeclaration::default(),
             unreadable: UnreadableMessages::Keep,
             prefetch: 100,
             linger: Duration::from_millis(5),

@@ -3,14 +3,15 @@
 
 use super::aside_room::AsideRoom;
 use super::connection::{BrokerAddress, LastReason, millis};
-use super::management::Management;
+use super::management::{Management, QueueCounts};
 use super::received::AsideSender;
 use super::settings::AmqpSettings;
+use super::shapes::{Said, Shape, Shapes};
 use super::turns::Turns;
 use super::wire::room::DeliveryRoom;
 use crate::bus::{BusEvent, BusState, EventSink, Served};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,17 +37,26 @@ pub(super) struct Serving {
     /// since.
     pub(super) workers: BTreeSet<Arc<str>>,
     pub(super) calls: Vec<Arc<str>>,
+    /// What workflow files say about queues.
+    pub(super) declared: Said,
 }
 
 impl Serving {
     pub(super) fn of(served: Served) -> Serving {
-        Serving { workers: served.workers.into_iter().collect(), calls: served.calls }
+        Serving {
+            workers: served.workers.into_iter().collect(),
+            calls: served.calls,
+            declared: served.declared,
+        }
     }
 }
 
 /// What the loops share.
 pub(super) struct Shared {
     pub(super) serving: watch::Sender<Serving>,
+    pub(super) shapes: Shapes,
+    /// The queues to which the broker took no message the last time: they are full.
+    pub(super) full: RefCell<HashSet<Arc<str>>>,
     pub(super) settings: AmqpSettings,
     pub(super) address: BrokerAddress,
     pub(super) management: Option<Management>,
@@ -59,6 +69,19 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// How a queue is declared where it is missing.
+    pub(super) fn shape_of(&self, queue: &str) -> Shape {
+        let serving = self.serving.borrow();
+        self.shapes.of(queue, serving.declared.get(queue), &self.settings.declaration)
+    }
+
+    /// Remembers how queues were declared, if they are served.
+    pub(super) fn see(&self, listed: &[QueueCounts]) {
+        let serving = self.serving.borrow();
+        let calls = |name: &str| serving.calls.iter().any(|queue| **queue == *name);
+        self.shapes.see(listed, |name| serving.workers.contains(name) || calls(name));
+    }
+
     /// Reports that a side is down and tries again after `pause`; logs each reason once.
     pub(super) fn down(&self, side: Side, reason: &str, pause: Duration) {
         let (server, retry_in_ms) = (&self.address, millis(pause));

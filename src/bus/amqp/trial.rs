@@ -12,8 +12,10 @@ use super::inspect::queue_look;
 use super::queues::{Queues, short};
 use super::received::whole;
 use super::settings::AmqpSettings;
+use super::shapes::Shape;
 use crate::bus::{QueueLook, Served};
 use crate::clock;
+use crate::engine::QueueDeclaration;
 use crate::settings::{ReplyQueueType, UnreadableMessages};
 use crate::trust::Authorities;
 use bytes::Bytes;
@@ -117,8 +119,7 @@ impl Trial {
             QueueLook::Service { .. } => return Err("it is no queue of a broker".to_owned()),
         };
         if is_ours {
-            let made =
-                queue_look(&address, queues.declare(queue, FieldTable::default()).await, None);
+            let made = queue_look(&address, queues.declare(queue, Shape::default()).await, None);
             if let QueueLook::Unknown(why) = made {
                 return Err(why);
             }
@@ -217,7 +218,7 @@ impl Trial {
         if self.look().await != QueueLook::Missing {
             return Ok(());
         }
-        let found = self.queues.declare(&self.queue, FieldTable::default()).await;
+        let found = self.queues.declare(&self.queue, Shape::default()).await;
         match queue_look(&self.address, found, None) {
             QueueLook::Unknown(why) => Err(why),
             QueueLook::There { .. } | QueueLook::Missing | QueueLook::Service { .. } => Ok(()),
@@ -254,6 +255,7 @@ fn settings(server: &str, reply_queue: &str) -> AmqpSettings {
         management: String::new(),
         reply_queue: reply_queue.to_owned(),
         reply_queue_type: ReplyQueueType::Classic,
+        declaration: QueueDeclaration::default(),
         unreadable: UnreadableMessages::Drop,
         prefetch: PREFETCH,
         linger: Duration::ZERO,

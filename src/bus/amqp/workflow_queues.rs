@@ -177,7 +177,9 @@ impl WorkflowQueue {
                 // Steps may send to it, as to any worker's queue: what waited in it is lost.
                 let (taken, answered) = oneshot::channel();
                 (self.shared.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
-                self.queues.declare_after(&self.queue, answered, &self.shared.turns).await
+                let shape = self.shared.shape_of(&self.queue);
+                let turns = &self.shared.turns;
+                self.queues.declare_after(&self.queue, shape, answered, turns).await
             }
             found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => {
                 found

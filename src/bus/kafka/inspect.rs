@@ -68,5 +68,6 @@ fn look(section: &KafkaSection, queue: &str) -> Result<QueueLook, String> {
         messages: u32::try_from(behind).unwrap_or(u32::MAX),
         unacknowledged: None,
         consumers: u32::try_from(consumers).unwrap_or(u32::MAX),
+        is_full: false,
     })
 }

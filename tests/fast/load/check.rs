@@ -48,9 +48,9 @@ workflow book-word-counts in the virtual hosts prod, test
 warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \
     \"store-title\" have no \"timeout\": nothing else notices a worker that acknowledges a message \
     and dies before it replies
-warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works only \
-    on a queue that honours it: declare \"titles\" as a quorum queue, or with `x-max-priority`, \
-    before the workflow starts
+warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works over \
+    AMQP only on a queue that honours it: say \"queueType: quorum\", or \"queueArguments: { \
+    x-max-priority: 9 }\" for a classic one, as the workers of \"titles\" declare it
 warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \
     \"segment-word-counts\" has no \"timeout\": nothing else notices a worker that acknowledges a \
     message and dies before it replies

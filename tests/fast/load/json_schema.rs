@@ -63,7 +63,7 @@ fn the_schema_is_one_and_says_what_each_key_means() {
             keys += 1;
         }
     }
-    assert_eq!(keys, 36);
+    assert_eq!(keys, 40);
     let mut printed = Vec::new();
     workflow_manager::cli::schema(&mut printed).expect("a vector takes everything");
     assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), schema);
@@ -149,6 +149,11 @@ fn schema_and_loader_agree_on_single_values() {
         ("task", "tolerate: 2.5%"),
         ("task", "tolerate: 100.00%"),
         ("step", "queue: some.queue, depends: [ __start__, s ], priority: 9, timeout: 500ms"),
+        (
+            "step",
+            "queueType: quorum, queueArguments: { x-delivery-limit: 5, x-overflow: drop-head }",
+        ),
+        ("step", "queueArguments: { x-single-active-consumer: true }"),
         ("step", "depends:"),
         ("step", "retry: { attempts: 1000, backoff: 0s, factor: 1.125, maxBackoff: 3650d }"),
         ("step", "when: input.n > 3, cancelWhen: job.stop, onFailure: continue, external: true"),
@@ -200,6 +205,11 @@ fn schema_and_loader_agree_on_single_values() {
         ("step", "replyUsers: [ '' ]"),
         ("step", "queue: amq.x"),
         ("step", "priority: 10"),
+        ("step", "queueType: stream"),
+        ("step", "queueArguments: [ x-max-length ]"),
+        ("step", "queueArguments: { x-max-length: [ 1 ] }"),
+        ("step", "queueArguments: { x-queue-type: quorum }"),
+        ("step", "queueArguments: { durable: true }"),
         ("step", "depends: s"),
         ("step", "depends: [ 1a ]"),
         ("step", "steps: []"),

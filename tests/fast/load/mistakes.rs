@@ -144,8 +144,8 @@ f:11:9: workflow "w", task "u": the key "itemListKey" is missing; a task runs on
 f:11:27: workflow "w", task "u": "steps" takes a list, found a mapping; is a `-` missing before
     "name"?
 f:14:81: workflow "v", task "elsewhere", step "d": depends on "s", which is not a step here
-f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "steps",
-    "tasks", "deadline", "retention" and "bus"
+f:15:5: workflow "v": unknown key "colour" in a workflow; known are "name", "vhosts", "queueType",
+    "queueArguments", "steps", "tasks", "deadline", "retention" and "bus"
 f:16:1: unknown key "colours" in a workflow file; known are "workflows"
 "#,
     );

@@ -194,7 +194,7 @@ workflows:
                 let wrong: Answer = post(&api, "/api/queue/elsee/receive?wait=0s", "").await;
                 assert_eq!(wrong.status, StatusCode::NOT_FOUND);
                 let said = "no step waits on queue elsee, and neither a loaded workflow nor a job \
-                        under way has it, did you mean \"else\"?";
+                        under way has it; did you mean \"else\"?";
                 assert_eq!(wrong.detail(), said);
             },
         )

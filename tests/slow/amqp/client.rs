@@ -5,9 +5,9 @@ use crate::harness::eventually;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     options::{
-        BasicAckOptions, BasicGetOptions, BasicNackOptions, BasicPublishOptions,
-        ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-        QueueDeleteOptions,
+        BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions,
+        BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+        QueueDeclareOptions, QueueDeleteOptions,
     },
     types::FieldTable,
 };
@@ -38,6 +38,30 @@ impl Client {
             self.channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments),
         );
         declared.unwrap_or_else(|error| panic!("the declaration of {queue}: {error}"));
+    }
+
+    /// Declares a queue that goes with its last consumer.
+    #[track_caller]
+    pub(crate) fn declare_auto_delete(&self, queue: &str) {
+        let options = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::durable() };
+        let declared = block_on(
+            "a queue is declared",
+            self.channel.queue_declare(queue.into(), options, FieldTable::default()),
+        );
+        declared.unwrap_or_else(|error| panic!("the declaration of {queue}: {error}"));
+    }
+
+    /// Consumes from a queue for a moment, and gives back what it was given.
+    #[track_caller]
+    pub(crate) fn come_and_go(&self, queue: &str) {
+        block_on("a consumer comes and goes", async {
+            let channel = self.connection.create_channel().await.unwrap();
+            let options = BasicConsumeOptions::default();
+            let consumed =
+                channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+            let _consumer = consumed.await.unwrap();
+            channel.close(200, "OK".into()).await.unwrap();
+        });
     }
 
     /// Declares a queue that belongs to this connection alone.

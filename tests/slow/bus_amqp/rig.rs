@@ -19,7 +19,7 @@ use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Header,
     Issued, Lifetime, Publication, Receipt, Served,
 };
-use workflow_manager::engine::JobId;
+use workflow_manager::engine::{JobId, QueueDeclaration};
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
 use workflow_manager::trust::Authorities;
 
@@ -46,6 +46,7 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         management: String::new(),
         reply_queue: unique(&format!("{name}-replies")),
         reply_queue_type: ReplyQueueType::Classic,
+        declaration: QueueDeclaration::default(),
         unreadable: UnreadableMessages::Keep,
         prefetch: 100,
         replies_bytes_max: 64 << 20,

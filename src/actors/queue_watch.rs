@@ -1,0 +1,74 @@
+//! Looks at intervals whether the queues on which steps wait are still there. Nothing else would
+//! tell the manager that one is gone: an auto-delete queue goes with its last consumer, one with
+//! `x-expires` after a while, and the messages in it go too. A message that is published to such a
+//! queue comes back, but steps that wait publish nothing.
+//!
+//! Queues on which nothing waits are left alone: whoever deleted one has no loss by it, and its
+//! worker declares it as it likes.
+
+use super::answer_on_drop::AnswerOnDrop;
+use super::bulk::{Wait, Waits};
+use super::mail::{BusInput, JobInput};
+use super::ways::Ways;
+use crate::bus::{Address, BusKey, BusState};
+use crate::clock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How often queues are looked at.
+pub const LOOKED_EVERY: Duration = Duration::from_secs(10);
+
+/// They are looked at more rarely where the jobs take long to say which queues they wait on: the
+/// pause is at least this many times as long.
+const PAUSE_FACTOR: u32 = 20;
+
+/// How many jobs are asked at once.
+const JOBS_AT_ONCE: usize = 10_000;
+
+/// How long the jobs may take to say what they wait on.
+const ANSWERS_MAX: Duration = Duration::from_secs(5);
+
+/// Looks at the queues of a bus over AMQP at intervals.
+pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
+    let mut pause = LOOKED_EVERY;
+    loop {
+        tokio::time::sleep(pause).await;
+        // Without a connection nothing is seen, and the next one begins with a look at all.
+        if matches!(ways.common.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
+            continue;
+        }
+        let (waits, asked_for) = longest_waits(&ways).await;
+        pause = LOOKED_EVERY.max(PAUSE_FACTOR * asked_for);
+        let queues: Vec<Arc<str>> =
+            waits.into_keys().filter(|queue| queue.bus == bus).map(|queue| queue.queue).collect();
+        if let (false, Some(bus)) = (queues.is_empty(), ways.buses.find(&bus)) {
+            bus.post(BusInput::LookFor(queues));
+        }
+    }
+}
+
+/// The step of each queue that waits longest, of the jobs that have answered in time; and how long
+/// that took.
+pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
+    let (began, waits) = (clock::ticks(), Arc::<Waits>::default());
+    let asked = async {
+        for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
+            let (answer, answered) = oneshot::channel();
+            let done = AnswerOnDrop::new(answer);
+            for id in some {
+                // One that has left meanwhile waits for nothing.
+                if let Some(job) = ways.routes.find(*id) {
+                    job.post(JobInput::Waits { waits: waits.clone(), done: done.clone() });
+                }
+            }
+            drop(done);
+            // It is sent.
+            let _ = answered.await;
+        }
+    };
+    // Those who have not answered by then are left out.
+    let _ = tokio::time::timeout(ANSWERS_MAX, asked).await;
+    (waits.take(), began.elapsed())
+}

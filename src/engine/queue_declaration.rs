@@ -1,0 +1,253 @@
+//! How a queue of a broker is declared where it is missing: its type and its arguments, as RabbitMQ
+//! names them (docs/workflow-file.md).
+
+use super::words::{enumerated, nearest, quoted};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What is said about the declaration of a queue. What is not said is taken from elsewhere: from
+/// how the queue was seen, or from the settings of its bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueDeclaration {
+    /// The type.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<QueueType>,
+    /// All arguments but the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<QueueArguments>,
+}
+
+/// Arguments of a queue, by their names.
+pub type QueueArguments = BTreeMap<Arc<str>, QueueArgument>;
+
+/// A type of queues that lose a message when it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueType {
+    /// On one node.
+    Classic,
+    /// On several nodes.
+    Quorum,
+}
+
+impl QueueType {
+    /// All of them, by their names.
+    pub const ALL: [(&str, QueueType); 2] =
+        [("classic", QueueType::Classic), ("quorum", QueueType::Quorum)];
+
+    /// Its name in `x-queue-type`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QueueType::Classic => "classic",
+            QueueType::Quorum => "quorum",
+        }
+    }
+}
+
+/// The value of an argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum QueueArgument {
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Number(i64),
+    /// A text.
+    Text(Arc<str>),
+}
+
+impl fmt::Display for QueueArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueArgument::Flag(flag) => write!(f, "{flag}"),
+            QueueArgument::Number(number) => write!(f, "{number}"),
+            QueueArgument::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The argument that is the type.
+pub const QUEUE_TYPE: &str = "x-queue-type";
+
+/// What an argument takes.
+enum Takes {
+    /// A whole number within these bounds.
+    Number(i64, i64),
+    Flag,
+    Text,
+    OneOf(&'static [&'static str]),
+}
+
+/// The arguments that RabbitMQ knows, and for which type of queue alone, if not for both.
+const KNOWN: &[(&str, Takes, Option<QueueType>)] = &[
+    ("x-consumer-timeout", Takes::Number(1, i64::MAX), None),
+    ("x-dead-letter-exchange", Takes::Text, None),
+    ("x-dead-letter-routing-key", Takes::Text, None),
+    (
+        "x-dead-letter-strategy",
+        Takes::OneOf(&["at-most-once", "at-least-once"]),
+        Some(QueueType::Quorum),
+    ),
+    ("x-delivery-limit", Takes::Number(-1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-expires", Takes::Number(1, i64::MAX), None),
+    ("x-max-length", Takes::Number(0, i64::MAX), None),
+    ("x-max-length-bytes", Takes::Number(0, i64::MAX), None),
+    ("x-max-priority", Takes::Number(1, 255), Some(QueueType::Classic)),
+    ("x-message-ttl", Takes::Number(0, i64::MAX), None),
+    ("x-overflow", Takes::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]), None),
+    ("x-queue-leader-locator", Takes::Text, None),
+    ("x-queue-mode", Takes::OneOf(&["default", "lazy"]), Some(QueueType::Classic)),
+    ("x-queue-version", Takes::Number(1, 2), Some(QueueType::Classic)),
+    ("x-quorum-initial-group-size", Takes::Number(1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-quorum-target-group-size", Takes::Number(1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-single-active-consumer", Takes::Flag, None),
+];
+
+impl QueueDeclaration {
+    /// Whether nothing is said.
+    pub fn is_default(&self) -> bool {
+        *self == QueueDeclaration::default()
+    }
+
+    /// What this says, and where it says nothing, what the other says.
+    pub fn or(&self, other: &QueueDeclaration) -> QueueDeclaration {
+        QueueDeclaration {
+            kind: self.kind.or(other.kind),
+            arguments: self.arguments.clone().or_else(|| other.arguments.clone()),
+        }
+    }
+
+    /// What no broker takes together, if there is any.
+    pub fn contradiction(&self) -> Option<String> {
+        let kind = self.kind?;
+        let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
+        names.find_map(|name| {
+            let (_, _, of) = KNOWN.iter().find(|(known, ..)| **known == **name)?;
+            let of = of.filter(|of| *of != kind)?;
+            let (kind, of) = (kind.name(), of.name());
+            Some(format!("{} is for {of} queues alone, and this one is {kind}", quoted(name)))
+        })
+    }
+}
+
+/// As `quorum, x-delivery-limit 5`.
+impl fmt::Display for QueueDeclaration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.map(|kind| kind.name().to_owned());
+        let arguments = self.arguments.iter().flatten();
+        let arguments = arguments.map(|(name, value)| format!("{name} {value}"));
+        let parts: Vec<String> = kind.into_iter().chain(arguments).collect();
+        if parts.is_empty() {
+            f.write_str("without arguments")
+        } else {
+            f.write_str(&parts.join(", "))
+        }
+    }
+}
+
+/// What is wrong with an argument of a queue; `key`: where its type is said. A name that is like
+/// none that is known is left to the broker: it may be newer, or have plugins.
+pub fn objection_to_argument(name: &str, value: &QueueArgument, key: &str) -> Option<String> {
+    if name == QUEUE_TYPE {
+        return Some(format!("the type of a queue is said by {}", quoted(key)));
+    }
+    let Some((_, takes, _)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
+        let guess = nearest(name, KNOWN.iter().map(|(known, ..)| *known));
+        return match guess {
+            Some(meant) => Some(format!(
+                "unknown argument {} of a queue; did you mean {}?",
+                quoted(name),
+                quoted(meant)
+            )),
+            None if !name.starts_with("x-") => Some(format!(
+                "unknown argument {} of a queue: their names begin with x-, such as x-max-length",
+                quoted(name)
+            )),
+            None => None,
+        };
+    };
+    let expected = match (takes, value) {
+        (Takes::Flag, QueueArgument::Flag(_)) | (Takes::Text, QueueArgument::Text(_)) => {
+            return None;
+        }
+        (Takes::Number(least, most), QueueArgument::Number(number))
+            if (least..=most).contains(&number) =>
+        {
+            return None;
+        }
+        (Takes::OneOf(words), QueueArgument::Text(text)) if words.contains(&&**text) => {
+            return None;
+        }
+        (Takes::Flag, _) => "true or false".to_owned(),
+        (Takes::Text, _) => "a text".to_owned(),
+        (Takes::Number(least, i64::MAX), _) => format!("a whole number of at least {least}"),
+        (Takes::Number(least, most), _) => format!("a whole number from {least} to {most}"),
+        (Takes::OneOf(words), _) => enumerated(words.iter().copied(), "or"),
+    };
+    let found = match value {
+        QueueArgument::Flag(flag) => format!("the boolean {flag}"),
+        QueueArgument::Number(number) => format!("the number {number}"),
+        QueueArgument::Text(text) => format!("the text {}", quoted(text)),
+    };
+    Some(format!("{} takes {expected}, found {found}", quoted(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> QueueArgument {
+        QueueArgument::Text(text.into())
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_argument_is_said_with_what_is_expected() {
+        let number = QueueArgument::Number;
+        for (name, value, said) in [
+            ("x-max-priority", number(10), None),
+            (
+                "x-max-priority",
+                number(0),
+                Some("takes a whole number from 1 to 255, found the number 0"),
+            ),
+            ("x-max-priority", text("10"), Some("found the text \"10\"")),
+            ("x-delivery-limit", number(-1), None),
+            ("x-overflow", text("reject-publish"), None),
+            ("x-overflow", text("drop"), Some("\"reject-publish\" or \"reject-publish-dlx\"")),
+            ("x-single-active-consumer", QueueArgument::Flag(true), None),
+            ("x-single-active-consumer", text("true"), Some("takes true or false")),
+            ("x-max-lenght", number(1), Some("did you mean \"x-max-length\"?")),
+            ("x-queue-type", text("quorum"), Some("is said by \"queueType\"")),
+            ("of-a-plugin", number(1), Some("their names begin with x-")),
+            ("x-something-of-a-plugin", number(1), None),
+        ] {
+            let told = objection_to_argument(name, &value, "queueType");
+            let fits = match said {
+                None => told.is_none(),
+                Some(said) => told.as_ref().is_some_and(|told| told.contains(said)),
+            };
+            assert!(fits, "{name}: {value}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn each_part_is_taken_from_whoever_says_it_first() {
+        let quorum = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
+        let short = QueueDeclaration {
+            kind: None,
+            arguments: Some([("x-max-length".into(), QueueArgument::Number(10))].into()),
+        };
+        let both = short.or(&quorum);
+        assert_eq!(both.to_string(), "quorum, x-max-length 10");
+        assert_eq!((quorum.or(&short), both.contradiction()), (both, None));
+        let wrong = QueueDeclaration {
+            kind: Some(QueueType::Quorum),
+            arguments: Some([("x-max-priority".into(), QueueArgument::Number(10))].into()),
+        };
+        let said = "\"x-max-priority\" is for classic queues alone, and this one is quorum";
+        assert_eq!(wrong.contradiction().as_deref(), Some(said));
+        assert_eq!(QueueDeclaration::default().to_string(), "without arguments");
+    }
+}

@@ -1,0 +1,224 @@
+//! The keys that say how queues are declared, `queueType` and `queueArguments`: of a step, or of a
+//! workflow for all its steps.
+
+use super::calls::{queue, steps};
+use super::draft::{StepDraft, WorkflowDraft};
+use super::fields::Fields;
+use super::place::Position;
+use super::report::Report;
+use super::values::found;
+use super::yaml::{Entry, Scalar, Value};
+use crate::engine::words::{enumerated, quoted};
+use crate::engine::{
+    Definition, QueueArgument, QueueArguments, QueueDeclaration, QueueType, objection_to_argument,
+};
+use crate::settings::{AmqpSection, BusKind, Settings, is_url};
+use std::collections::HashMap;
+
+/// The key of the type.
+pub(super) const TYPE: &str = "queueType";
+
+/// The key of the arguments.
+pub(super) const ARGUMENTS: &str = "queueArguments";
+
+/// What is said about queues, and where.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QueueKeys {
+    pub(super) said: QueueDeclaration,
+    /// Where the first of the keys stands.
+    pub(super) at: Option<Position>,
+}
+
+/// Both keys of a step or workflow.
+pub(super) fn read(fields: &Fields<'_>, report: &mut Report) -> QueueKeys {
+    let (kind, arguments) = (fields.get(TYPE), fields.get(ARGUMENTS));
+    let said = QueueDeclaration {
+        kind: kind.and_then(|entry| queue_type(entry, report)),
+        arguments: arguments.and_then(|entry| queue_arguments(entry, report)),
+    };
+    let at = kind.into_iter().chain(arguments).map(Entry::place).next();
+    if let (Some(contradiction), Some(at)) = (said.contradiction(), arguments.map(Entry::place)) {
+        report.error(at, contradiction);
+    }
+    QueueKeys { said, at }
+}
+
+fn queue_type(entry: &Entry, report: &mut Report) -> Option<QueueType> {
+    let text = match &entry.value.value {
+        Value::Scalar(Scalar::Text, text) => text.as_str(),
+        Value::Broken => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => "",
+    };
+    if let Some((_, chosen)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
+        return Some(chosen);
+    }
+    let names = || QueueType::ALL.into_iter().map(|(name, _)| name);
+    let why = match text {
+        "stream" => {
+            "; a stream keeps what was acknowledged, and gives it to workers again".to_owned()
+        }
+        text => report.guess(text, names()),
+    };
+    let message = format!(
+        "{} takes {}, as the workers of the queue declare it, found {}{why}",
+        quoted(TYPE),
+        enumerated(names(), "or"),
+        found(&entry.value)
+    );
+    report.error(entry.place(), message);
+    None
+}
+
+fn queue_arguments(entry: &Entry, report: &mut Report) -> Option<QueueArguments> {
+    let Value::Map(entries) = &entry.value.value else {
+        if !matches!(entry.value.value, Value::Broken) {
+            let message = format!(
+                "{} takes a mapping, such as {{ x-max-length: 10000 }}, found {}",
+                quoted(ARGUMENTS),
+                found(&entry.value)
+            );
+            report.error(entry.place(), message);
+        }
+        return None;
+    };
+    let mut arguments = QueueArguments::new();
+    for entry in entries {
+        let name = entry.key.text.as_str();
+        let value = match &entry.value.value {
+            Value::Scalar(Scalar::Text, text) => Some(QueueArgument::Text(text.as_str().into())),
+            Value::Scalar(Scalar::Boolean, text) => text.parse().ok().map(QueueArgument::Flag),
+            Value::Scalar(Scalar::Number, text) => text.parse().ok().map(QueueArgument::Number),
+            Value::Broken => continue,
+            Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) => None,
+        };
+        let Some(value) = value else {
+            let message = format!(
+                "the argument {} takes a whole number, a text, or true or false, found {}",
+                quoted(name),
+                found(&entry.value)
+            );
+            report.error(entry.place(), message);
+            continue;
+        };
+        match objection_to_argument(name, &value, TYPE) {
+            Some(objection) => {
+                let at =
+                    if objection.starts_with("unknown") { entry.key.at } else { entry.place() };
+                report.error(at, objection);
+            }
+            None => drop(arguments.insert(name.into(), value)),
+        }
+    }
+    Some(arguments)
+}
+
+/// Whether a queue that is declared so gives out messages of a higher priority first.
+fn honours_priorities(said: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
+    let all = bus.map_or_else(|| said.clone(), |bus| said.or(&bus.declaration()));
+    all.kind == Some(QueueType::Quorum)
+        || all.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
+}
+
+/// How the queue of a step is declared, as far as the file says it. The workflow's keys are for the
+/// queues of its workers: that of another workflow is declared as that workflow says.
+pub(super) fn of_step(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
+    match queue(step) {
+        None => QueueDeclaration::default(),
+        Some(queue) if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) => {
+            step.queue_keys.said.clone()
+        }
+        Some(_) => step.queue_keys.said.or(&workflow.queue_keys.said),
+    }
+}
+
+/// The first step of each queue that says how it is declared: what, and where.
+#[derive(Default)]
+pub(super) struct Declared(HashMap<(String, String, String), (QueueDeclaration, String)>);
+
+impl Declared {
+    /// Refuses steps that say of one queue what does not fit together, and warns of keys that have
+    /// no effect.
+    pub(super) fn check(
+        &mut self,
+        draft: &WorkflowDraft,
+        settings: Option<&Settings>,
+        report: &mut Report,
+    ) {
+        for (task, step) in steps(draft) {
+            report.task = task.map(|task| task.text.clone());
+            report.step = step.name.as_ref().map(|name| name.text.clone());
+            self.check_step(step, draft, settings, report);
+        }
+        (report.task, report.step) = (None, None);
+    }
+
+    fn check_step(
+        &mut self,
+        step: &StepDraft,
+        draft: &WorkflowDraft,
+        settings: Option<&Settings>,
+        report: &mut Report,
+    ) {
+        let Some(queue) = queue(step) else {
+            if let Some(at) = step.queue_keys.at {
+                report.warn(at, "has no effect: the step sends no message of its own");
+            }
+            return;
+        };
+        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
+            Some(bus) => bus.text.as_str(),
+            None => settings.map_or("", Settings::default_bus),
+        };
+        let kind = settings.and_then(|settings| settings.bus_kind(bus));
+        if let (Some(at), Some(BusKind::Embedded | BusKind::Push | BusKind::Kafka)) =
+            (step.queue_keys.at, kind)
+        {
+            report.warn(at, format!("has no effect: {} has no queues of RabbitMQ", quoted(bus)));
+        }
+        let said = of_step(step, draft);
+        if let (Some((_, at)), None | Some(BusKind::Amqp)) = (step.priority, kind)
+            && !is_url(&queue.text)
+            && bus != BusKind::Embedded.name()
+            && !honours_priorities(&said, settings.and_then(|settings| settings.amqp_bus(bus)))
+        {
+            report.warn(
+                at,
+                format!(
+                    "\"priority\" works over AMQP only on a queue that honours it: say \
+                     \"queueType: quorum\", or \"queueArguments: {{ x-max-priority: 9 }}\" for a \
+                     classic one, as the workers of {} declare it",
+                    quoted(&queue.text)
+                ),
+            );
+        }
+        let own = step.queue_keys.at.or(draft.queue_keys.at);
+        let (false, Some(at)) = (said.is_default(), own) else { return };
+        let section = settings.and_then(|settings| settings.amqp_bus(bus));
+        let all = section.map_or_else(|| said.clone(), |bus| said.or(&bus.declaration()));
+        if let Some(contradiction) = all.contradiction()
+            && step.queue_keys.said.contradiction().is_none()
+            && draft.queue_keys.said.contradiction().is_none()
+        {
+            report.error(at, contradiction);
+        }
+        let here = format!("{}:{at}", report.file);
+        for vhost in draft.vhosts.iter().map(|vhost| vhost.text.as_str()).chain(
+            // A workflow without virtual hosts runs in that of the broker's address.
+            draft.vhosts.is_empty().then_some(""),
+        ) {
+            let place = (bus.to_owned(), vhost.to_owned(), queue.text.clone());
+            match self.0.get(&place) {
+                Some((other, there)) if *other != said => {
+                    let message = format!(
+                        "the queue {} is declared {said} here, and {other} at {there}: a queue has \
+                         one type and one set of arguments",
+                        quoted(&queue.text)
+                    );
+                    return report.error(at, message);
+                }
+                Some(_) => {}
+                None => drop(self.0.insert(place, (said.clone(), here.clone()))),
+            }
+        }
+    }
+}

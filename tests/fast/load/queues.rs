@@ -1,0 +1,179 @@
+//! How queues are declared: the keys of steps and workflows, and what is wrong with them.
+
+use super::check::checked;
+use super::{assert_refused, only};
+use workflow_manager::engine::{QueueArgument, QueueDeclaration, QueueType};
+use workflow_manager::load::{load_text, load_to_serve};
+use workflow_manager::settings::{ServerAddress, Settings};
+
+#[test]
+fn a_step_has_its_own_keys_or_else_those_of_the_workflow() {
+    let text = "
+workflows:
+  - name: w
+    queueType: quorum
+    queueArguments: { x-delivery-limit: 5 }
+    steps:
+      - { name: a }
+      - { name: b, queueType: classic, queueArguments: { x-max-priority: 9, x-overflow: drop-head, \
+          x-single-active-consumer: true } }
+      - { name: c, queueArguments: {} }
+      - { name: d, queue: workflow.other }
+      - { name: e, external: true }
+      - { name: f, task: t }
+    tasks:
+      - { name: t, itemListKey: items, steps: [ { name: g } ] }
+";
+    let definition = only(text);
+    let said = |name: &str| {
+        let steps = definition.graphs.iter().flat_map(|graph| &graph.steps);
+        let mut steps = steps.filter(|step| &*step.name == name);
+        steps.next().expect("a step").declared.to_string()
+    };
+    for (step, expected) in [
+        ("a", "quorum, x-delivery-limit 5"),
+        ("b", "classic, x-max-priority 9, x-overflow drop-head, x-single-active-consumer true"),
+        ("c", "quorum"),
+        ("d", "without arguments"),
+        ("e", "without arguments"),
+        ("g", "quorum, x-delivery-limit 5"),
+    ] {
+        assert_eq!(said(step), expected, "{step}");
+    }
+    let limit = ("x-delivery-limit".into(), QueueArgument::Number(5));
+    let quorum =
+        QueueDeclaration { kind: Some(QueueType::Quorum), arguments: Some([limit].into()) };
+    assert_eq!(definition.queue, quorum, "its own queue");
+    // The journal keeps it as JSON.
+    let kept = serde_json::to_string(&definition).expect("JSON");
+    assert_eq!(
+        serde_json::from_str::<workflow_manager::engine::Definition>(&kept).expect("read"),
+        definition
+    );
+    let (valid, shown) = checked(text, false);
+    assert!(valid && shown.contains("queue a (quorum, x-delivery-limit 5)"), "{shown}");
+    let (_, shown) = checked(text, true);
+    let view: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        view["workflows"][0]["steps"][1],
+        serde_json::json!({ "name": "b", "depends": [], "queue": "b", "queueType": "classic",
+            "queueArguments": { "x-max-priority": 9, "x-overflow": "drop-head",
+                                "x-single-active-consumer": true } })
+    );
+}
+
+#[test]
+fn wrong_types_and_arguments_are_refused_with_what_is_expected() {
+    assert_refused(
+        "\
+workflows:
+  - name: w
+    queueType: [ quorum ]
+    queueArguments: x-max-length
+    steps:
+      - { name: a, queueType: qorum }
+      - { name: b, queueType: stream }
+      - { name: c, queueArguments: { x-max-lenght: 5, x-max-length: '5', x-queue-type: quorum } }
+      - { name: d, queueArguments: { x-overflow: reject, x-expires: 0, x-message-ttl: [ 5 ] } }
+      - { name: e, queueType: quorum, queueArguments: { x-max-priority: 9 } }
+      - { name: f, queueArguments: { x-max-length: 1.5, durable: true } }
+      - { name: g, quequeType: quorum }
+",
+        r#"
+f:3:16: workflow "w": "queueType" takes "classic" or "quorum", as the workers of the queue declare
+    it, found a list
+f:4:21: workflow "w": "queueArguments" takes a mapping, such as { x-max-length: 10000 }, found the
+    text "x-max-length"
+f:6:31: workflow "w", step "a": "queueType" takes "classic" or "quorum", as the workers of the
+    queue declare it, found the text "qorum"; did you mean "quorum"?
+f:7:31: workflow "w", step "b": "queueType" takes "classic" or "quorum", as the workers of the
+    queue declare it, found the text "stream"; a stream keeps what was acknowledged, and gives it to
+    workers again
+f:8:38: workflow "w", step "c": unknown argument "x-max-lenght" of a queue; did you mean
+    "x-max-length"?
+f:8:69: workflow "w", step "c": "x-max-length" takes a whole number of at least 0, found the text
+    "5"
+f:8:88: workflow "w", step "c": the type of a queue is said by "queueType"
+f:9:50: workflow "w", step "d": "x-overflow" takes "drop-head", "reject-publish" or
+    "reject-publish-dlx", found the text "reject"
+f:9:69: workflow "w", step "d": "x-expires" takes a whole number of at least 1, found the number 0
+f:9:87: workflow "w", step "d": the argument "x-message-ttl" takes a whole number, a text, or true
+    or false, found a list
+f:10:55: workflow "w", step "e": "x-max-priority" is for classic queues alone, and this one is
+    quorum
+f:11:52: workflow "w", step "f": the argument "x-max-length" takes a whole number, a text, or true
+    or false, found the number 1.5
+f:11:57: workflow "w", step "f": unknown argument "durable" of a queue: their names begin with x-,
+    such as x-max-length
+f:12:20: workflow "w", step "g": unknown key "quequeType" in a step; did you mean "queueType"?
+"#,
+    );
+}
+
+#[test]
+fn two_steps_of_one_queue_say_the_same_of_it() {
+    assert_refused(
+        "\
+workflows:
+  - name: v
+    steps: [ { name: a, queue: q, queueType: quorum } ]
+  - name: w
+    queueArguments: { x-max-length: 10 }
+    steps:
+      - { name: b, queue: q }
+      - { name: c, queue: p }
+      - { name: d, queue: p, queueArguments: { x-max-length: 11 } }
+      - { name: e, queueType: quorum, queueArguments: { x-delivery-limit: 3 } }
+  - name: x
+    queueType: classic
+    steps: [ { name: f, queue: o, queueArguments: { x-delivery-limit: 3 } } ]
+",
+        r#"
+f:5:21: workflow "w", step "b": the queue "q" is declared x-max-length 10 here, and quorum at
+    f:3:46: a queue has one type and one set of arguments
+f:9:46: workflow "w", step "d": the queue "p" is declared x-max-length 11 here, and x-max-length 10
+    at f:5:21: a queue has one type and one set of arguments
+f:13:51: workflow "x", step "f": "x-delivery-limit" is for quorum queues alone, and this one is
+    classic
+"#,
+    );
+    // One that says nothing agrees with all; and other buses and virtual hosts have other queues.
+    let text = "
+workflows:
+  - { name: v, steps: [ { name: a, queue: q, queueType: quorum }, { name: b, queue: q } ] }
+  - { name: w, vhosts: [ x, y ], steps: [ { name: a, queue: q, queueType: classic } ] }
+  - { name: z, steps: [ { name: a, queue: q, bus: other, queueType: classic } ] }
+";
+    assert_eq!(load_text("f", text).expect("valid").definitions.len(), 4);
+}
+
+#[test]
+fn what_a_priority_needs_is_told_for_the_bus_of_the_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("w.yaml");
+    let warned = |keys: &str, change: fn(&mut Settings)| {
+        let mut settings = Settings::defaults().expect("defaults");
+        change(&mut settings);
+        let text =
+            format!("workflows: [ {{ name: w, steps: [ {{ name: a, priority: 9, {keys} }} ] }} ]");
+        std::fs::write(&file, text).expect("written");
+        let loaded = load_to_serve(std::slice::from_ref(&file), &settings).expect("valid");
+        loaded.warnings.iter().map(|problem| problem.message.clone()).collect::<Vec<String>>()
+    };
+    let amqp = |settings: &mut Settings| {
+        settings.amqp.server = ServerAddress("amqp://localhost".to_owned());
+    };
+    let quorum = |settings: &mut Settings| {
+        settings.amqp.server = ServerAddress("amqp://localhost".to_owned());
+        settings.amqp.queue_type = serde_json::from_str("\"quorum\"").expect("a type");
+    };
+    let needs = "\"priority\" works over AMQP only on a queue that honours it";
+    let without_effect = "has no effect: \"embedded\" has no queues of RabbitMQ";
+    assert!(warned("timeout: 1s", |_| {}).is_empty(), "the embedded bus always honours it");
+    assert!(warned("timeout: 1s", amqp)[0].starts_with(needs));
+    for keys in ["queueType: quorum", "queueArguments: { x-max-priority: 9 }"] {
+        assert!(warned(keys, amqp).is_empty(), "{keys}");
+        assert_eq!(warned(keys, |_| {}), [without_effect], "{keys}");
+    }
+    assert!(warned("timeout: 1s", quorum).is_empty(), "the bus declares quorum queues");
+}
