@@ -96,8 +96,13 @@ pub(super) async fn queue_of(
 ) -> Result<(Arc<str>, Arc<Desk>), Problem> {
     let address = Address { bus: own_bus(ways, vhost), queue: name.into() };
     known(ways, &address, |other| {
+        let unset = match other == BusKind::Amqp.name() {
+            true => ", or start the manager without amqp.server (AMQP_SERVER)",
+            false => "",
+        };
         Problem::conflict(format!(
-            "queue {} is on the bus \"{other}\": its workers take their messages there, not {way}",
+            "queue {} is on the bus \"{other}\": its workers take their messages there, not {way}. \
+             To have it here, give the step `bus: embedded`{unset}",
             quoted(name)
         ))
     })

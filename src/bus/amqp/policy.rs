@@ -6,6 +6,7 @@ use super::connection::{Pauses, millis};
 use super::management::{Management, encoded};
 use super::shared::Shared;
 use super::turns::Turns;
+use crate::engine::words::quoted;
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -96,7 +97,14 @@ pub struct PolicyLook {
     pub is_set: bool,
     /// Queues to which another policy applies, which sends dead letters elsewhere.
     pub others: Vec<String>,
+    /// What may drop replies that wait, as `message-ttl 60000, by the policy "short"`.
+    pub drops_replies: Vec<String>,
 }
+
+/// The keys of policies by which the broker drops messages that wait, or the queue itself. Those of
+/// arguments begin with `x-`.
+const DROPPING: [&str; 5] =
+    ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
 /// Whether the policy is set, and for which of `queues` another one applies.
 pub(super) fn look(
@@ -108,7 +116,8 @@ pub(super) fn look(
     let wanted = Wanted { management, vhost: encoded(vhost), reply_queue, queues };
     let policies: Vec<Policy> = wanted.listed(&format!("/api/policies/{}", wanted.vhost))?;
     let is_set = policies.iter().any(|policy| policy.name == wanted.reply_queue);
-    Ok(PolicyLook { is_set, others: wanted.without_dead_letters()? })
+    let drops_replies = wanted.drops_replies()?;
+    Ok(PolicyLook { is_set, others: wanted.without_dead_letters()?, drops_replies })
 }
 
 #[derive(Deserialize)]
@@ -119,6 +128,13 @@ struct Queue {
     policy: Option<String>,
     #[serde(default)]
     arguments: serde_json::Value,
+}
+
+/// What statistics tell of a queue.
+#[derive(Deserialize)]
+struct OperatorPolicy {
+    #[serde(default)]
+    operator_policy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -175,6 +191,36 @@ impl Wanted {
         Ok(())
     }
 
+    /// What may drop replies that wait in the reply queue; nothing while that is not there.
+    fn drops_replies(&self) -> Result<Vec<String>, String> {
+        let queues: Vec<Queue> = self.listed(&format!(
+            "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
+            self.vhost
+        ))?;
+        let Some(queue) = queues.into_iter().find(|queue| queue.name == self.reply_queue) else {
+            return Ok(Vec::new());
+        };
+        let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
+        // Only its statistics tell it, and only some users may list these policies.
+        let path = format!(
+            "/api/queues/{}/{}?columns=operator_policy",
+            self.vhost,
+            encoded(&self.reply_queue)
+        );
+        let by_operator = self.read::<OperatorPolicy>(&path).ok().and_then(|of| of.operator_policy);
+        let path = format!("/api/operator-policies/{}", self.vhost);
+        let operators: Vec<Policy> = self.listed(&path).unwrap_or_default();
+        let named = |kind, name: Option<&String>, policies: &'_ [Policy]| {
+            let found = policies.iter().find(|policy| Some(&policy.name) == name)?;
+            Some((kind, found.name.clone(), found.definition.clone()))
+        };
+        let policies = [
+            named("policy", queue.policy.as_ref(), &policies),
+            named("operator policy", by_operator.as_ref(), &operators),
+        ];
+        Ok(dropping(&queue.arguments, policies.into_iter().flatten()))
+    }
+
     /// Some of the step queues that have another policy, and whose dead letters go elsewhere, or
     /// nowhere.
     fn without_dead_letters(&self) -> Result<Vec<String>, String> {
@@ -188,9 +234,34 @@ impl Wanted {
     }
 
     fn listed<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        self.read(path)
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         serde_json::from_str(&self.management.call("GET", path, None)?)
             .map_err(|error| error.to_string())
     }
+}
+
+/// What drops messages of a queue with these arguments and policies, each policy with its kind and
+/// name.
+fn dropping(
+    arguments: &serde_json::Value,
+    policies: impl Iterator<Item = (&'static str, String, serde_json::Value)>,
+) -> Vec<String> {
+    let by_argument = DROPPING.iter().filter_map(|key| {
+        let key = format!("x-{key}");
+        // A negative limit is none.
+        let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
+        Some(format!("{key} {value}, by its declaration"))
+    });
+    let by_policy = policies.flat_map(|(kind, name, definition)| {
+        let told = |key: &&str| {
+            Some(format!("{key} {}, by the {kind} {}", definition.get(*key)?, quoted(&name)))
+        };
+        DROPPING.iter().filter_map(told).collect::<Vec<String>>()
+    });
+    by_policy.chain(by_argument).collect()
 }
 
 /// The step queues to which a known policy applies that does not send dead letters to the reply
@@ -282,5 +353,28 @@ mod tests {
             &serde_json::from_str::<Vec<Policy>>(policies).expect("policies"),
         );
         assert_eq!(told, ["theirs"]);
+    }
+
+    #[test]
+    fn what_may_drop_replies_is_told_with_where_it_comes_from() {
+        let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        let short = json(r#"{"message-ttl":60000,"ha-mode":"all"}"#);
+        let bound = json(r#"{"max-length":1000}"#);
+        let set = json(r#"{"x-expires":5000,"x-queue-type":"quorum","x-delivery-limit":-1}"#);
+        let policies =
+            [("policy", "short".to_owned(), short), ("operator policy", "bound".to_owned(), bound)];
+        assert_eq!(
+            dropping(&set, policies.into_iter()),
+            [
+                r#"message-ttl 60000, by the policy "short""#,
+                r#"max-length 1000, by the operator policy "bound""#,
+                "x-expires 5000, by its declaration",
+            ]
+        );
+        let good = json(r#"{"x-queue-type":"classic"}"#);
+        let ours = ("policy", "ours".to_owned(), json(r#"{"dead-letter-exchange":""}"#));
+        assert!(dropping(&good, [ours].into_iter()).is_empty());
+        // An empty table may come as an empty list.
+        assert!(dropping(&json("[]"), std::iter::empty()).is_empty());
     }
 }

@@ -96,6 +96,19 @@ fn tell(
         }
     });
     found.push(replies(section, &probe.reply_queue, place, is_running));
+    if let Some(Ok(look)) = &probe.policy
+        && !look.drops_replies.is_empty()
+    {
+        let text = format!(
+            "the reply queue {}{place} drops replies that wait, or vanishes with them: {}",
+            quoted(&section.reply_queue),
+            look.drops_replies.join("; ")
+        );
+        let to_do = "take the reply queue out of that policy, by its pattern; what was declared \
+                     so has to be deleted while it is empty and no manager runs: each reply that \
+                     is dropped leaves its step running until its timeout";
+        found.push(Finding::warning(REPLIES, text, to_do));
+    }
     found.push(policy(probe.policy.as_ref(), place));
 }
 

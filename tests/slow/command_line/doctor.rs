@@ -2,7 +2,7 @@
 
 use super::json_of;
 use crate::amqp::{Broker, Vhost, Worker};
-use crate::harness::{Daemon, Ran, Setup, command, free_port, run, variable};
+use crate::harness::{Daemon, Ran, Setup, command, eventually, free_port, run, variable, when};
 use crate::tls::{Authority, serve_with_tls};
 use serde_json::Value;
 use std::fs::{self, Permissions};
@@ -310,4 +310,39 @@ fn the_port_of_workers_over_grpc_shows_the_certificate_of_the_api() {
     has(&told, "error", "grpc", "UnknownIssuer");
     let other = doctor(&authority, &server.replace("localhost", "127.0.0.1"));
     has(&other, "error", "grpc", "ertificate");
+}
+
+#[test]
+fn policies_by_which_the_reply_queue_drops_replies_are_found() {
+    let vhost = Vhost::new();
+    let management = vhost.management_url(Broker::shared().user());
+    let daemon = Setup::new(&vhost.url, WORKFLOWS).set("amqp.management", &management).start();
+    let drops = || {
+        let mut doctor = examine(&daemon, &vhost.url);
+        let ran = run(doctor.env(variable("amqp.management"), &management).arg("--json"));
+        let found = findings(&ran).into_iter();
+        let texts = found.filter_map(|finding| finding["text"].as_str().map(str::to_owned));
+        texts.filter(|text| text.contains("drops replies")).collect::<Vec<String>>().join(" ")
+    };
+    vhost.ctl("set_operator_policy", &["bound", "^workflow-manager$", r#"{"max-length":1000}"#]);
+    vhost.ctl("set_policy", &["everything", ".*", r#"{"message-ttl":60000,"expires":3600000}"#]);
+    let told = ["message-ttl 60000", "expires 3600000"];
+    eventually("doctor finds the policy", || {
+        let found = drops();
+        let is_told = |key: &str| found.contains(&format!("{key}, by the policy \"everything\""));
+        when(told.into_iter().all(is_told), found)
+    });
+    // The broker tells the operator's with its statistics, which an idle queue may never renew.
+    let (confirmed, client) = ("max-length 1000, by the operator policy \"bound\"", vhost.client());
+    eventually("doctor finds the operator's policy", || {
+        client.publish("workflow-manager", "{}", crate::amqp::json_properties());
+        let found = drops();
+        when(found.contains(confirmed), found)
+    });
+    vhost.ctl("clear_policy", &["everything"]);
+    vhost.ctl("clear_operator_policy", &["bound"]);
+    eventually("doctor finds nothing", || {
+        let found = drops();
+        when(found.is_empty(), found)
+    });
 }
