@@ -94,7 +94,7 @@ export function settings(step) {
       if (value.length) list.push([key, value.join(', ')]);
     } else if (typeof value === 'object') {
       const { attempts, backoff, factor, maxBackoff } = /** @type {Record<string, unknown>} */ (value);
-      list.push([key, `${attempts} attempts, pauses up to ${backoff}, × ${factor}, at most ${maxBackoff}`]);
+      list.push([key, `${attempts} attempts, pauses from ${backoff}, × ${factor}, at most ${maxBackoff}`]);
     } else list.push([key, String(value)]);
   }
   return list;

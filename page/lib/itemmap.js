@@ -5,6 +5,15 @@ export const RUNNING = 1;
 export const COMPLETED = 2;
 export const FAILED = 3;
 export const ITEM_STATES = /** @type {const} */ (['waiting', 'running', 'completed', 'failed']);
+/** What the numbers mean once the step or its job has ended: nothing runs any more. */
+export const ENDED_STATES = /** @type {const} */ (['waiting', 'cancelled', 'completed', 'failed']);
+/** What each is called, then. */
+const ENDED_WORDS = { waiting: 'never started', cancelled: 'cut off' };
+
+/** @param {string} state @param {boolean} over whether the step has ended */
+export function itemWord(state, over) {
+  return (over && ENDED_WORDS[/** @type {'waiting' | 'cancelled'} */ (state)]) || state;
+}
 
 /**
  * @param {Uint8Array} map

@@ -18,6 +18,11 @@ export function badChecks() {
   return (manager.data?.checks ?? []).filter((check) => !check.ok);
 }
 
+/** How many jobs of a workflow failed lately and have neither gone on nor been erased since. @param {Workflow} workflow */
+export function failedLately({ stats }) {
+  return stats ? Math.min(stats.failed, stats.states.failed ?? 0) : 0;
+}
+
 /** @param {{ vhost?: string, name: string }} workflow the name by which jobs tell it */
 export function fullName({ vhost, name }) {
   return vhost ? `${vhost}/${name}` : name;

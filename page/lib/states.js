@@ -4,8 +4,10 @@ import { html } from '../vendor/lit-html@3.3.3/lit-html.js';
 import { icon } from './icons.js';
 import { shown } from './text.js';
 
+/** @import { Job } from './types.js' */
+
 /** @typedef {'running' | 'paused' | 'completed' | 'failed' | 'cancelled'} JobState */
-/** @typedef {'waiting' | 'running' | 'completed' | 'failed' | 'skipped' | 'cancelled'} StepState */
+/** @typedef {'waiting' | 'running' | 'halted' | 'completed' | 'failed' | 'skipped' | 'cancelled'} StepState */
 /** @typedef {{ icon: keyof typeof import('./icons.js').PATHS, means: string }} Look */
 
 export const JOB = /** @satisfies {Record<JobState, Look>} */ ({
@@ -19,6 +21,7 @@ export const JOB = /** @satisfies {Record<JobState, Look>} */ ({
 export const STEP = /** @satisfies {Record<StepState, Look>} */ ({
   waiting: { icon: 'waiting', means: 'something that it depends on is not done' },
   running: { icon: 'running', means: 'an attempt is under way, or the next one is due' },
+  halted: { icon: 'paused', means: 'it was under way when its job ended: a retry goes on with it' },
   completed: { icon: 'completed', means: 'its output is there' },
   failed: { icon: 'failed', means: 'its attempts are spent' },
   skipped: { icon: 'skipped', means: 'its condition was false' },
@@ -28,7 +31,20 @@ export const STEP = /** @satisfies {Record<StepState, Look>} */ ({
 /** @type {readonly JobState[]} */
 export const JOB_STATES = ['running', 'paused', 'failed', 'completed', 'cancelled'];
 /** @type {readonly StepState[]} */
-export const STEP_STATES = ['waiting', 'running', 'completed', 'failed', 'skipped', 'cancelled'];
+export const STEP_STATES = ['waiting', 'running', 'halted', 'completed', 'failed', 'skipped', 'cancelled'];
+
+/** @param {string} state of a job */
+export const isEnd = (state) => state === 'completed' || state === 'failed' || state === 'cancelled';
+
+/**
+ * A job as it is shown: what was under way when it ended runs no more, although a late reply is still taken.
+ * @param {Job} job
+ * @returns {Job}
+ */
+export function settled(job) {
+  if (!isEnd(job.state)) return job;
+  return { ...job, steps: job.steps.map((step) => (step.state === 'running' ? { ...step, state: 'halted' } : step)) };
+}
 
 /** @param {string | undefined} state */
 export function look(state) {

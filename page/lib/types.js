@@ -1,7 +1,7 @@
 // What the API answers, as far as the page looks at it. Keys that the page does not know are left alone.
 
 /**
- * @typedef {{ items: number, started: number, ended: number, failed: number, withoutItem?: number, waiting?: number, running?: number, completed?: number }} Children
+ * @typedef {{ items: number, started: number, ended: number, failed: number, withoutItem?: number, waiting?: number, running?: number, completed?: number, cancelled?: number }} Children
  *
  * @typedef {object} Step
  * @property {string} name
@@ -110,7 +110,7 @@
  *
  * @typedef {{ queue: string, vhost?: string, bus?: string, messages?: number, consumers?: number, unacknowledged?: number, trouble?: string, nextCall?: string, full?: boolean, missing?: boolean, unknown?: string, oldest?: { job: string, step: string, since: string }, noLongerInFiles?: boolean, usedBy?: { workflow: string, task?: string, step: string, noLongerInFiles?: boolean }[] }} Queue
  *
- * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
+ * @typedef {{ items: number, waiting: number, running: number, completed: number, failed: number, cancelled: number, window?: number, tolerate?: string | number, tolerated?: number }} Items
  * @typedef {{ failed: number, failedIsMinimum: boolean, reasons: { reason: string, count: number, item: number, job: string }[] }} Reasons
  * @typedef {{ job: string, state: string, created: string, updated: string, steps: Record<string, string> }} StatusRow
  * @typedef {{ version: string, commit?: string, started: string, uptime: number, ready?: boolean, journal?: { file: string, bytes?: number, walBytes?: number, freeBytes?: number }, checks?: { name: string, ok: boolean, detail?: string }[], buses?: Record<string, unknown>[], actors?: { kind: string, count?: number, mailbox: number, mailboxMax: number, handled: number, restarts: number }[], streams?: number, webhookWaiting?: number, lastReload?: string }} Manager

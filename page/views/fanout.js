@@ -8,14 +8,15 @@ import { refusal, setQuery, tell } from '../lib/app.js';
 import { attached, css } from '../lib/dom.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
-import { cells, countIn, FAILED, grid, ITEM_STATES, mapAt, nextIn } from '../lib/itemmap.js';
+import { cells, countIn, ENDED_STATES, FAILED, grid, ITEM_STATES, itemWord, mapAt, nextIn } from '../lib/itemmap.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { Source } from '../lib/source.js';
-import { badge, sign } from '../lib/states.js';
+import { badge, settled, sign } from '../lib/states.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
 import { millis, span } from '../lib/time.js';
 import { operate, OPERATIONS } from './job-operations.js';
+import { endedWith } from './job-step.js';
 
 /** @import { Child, Items, Job, Reasons } from '../lib/types.js' */
 /** @import { Answer } from '../lib/held.js' */
@@ -127,12 +128,27 @@ class Fanout {
   }
 
   get #running() {
-    const step = this.#job.data?.steps.find((one) => one.name === this.#step);
-    return !this.#job.data || step?.state === 'running';
+    return !this.#job.data || this.#shownStep?.state === 'running';
+  }
+
+  /** The step as it is shown. */
+  get #shownStep() {
+    return this.#job.data && settled(this.#job.data).steps.find((one) => one.name === this.#step);
+  }
+
+  /** The states of items, by their numbers on the map; in the past of an ended step they ran. */
+  get #states() {
+    return this.#running || this.#then !== undefined ? ITEM_STATES : ENDED_STATES;
+  }
+
+  /** How many items are in each state, as words. @param {readonly number[]} counts by their numbers on the map */
+  #counted(counts) {
+    return this.#states.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${itemWord(state, !this.#running)}</span>` : nothing));
   }
 
   async #look() {
     const failedBefore = this.#figures()?.failed;
+    const ranBefore = this.#job.data !== undefined && this.#running;
     await Promise.all([this.#job.refresh(), this.#items.error?.notHere ? undefined : this.#items.refresh()]);
     const figures = this.#figures();
     if (!figures) return;
@@ -142,6 +158,11 @@ class Fanout {
     if (figures.failed !== failedBefore) {
       if (!this.#reasons.error?.notHere) void this.#reasons.refresh();
       if (this.#state === 'failed') void this.#children.refresh();
+    }
+    if (ranBefore && !this.#running) {
+      // The last of it.
+      void this.#map.refresh();
+      void this.#children.refresh();
     }
     // The map of a million items is 250 KB: it is asked for more rarely than the counts.
     if (now - this.#mapTimer > 3000 && this.#running && !this.#map.error?.notHere) {
@@ -155,7 +176,7 @@ class Fanout {
   #figures() {
     if (this.#items.data) return this.#items.data;
     const children = this.#job.data?.steps.find((one) => one.name === this.#step)?.children;
-    return children && { items: children.items, waiting: children.waiting ?? children.items - children.started, running: children.running ?? children.started - children.ended, completed: children.completed ?? children.ended - children.failed, failed: children.failed };
+    return children && { items: children.items, waiting: children.waiting ?? children.items - children.started, running: children.running ?? children.started - children.ended, completed: children.completed ?? children.ended - children.failed, failed: children.failed, cancelled: children.cancelled ?? 0 };
   }
 
   /** @param {Route} route */
@@ -182,11 +203,12 @@ class Fanout {
 
   template() {
     const job = this.#job.data;
-    const step = job?.steps.find((one) => one.name === this.#step);
+    const step = this.#shownStep;
     if (!job) return html`<div class="empty"><h1>${this.#job.error ? 'The job cannot be shown' : ''}</h1><p>${shown(this.#job.error?.message ?? '')}</p></div>`;
     const figures = this.#figures();
     if (!step || !figures) return html`<div class="empty"><h1>Not a fan-out</h1><p>Step <b>${shown(this.#step)}</b> of this job has no child jobs${step?.state === 'waiting' ? ' yet: it waits' : ''}.</p><a class="button" href=${link(['job', this.#id], { step: this.#step })}>To the job</a></div>`;
     const ended = figures.completed + figures.failed;
+    const states = this.#running ? ITEM_STATES : ENDED_STATES;
     const part = (/** @type {number} */ value) => css({ width: `${(100 * value) / Math.max(1, figures.items)}%`, 'min-width': value ? '3px' : '0' });
     return html`<div class="fanout">
       <header class="job-head">
@@ -198,10 +220,10 @@ class Fanout {
       </header>
       ${refusal(this.#job.problem)}
       <section class="panel fan-head" aria-label="How far it is">
-        <div class="fan-bar tall" role="img" aria-label=${`${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting`}><i class="completed" ${part(figures.completed)}></i><i class="failed" ${part(figures.failed)}></i><i class="running" ${part(figures.running)}></i></div>
+        <div class="fan-bar tall" role="img" aria-label=${states.map((state) => `${figures[state]} ${itemWord(state, !this.#running)}`).join(', ')}><i class="completed" ${part(figures.completed)}></i><i class="failed" ${part(figures.failed)}></i><i class="running" ${part(figures.running)}></i><i class="cancelled" ${part(figures.cancelled)}></i></div>
         <dl class="fan-figures">
           <div><dt>ended</dt><dd>${share(ended, figures.items)}</dd></div>
-          ${ITEM_STATES.slice().reverse().map((state) => html`<div><dt>${sign(state)}${state}</dt><dd class=${state === 'failed' && figures.failed ? 'failed-text' : ''}>${count(figures[state])}</dd></div>`)}
+          ${states.toReversed().map((state) => html`<div><dt>${sign(state)}${itemWord(state, !this.#running)}</dt><dd class=${state === 'failed' && figures.failed ? 'failed-text' : ''}>${count(figures[state])}</dd></div>`)}
           ${this.#rate(figures)}
           ${figures.tolerate !== undefined ? html`<div><dt>may fail</dt><dd>${shown(figures.tolerate)}${figures.tolerated !== undefined && String(figures.tolerated) !== String(figures.tolerate) ? html` <span class="quiet">(${count(figures.tolerated)})</span>` : nothing}</dd></div>` : nothing}
           ${figures.window !== undefined ? html`<div><dt>at once</dt><dd>${count(figures.window)}</dd></div>` : nothing}
@@ -236,10 +258,10 @@ class Fanout {
       const from = at * each;
       const to = Math.min(figures.items, from + each);
       const counts = countIn(this.#shown(figures) ?? data, from, to);
-      text = html`<span>${to - from === 1 ? `item ${count(from)}` : `items ${count(from)} to ${count(to - 1)}`}: ${ITEM_STATES.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${state}</span>` : nothing))}</span>`;
+      text = html`<span>${to - from === 1 ? `item ${count(from)}` : `items ${count(from)} to ${count(to - 1)}`}: ${this.#counted(counts)}</span>`;
     }
     return html`<div class="panel-title"><h2>Map</h2><span class="space"></span>${figures.failed ? html`<button class="mini" @click=${() => this.#nextFailed()}>Next failed <kbd>f</kbd></button>` : nothing}</div>
-      <div class="map-body"><div class="map-frame" ${attached(this.#frame)}><canvas class="map" tabindex="0" role="img" aria-label=${plain(`Map of ${figures.items} items: ${figures.completed} completed, ${figures.failed} failed, ${figures.running} running, ${figures.waiting} waiting. The list below has the failed ones.`)} @pointermove=${this.#point} @pointerleave=${() => { this.#hover = -1; this.#drawn = ''; redraw(); }} @click=${this.#click} @keydown=${this.#mapKey} ${attached((element) => { this.#canvas = /** @type {HTMLCanvasElement} */ (element); this.#drawn = ''; redraw(); })}></canvas></div>
+      <div class="map-body"><div class="map-frame" ${attached(this.#frame)}><canvas class="map" tabindex="0" role="img" aria-label=${plain(`Map of ${figures.items} items: ${this.#states.map((state) => `${figures[state]} ${itemWord(state, !this.#running)}`).join(', ')}. The list below has the failed ones.`)} @pointermove=${this.#point} @pointerleave=${() => { this.#hover = -1; this.#drawn = ''; redraw(); }} @click=${this.#click} @keydown=${this.#mapKey} ${attached((element) => { this.#canvas = /** @type {HTMLCanvasElement} */ (element); this.#drawn = ''; redraw(); })}></canvas></div>
       <p class="map-text" aria-live="polite">${text}${this.#picked ? html` <a class="button small" href=${link(['job', this.#picked.job])}>Open item ${count(this.#picked.item)}</a>` : nothing}</p>${this.#scrub(figures)}</div>`;
   }
 
@@ -271,7 +293,7 @@ class Fanout {
     const counts = this.#then !== undefined && this.#times.data && map ? countIn(map, 0, figures.items) : undefined;
     const text = this.#then === undefined ? 'as it is' : then ? `${span(then)} after the beginning` : 'at the beginning';
     return html`<div class="map-scrub ${this.#then === undefined ? '' : 'past'}"><div class="slider-track"><input type="range" min="0" max=${length} step="1" .value=${live(String(then))} aria-label="The map at a time" aria-valuetext=${plain(text)} @input=${(/** @type {InputEvent} */ event) => this.#scrubTo(Number(/** @type {HTMLInputElement} */ (event.target).value), length)}></div>
-      <p class="small">${this.#then === undefined ? html`<span class="quiet">Move it to see the map as it was</span>` : html`<b>${shown(text)}</b>${counts ? ITEM_STATES.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${state}</span>` : nothing)) : nothing}<span class="space"></span><button class="mini" @click=${() => this.#scrubTo(length, length)}>As it is</button>`}</p></div>`;
+      <p class="small">${this.#then === undefined ? html`<span class="quiet">Move it to see the map as it was</span>` : html`<b>${shown(text)}</b>${counts ? this.#counted(counts) : nothing}<span class="space"></span><button class="mini" @click=${() => this.#scrubTo(length, length)}>As it is</button>`}</p></div>`;
   }
 
   /**
@@ -318,7 +340,7 @@ class Fanout {
     if (!figures || !map || !canvas?.isConnected || !this.#width) return;
     const { cell, columns, rows, each } = this.#grid(figures);
     const mark = this.#marked(each);
-    const key = `${this.#map.at} ${this.#past?.key} ${this.#then} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
+    const key = `${this.#map.at} ${this.#running} ${this.#past?.key} ${this.#then} ${cell} ${columns} ${each} ${figures.items} ${mark}`;
     if (key === this.#drawn) return;
     this.#drawn = key;
     const ratio = Math.min(2, devicePixelRatio || 1);
@@ -337,7 +359,7 @@ class Fanout {
       canvas.style.setProperty('color', `var(${name})`);
       return getComputedStyle(canvas).color;
     };
-    const colours = ['--map-waiting', '--map-running', '--map-completed', '--map-failed'].map(colourOf);
+    const colours = this.#states.map((state) => colourOf(`--map-${state}`));
     const markColour = colourOf('--map-mark');
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
@@ -411,7 +433,7 @@ class Fanout {
     if (!found) {
       try {
         /** @type {{ children: Child[] }} */
-        const { children } = await get(['job', this.#id, 'children'], { step: this.#step, state: ITEM_STATES[state], limit: 10_000 });
+        const { children } = await get(['job', this.#id, 'children'], { step: this.#step, state: (this.#running ? ITEM_STATES : ENDED_STATES)[state], limit: 10_000 });
         for (const child of children) this.#known.set(child.item, child);
         found = this.#known.get(item);
       } catch {
@@ -460,11 +482,12 @@ class Fanout {
     const { data, stale } = this.#children;
     const children = this.#rows.take(data);
     const { hold, next } = this.#rows;
+    const end = Math.min(...[this.#shownStep?.endTime, this.#job.data?.ended].map(millis).filter(Number.isFinite));
     const state = this.#state || 'all';
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
-      <nav class="tabs" aria-label="Items by state">${['failed', 'running', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one[0].toUpperCase()}${one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
+      <nav class="tabs" aria-label="Items by state">${['failed', this.#running ? 'running' : 'cancelled', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one === 'cancelled' ? 'Cut off' : one[0].toUpperCase() + one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
       ${refusal(this.#children.problem)}
-      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
+      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
       ${next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { after: next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }

@@ -223,12 +223,17 @@ export class GraphPanel {
 }
 
 
+/** How many child jobs have completed. @param {Pick<import('../lib/types.js').Children, 'ended' | 'failed' | 'completed'>} children */
+export function doneOf({ ended, failed, completed }) {
+  return completed ?? Math.max(0, ended - failed);
+}
+
 /** @param {import('../lib/types.js').Children} children */
-export function childBar({ items, failed, ended, started, running, completed }) {
-  const done = completed ?? Math.max(0, ended - failed);
-  const under = running ?? Math.max(0, started - ended);
+export function childBar({ items, failed, ended, started, running, completed, cancelled = 0 }) {
+  const done = completed ?? doneOf({ ended, failed });
+  const under = running ?? Math.max(0, started - ended - cancelled);
   const part = (/** @type {number} */ value) => css({ width: `${(100 * value) / Math.max(1, items)}%` });
-  return html`<i class="completed" ${part(done)}></i><i class="failed" ${css({ width: `${(100 * failed) / Math.max(1, items)}%`, 'min-width': failed ? '3px' : '0' })}></i><i class="running" ${part(under)}></i>`;
+  return html`<i class="completed" ${part(done)}></i><i class="failed" ${css({ width: `${(100 * failed) / Math.max(1, items)}%`, 'min-width': failed ? '3px' : '0' })}></i><i class="running" ${part(under)}></i><i class="cancelled" ${part(cancelled)}></i>`;
 }
 
 /**
@@ -237,8 +242,8 @@ export function childBar({ items, failed, ended, started, running, completed }) 
  */
 function nodeLine(step, defined) {
   if (step?.children) {
-    const { items, ended, failed } = step.children;
-    return html`${count(ended - failed)} / ${count(items)}${failed ? html` <b class="failed-text">${count(failed)} failed</b>` : nothing}`;
+    const { items, failed } = step.children;
+    return html`${count(doneOf(step.children))} / ${count(items)}${failed ? html` <b class="failed-text">${count(failed)} failed</b>` : nothing}`;
   }
   if (!step || step.state === 'waiting') return html`<span>${defined?.task ? 'for each item' : defined?.external ? 'by a person' : shown(defined?.queue ?? step?.queue ?? '')}</span>`;
   const most = defined?.retry?.attempts;

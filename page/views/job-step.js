@@ -10,7 +10,7 @@ import { Source } from '../lib/source.js';
 import { badge, sign } from '../lib/states.js';
 import { bytes, count, counted, share, shortId, shown } from '../lib/text.js';
 import { ago, duration, millis, moment, nanos, span } from '../lib/time.js';
-import { childBar } from './job-graph.js';
+import { childBar, doneOf } from './job-graph.js';
 import { byHand, redispatch, rerun } from './job-operations.js';
 import { Payload } from './payload.js';
 
@@ -131,11 +131,12 @@ export class StepPanel {
     return html`${error?.notHere ? html`<p class="calm small">This manager tells the last attempt alone.</p>` : refusal(this.#detail?.problem)}
       ${detail?.attemptsOmitted ? html`<p class="calm small">${counted(detail.attemptsOmitted, 'earlier attempt')} left out.</p>` : nothing}
       <ol class="attempts" reversed>${[...list].reverse().map((one) => {
+        const state = one.state === 'running' && step.state === 'halted' ? step.state : one.state;
         const from = millis(one.startTime);
-        const to = one.endTime ? millis(one.endTime) : one.state === 'running' ? now : Number.NaN;
+        const to = one.endTime ? millis(one.endTime) : state === 'running' ? now : Number.NaN;
         return html`<li class="attempt">
-          <div class="attempt-line">${sign(one.state)}<b>Attempt ${one.attempt}</b>${one.round ? html`<span class="word">round ${one.round + 1}</span>` : nothing}<span class="quiet">${shown(one.state)}</span><span class="space"></span><span class="number">${span(to - from)}</span></div>
-          <dl class="attempt-times"><div><dt>sent</dt><dd>${moment(one.startTime, { relative: false, fraction: true })}</dd></div>${one.confirmed ? html`<div><dt>broker has it</dt><dd>+ ${span(millis(one.confirmed) - from)}</dd></div>` : one.state === 'running' && step.queue && !step.external ? html`<div><dt>broker has it</dt><dd class="quiet">not confirmed yet</dd></div>` : nothing}${one.endTime ? html`<div><dt>ended</dt><dd>${moment(one.endTime, { relative: false, fraction: true })}</dd></div>` : one.state === 'running' && step.deadline ? html`<div><dt>fails</dt><dd>${moment(step.deadline, { relative: false })} <span class="quiet">${ago(millis(step.deadline), now)}</span></dd></div>` : nothing}${one.redispatched ? html`<div><dt>sent again</dt><dd>${counted(one.redispatched, 'time')}</dd></div>` : nothing}${one.retryAt ? html`<div><dt>next due</dt><dd>${moment(one.retryAt, { relative: false })}</dd></div>` : nothing}</dl>
+          <div class="attempt-line">${sign(state)}<b>Attempt ${one.attempt}</b>${one.round ? html`<span class="word">round ${one.round + 1}</span>` : nothing}<span class="quiet">${shown(state)}</span><span class="space"></span><span class="number">${span(to - from)}</span></div>
+          <dl class="attempt-times"><div><dt>sent</dt><dd>${moment(one.startTime, { relative: false, fraction: true })}</dd></div>${one.confirmed ? html`<div><dt>broker has it</dt><dd>+ ${span(millis(one.confirmed) - from)}</dd></div>` : state === 'running' && step.queue && !step.external ? html`<div><dt>broker has it</dt><dd class="quiet">not confirmed yet</dd></div>` : nothing}${one.endTime ? html`<div><dt>ended</dt><dd>${moment(one.endTime, { relative: false, fraction: true })}</dd></div>` : state === 'running' && step.deadline ? html`<div><dt>fails</dt><dd>${moment(step.deadline, { relative: false })} <span class="quiet">${ago(millis(step.deadline), now)}</span></dd></div>` : nothing}${one.redispatched ? html`<div><dt>sent again</dt><dd>${counted(one.redispatched, 'time')}</dd></div>` : nothing}${one.retryAt ? html`<div><dt>next due</dt><dd>${moment(one.retryAt, { relative: false })}</dd></div>` : nothing}</dl>
           ${one.reason && one.reason !== step.reason ? html`<p class="reason small">${shown(one.reason)}</p>` : nothing}
           ${one.raw ? html`<details><summary>The reply, ${bytes(new TextEncoder().encode(one.raw).length)}</summary><pre class="raw">${shown(one.raw)}</pre></details>` : nothing}
         </li>`;
@@ -150,11 +151,14 @@ export class StepPanel {
     const children = step.children;
     if (!children) return nothing;
     const address = link(['job', job.uuid, 'step', step.name]);
-    const failed = this.#failed?.data?.children ?? [];
-    const done = children.ended - children.failed;
+    const end = Math.min(...[step.endTime, job.ended].map(millis).filter(Number.isFinite));
+    const failed = (this.#failed?.data?.children ?? []).filter((child) => !endedWith(child, end));
+    const done = doneOf(children);
+    const cut = children.cancelled ?? 0;
     return html`<div class="fan">
-      <div class="fan-line"><b>${count(done)}</b> of ${counted(children.items, 'item')} done<span class="quiet">${share(children.ended, children.items)} ended</span><span class="space"></span><a class="button small" href=${address}>${icon('fan')}All items</a></div>
+      <div class="fan-line"><b>${count(done)}</b> of ${counted(children.items, 'item')} done<span class="quiet">${share(done + children.failed, children.items)} ended</span><span class="space"></span><a class="button small" href=${address}>${icon('fan')}All items</a></div>
       <div class="fan-bar">${childBar(children)}</div>
+      ${cut ? html`<p class="quiet">${count(cut)} cut off by the end of the step</p>` : nothing}
       ${children.failed ? html`<p class="failed-text"><b>${count(children.failed)} failed</b></p><ul class="fan-failed">${failed.map((child) => html`<li><a href=${link(['job', child.job])}>item ${count(child.item)}</a><span class="quiet">${shown(child.reason ?? child.state)}</span></li>`)}</ul>${refusal(this.#failed?.problem)}` : nothing}
     </div>`;
   }
@@ -208,6 +212,15 @@ export class StepPanel {
 }
 
 /**
+ * Whether a child job ended with its step or job, at that time, and not for itself.
+ * @param {Child} child
+ * @param {number} end infinite if there is none
+ */
+export function endedWith(child, end) {
+  return millis(child.ended) >= end;
+}
+
+/**
  * @param {Step} step
  * @param {StepDefinition | undefined} own
  * @param {number} now
@@ -220,6 +233,7 @@ function stepLine(step, own, now) {
   if (step.attempt > 0 && !step.children) parts.push(own?.retry ? `attempt ${step.attempt} of ${own.retry.attempts}` : step.attempt > 1 ? `attempt ${step.attempt}` : '');
   const from = millis(step.startTime);
   if (step.state === 'running' && Number.isFinite(from)) parts.push(`for ${span(now - from)}`);
+  else if (step.state === 'halted') parts.push('under way when the job ended');
   else if (step.elapsed !== undefined && step.endTime) parts.push(`took ${nanos(step.elapsed)}`);
   return parts.filter((part) => part !== '').map((part, index) => html`${index ? ' · ' : nothing}${part}`);
 }

@@ -8,7 +8,7 @@ import { Rows } from '../lib/rows.js';
 import { sign, tone } from '../lib/states.js';
 import { count, plain, shown } from '../lib/text.js';
 import { clock, millis, span } from '../lib/time.js';
-import { childBar } from './job-graph.js';
+import { childBar, doneOf } from './job-graph.js';
 
 /** @import { Entry, Job, Step } from '../lib/types.js' */
 
@@ -161,7 +161,7 @@ export class TimePanel {
         const end = Math.min(101, x(bar.to));
         if (end < 0 || left > 100) return nothing;
         return html`<span class="bar ${tone(bar.state)} ${bar.open ? 'open' : ''}" title=${plain(`attempt ${bar.attempt}: ${clock(bar.from, { fraction: true })} to ${bar.open ? 'now' : clock(bar.to, { fraction: true })}, ${span(bar.to - bar.from)}${bar.reason ? `. ${bar.reason}` : ''}`)} ${css({ left: `${left}%`, width: `max(3px, ${end - left}%)` })}>${step.children && bars.length === 1 && step.children.items ? childBar(step.children) : nothing}</span>`;
-      })}${last && right > -5 && right <= 101 ? html`<span class="bar-label" title=${bars.length > 1 ? `${bars.length} attempts` : nothing} ${css({ left: `${right}%` })}>${label}${step.children ? html` · ${count(step.children.ended - step.children.failed)}/${count(step.children.items)}` : nothing}</span>` : nothing}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span></span>
+      })}${last && right > -5 && right <= 101 ? html`<span class="bar-label" title=${bars.length > 1 ? `${bars.length} attempts` : nothing} ${css({ left: `${right}%` })}>${label}${step.children ? html` · ${count(doneOf(step.children))}/${count(step.children.items)}` : nothing}</span>` : nothing}${!bars.length ? html`<span class="bar-label idle">${shown(step.state)}</span>` : nothing}</span></span>
     </a>`;
   }
 

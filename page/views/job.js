@@ -10,7 +10,7 @@ import { icon } from '../lib/icons.js';
 import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { atMostEvery, Source } from '../lib/source.js';
-import { badge } from '../lib/states.js';
+import { badge, isEnd, settled } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { clock, millis, moment, span } from '../lib/time.js';
 import { GraphPanel } from './job-graph.js';
@@ -22,9 +22,6 @@ import { TimePanel } from './job-time.js';
 /** @import { Definition, Job, Why } from '../lib/types.js' */
 /** @import { Route } from '../lib/route.js' */
 /** @import { Command, View } from '../lib/app.js' */
-
-/** @param {string} state */
-const isEnd = (state) => state === 'completed' || state === 'failed' || state === 'cancelled';
 
 /** @type {Map<string, Promise<Definition>>} definitions never change, but for whether they are loaded */
 const definitions = new Map();
@@ -148,7 +145,7 @@ class JobView {
   #happened(event) {
     if (event.event !== 'step.counted') return this.#look();
     // Counts of child jobs come with the event, up to four times a second: nothing else has changed.
-    /** @type {{ data: { step: string, children: { items: number, waiting: number, running: number, completed: number, failed: number } } }} */
+    /** @type {{ data: { step: string, children: { items: number, waiting: number, running: number, completed: number, failed: number, cancelled?: number } } }} */
     const { data } = JSON.parse(event.data);
     const step = this.#job.data?.steps.find((one) => one.name === data.step);
     if (!step) return;
@@ -234,7 +231,7 @@ class JobView {
     const now = this.#job.data;
     if (!now) return this.#missing();
     const past = this.#at !== undefined;
-    const job = past ? (this.#then.data ?? now) : now;
+    const job = settled(past ? (this.#then.data ?? now) : now);
     const defined = stepsOf(now, this.#definition);
     const clockNow = past ? this.#timeThen(job) : isEnd(job.state) && job.ended ? millis(job.ended) : Date.now();
     const chosen = this.#route.query.get('step');
@@ -335,12 +332,25 @@ class JobView {
     if (job.state === 'completed') {
       const attempts = job.steps.reduce((sum, step) => sum + Math.max(0, step.attempt - 1), 0);
       const skipped = job.steps.filter((step) => step.state === 'skipped').length;
-      return html`<div class="why completed">${icon('completed')}<p>Completed ${moment(job.ended)}. ${counted(job.steps.length, 'step')}${skipped ? `, ${skipped} skipped` : ''}${attempts ? `, ${counted(attempts, 'attempt')} repeated` : ''}.</p></div>`;
+      return html`<div class="why completed">${icon('completed')}<p>Completed ${moment(job.ended)}. ${counted(job.steps.length, 'step')}${skipped ? `, ${skipped} skipped` : ''}${attempts ? `, ${counted(attempts, 'attempt')} repeated` : ''}.${this.#tolerated(job)}</p></div>`;
     }
     const why = this.#why.data;
     const calmCause = why && ['working', 'sending', 'waiting', 'all_busy', 'back_off', 'window_full', 'unknown', 'condition'].includes(why.cause);
     const kind = !why ? 'calm' : why.cause === 'paused' ? 'paused' : why.cause === 'person' ? 'person' : calmCause ? 'calm' : 'warn';
     return html`<div class="why ${kind}">${icon(kind === 'warn' ? 'alert' : kind === 'paused' ? 'paused' : kind === 'person' ? 'person' : 'running')}<p class="reason">${why ? shown(why.why) : this.#why.error ? html`<span class="quiet">Why it stands here could not be asked: ${shown(this.#why.error.message)}</span>` : html`<span class="quiet">Asking why it stands here …</span>`}</p>${why?.step && job.steps.some((step) => step.name === why.step) ? html`<a class="button small" href=${this.#stepLink(why.step)}>${shown(why.step)}</a>` : nothing}</div>`;
+  }
+
+  /**
+   * What failed in a job that has completed all the same.
+   * @param {Job} job
+   */
+  #tolerated(job) {
+    return job.steps.map((step) => {
+      const name = html`<a href=${this.#stepLink(step.name)}>${shown(step.name)}</a>`;
+      if (step.state === 'failed') return html` <span class="failed-text">Step ${name} failed</span>, which lets the job go on.`;
+      const failed = step.children?.failed ?? 0;
+      return failed ? html` <span class="failed-text">${count(failed)} of ${counted(step.children?.items ?? 0, 'item')} of ${name} failed</span>, which is tolerated.` : nothing;
+    });
   }
 
   #missing() {

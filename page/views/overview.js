@@ -7,7 +7,7 @@ import { refusal, setQuery } from '../lib/app.js';
 import { Held } from '../lib/held.js';
 import { icon } from '../lib/icons.js';
 import { link } from '../lib/route.js';
-import { figures, fullName, workflows } from '../lib/shared.js';
+import { failedLately, figures, fullName, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
 import { count, counted, plain, share, shortId, shown } from '../lib/text.js';
 import { ago, millis, nanos, span } from '../lib/time.js';
@@ -136,6 +136,7 @@ class Overview {
   #row(workflow) {
     const name = fullName(workflow);
     const s = workflow.stats;
+    const failed = failedLately(workflow);
     const why = this.#standing.data?.find((one) => one.workflow === name)?.why;
     return html`<tr>
       <td class="overview-name"><a href=${link(['jobs'], { workflow: name })}><b>${shown(name)}</b></a>${workflow.loaded === false ? html` <span class="word" title="It is no longer in the files; its jobs go on">not loaded</span>` : nothing}</td>
@@ -143,7 +144,7 @@ class Overview {
       ${s ? html`<td class="number" data-label="paused">${figure(s.states.paused ?? 0, link(['jobs'], { workflow: name, state: 'paused' }))}</td>
         <td class="overview-oldest" data-label="waits longest">${s.oldestRunning ? html`<a href=${link(['job', s.oldestRunning.job])}>${span(Date.now() - millis(s.oldestRunning.created))}</a> <span class="quiet">${cause(why)}</span>` : html`<span class="quiet">–</span>`}</td>
         <td class="number" data-label="done, ${figures.span}">${figure(s.completed, link(['jobs'], { workflow: name, state: 'completed', endedAfter: figures.span }))}</td>
-        <td class="number" data-label="failed, ${figures.span}">${s.failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(s.failed)}</a> <span class="quiet">${share(s.failed, s.completed + s.failed + s.cancelled)}</span>` : html`<span class="quiet">0</span>`}</td>
+        <td class="number" data-label="failed, ${figures.span}">${failed ? html`<a class="failed-text" href=${link(['jobs'], { workflow: name, state: 'failed', endedAfter: figures.span })}>${count(failed)}</a> <span class="quiet">${share(failed, s.completed + failed + s.cancelled)}</span>` : html`<span class="quiet">0</span>`}</td>
         <td class="number" data-label="p50">${nanos(s.p50)}</td><td class="number" data-label="p95">${nanos(s.p95)}</td>
         <td class="spark-cell ${s.completed || s.failed ? '' : 'idle'}">${spark(s.perMinute, name)}</td>` : nothing}
     </tr>`;

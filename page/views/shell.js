@@ -9,7 +9,7 @@ import { icon } from '../lib/icons.js';
 import { prefer, preferences } from '../lib/preferences.js';
 import { redraw } from '../lib/redraw.js';
 import { link } from '../lib/route.js';
-import { badChecks, fullName, workflows } from '../lib/shared.js';
+import { badChecks, failedLately, fullName, workflows } from '../lib/shared.js';
 import { count, plain, shown } from '../lib/text.js';
 import { openHelp } from './help.js';
 import { openPalette } from './palette.js';
@@ -59,7 +59,7 @@ function sideWorkflows() {
     <h2 class="side-heading" id="side-workflows">Workflows</h2>
     <ul aria-labelledby="side-workflows">${all.slice(0, 60).map((workflow) => {
       const name = fullName(workflow);
-      const failing = workflow.stats?.failed ?? 0;
+      const failing = failedLately(workflow);
       return html`<li><a href=${link(['jobs'], { workflow: name })} class=${workflow.loaded === false ? 'gone' : ''} aria-current=${current === name ? 'page' : nothing} title=${plain(name)}>
         <span class="side-name">${shown(name)}</span>
         ${failing ? html`<span class="side-count failed" title="failed lately">${count(failing)}<span class="sr"> failed lately</span></span>` : workflow.job_count ? html`<span class="side-count" title="under way">${count(workflow.job_count)}<span class="sr"> under way</span></span>` : nothing}

@@ -11,7 +11,7 @@ import { redraw } from '../lib/redraw.js';
 import { changed, link } from '../lib/route.js';
 import { fullName, parted, workflows } from '../lib/shared.js';
 import { Source } from '../lib/source.js';
-import { JOB_STATES, sign } from '../lib/states.js';
+import { isEnd, JOB_STATES, sign } from '../lib/states.js';
 import { count, counted, plain, shortId, shown } from '../lib/text.js';
 import { millis, clock } from '../lib/time.js';
 
@@ -186,7 +186,7 @@ class Statuses {
           <tbody @pointerenter=${this.#list.hold} @pointerleave=${this.#list.hold} @focusin=${this.#cellFocused} @focusout=${this.#list.hold}>${repeat(rows, (row) => row.job, (row) => html`<tr class=${this.#list.gone.has(row.job) ? 'not-found' : ''} data-row=${row.job}>
             <th scope="row" class="frozen"><a href=${link(['job', row.job])}><code>${shown(shortId(row.job))}</code></a></th>
             <td class="sheet-state">${sign(row.state)}${shown(row.state)}</td><td class="number left sheet-created" title=${row.created}>${clock(millis(row.created))}</td>
-            ${this.#columns.map((step) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td data-step=${step} tabindex=${row.job === entry && step === column ? '0' : '-1'}>${word ? html`<a class="status-word ${wordTone(word)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
+            ${this.#columns.map((step) => { const word = Object.hasOwn(row.steps, step) ? row.steps[step] : ''; return html`<td data-step=${step} tabindex=${row.job === entry && step === column ? '0' : '-1'}>${word ? html`<a class="status-word ${wordTone(word, row.state)}" href=${link(['job', row.job], { step })}>${shown(word)}</a>` : nothing}</td>`; })}
           </tr>`)}</tbody>
         </table></div>
         ${rows.length || !this.#rows.told ? nothing : html`<div class="none"><p>No job is like that.</p></div>`}
@@ -252,7 +252,13 @@ class Statuses {
   }
 }
 
-/** Words of a business have no colour that the page could know; only the manager's own have. @param {string} word */
-function wordTone(word) {
+/**
+ * Words of a business have no colour that the page could know; only the manager's own have.
+ * @param {string} word
+ * @param {string} job its state
+ */
+function wordTone(word, job) {
+  // In a job that has ended nothing runs.
+  if (word === 'PENDING' && isEnd(job)) return 'halted';
   return { COMPLETED: 'completed', FAILED: 'failed', PENDING: 'running', SKIPPED: 'skipped', CANCELLED: 'cancelled' }[word] ?? '';
 }

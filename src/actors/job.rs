@@ -70,6 +70,8 @@ pub struct JobActor {
     heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
+    /// The end from which a decision lets it go on.
+    pub(super) ended_before: Option<(Timestamp, JobState)>,
     /// How many of its child jobs count towards the limit of the process.
     pub(super) children: u32,
     /// The time that is due next, and the wait for it.
@@ -102,6 +104,7 @@ impl JobActor {
             life: Life::Starting(start),
             heard: 0,
             counted: None,
+            ended_before: None,
             children: 0,
             timer: None,
             steps_done,
@@ -216,6 +219,7 @@ impl JobActor {
         let (ways, now) = (self.ways.clone(), clock::now());
         let limits = self.limits();
         let Some(job) = self.life.job_mut() else { return };
+        self.ended_before = job.ended().map(|ended| (ended, job.state()));
         let context = Context { now, limits: &limits };
         let logged = LoggedReply::of(&input);
         let taken = catch_unwind(AssertUnwindSafe(|| {

@@ -9,8 +9,8 @@ use super::reads::{self, cut, row_bytes};
 use super::step::step_of;
 use crate::actors::ways::Ways;
 use crate::engine::words::quoted;
-use crate::engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex};
-use crate::journal::{ChildCursor, ChildFilter, Family, JournalError, Records};
+use crate::engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
+use crate::journal::{ChildCursor, ChildFilter, Family, ItemRow, JournalError, Records};
 use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -53,31 +53,27 @@ pub(super) async fn of_step(
 async fn counts(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
     let window = ways.common.limits.window;
     let asked = name.clone();
-    let told = live::look(ways, id, move |job| {
-        fan_out_of(job, &asked).map(|(step, fan_out)| ItemsView::of(job, step, fan_out, window))
-    });
+    let told = live::look(ways, id, move |job| counted(job, &asked, window));
     if let Some(counts) = told.await {
         return Ok(HttpResponse::Ok().json(counts?));
     }
     let kept = reads::job(&ways.common, id, move |found, answer| {
-        let (step, fan_out) = fan_out_of(&found.job, &name)?;
-        answer.json(&ItemsView::of(&found.job, step, fan_out, window))
+        answer.json(&counted(&found.job, &name, window)?)
     });
     Ok(kept.await?.1.into_response())
+}
+
+fn counted(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
+    let (step, _) = fan_out_of(job, name)?;
+    let counts = job.item_counts(step).ok_or_else(|| no_task(name, job.id()))?;
+    Ok(ItemsView::of(job, step, counts, window))
 }
 
 async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
     let asked = name.clone();
     let told = live::look(ways, id, move |job| {
-        fan_out_of(job, &asked).map(|(step, fan_out)| {
-            // What was cut off counts as failed, as what was cancelled does.
-            let is_over = job.items_cut_off(step) > 0;
-            let shown = |state| match state {
-                ItemState::Running if is_over => ItemState::Failed,
-                state => state,
-            };
-            fan_out.item_states().map(|states| states.map(shown).collect::<ItemMap>())
-        })
+        fan_out_of(job, &asked)
+            .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
     });
     if let Some(Some(map)) = told.await.transpose()? {
         return Ok(HttpResponse::Ok()
@@ -86,14 +82,15 @@ async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Probl
     }
     // Of a step that is over the job keeps counts alone: the child jobs tell the rest.
     let counted = reads::job(&ways.common, id, move |found, _| {
-        fan_out_of(&found.job, &name).map(|(step, fan_out)| (step, fan_out.items()))
+        let (step, fan_out) = fan_out_of(&found.job, &name)?;
+        Ok((step, fan_out.items(), found.job.items_end(step)))
     });
-    let (step, items) = counted.await?.0;
+    let (step, items, end) = counted.await?.0;
     let bytes = ItemMap::bytes_of(items);
     let map = reads::written(&ways.common, bytes, move |reader, answer| {
         let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::of(items);
-        reader.items(&family, step, &mut |row| map.set(row.item, item_state(row.state)))?;
+        reader.items(&family, step, &mut |row| map.set(row.item, item_state(&row, end)))?;
         answer.write_all(&map.into_bytes()).map_err(|error| Problem::broken(error.to_string()))
     });
     Ok(map.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
@@ -146,22 +143,31 @@ struct Reason {
 }
 
 async fn reasons(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
+    let asked = name.clone();
+    let end = move |job: &Job| fan_out_of(job, &asked).map(|(step, _)| job.items_end(step));
+    let known = end.clone();
+    let end = match live::look(ways, id, move |job| known(job)).await {
+        Some(end) => end?,
+        None => reads::job(&ways.common, id, move |found, _| end(&found.job)).await?.0,
+    };
     let told = reads::answer(&ways.common, row_bytes(GROUPED_MAX), move |reader, answer| {
         let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let step = step_of(family.graph(), id, &name)?;
         if family.graph().step(step).task.is_none() {
             return Err(no_task(&name, id));
         }
-        answer.json(&grouped(reader, &family, step)?)
+        answer.json(&grouped(reader, &family, step, end)?)
     });
     told.await
 }
 
-/// Reads the failed items of a step, a page at a time, and keeps their reasons alone.
+/// Reads the failed items of a step that ended then, a page at a time, and keeps their reasons
+/// alone. Items that this end cut off have not failed.
 fn grouped(
     reader: &dyn Records,
     family: &Family,
     step: StepIndex,
+    end: Option<Timestamp>,
 ) -> Result<Reasons, JournalError> {
     let mut groups: HashMap<String, Reason> = HashMap::new();
     let (mut failed, mut is_minimum) = (0, false);
@@ -176,6 +182,9 @@ fn grouped(
             rows.truncate(wanted as usize);
             after = rows.last().map_or(after, |row| row.cursor);
             for row in rows {
+                if is_cut_off(row.ended, end) {
+                    continue;
+                }
                 failed += 1;
                 let reason = cut(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
                 let group = groups.entry(reason.clone());
@@ -197,13 +206,20 @@ fn grouped(
     Ok(Reasons { failed, failed_is_minimum: is_minimum, reasons })
 }
 
-/// What the end of its child job means for an item.
-fn item_state(child: JobState) -> ItemState {
-    match child {
+/// What the end of its child job means for an item of a step that ended then.
+fn item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
+    match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
         JobState::Completed => ItemState::Completed,
+        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, end) => ItemState::Running,
         JobState::Failed | JobState::Cancelled => ItemState::Failed,
     }
+}
+
+/// Whether a child job ended with its step or job: one that failed, or was cancelled, for itself did
+/// so before.
+fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
+    ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }
 
 fn fan_out_of<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), Problem> {

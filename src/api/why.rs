@@ -97,11 +97,13 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
-            Some((step, _)) => told(
-                WaitCause::Condition,
-                condition_of(&step.name, step.when.as_ref().map_or("", |when| when.text())),
-            ),
-            None => told(WaitCause::Ended, "completed: every step is done".to_owned()),
+            Some((step, _)) => {
+                let when = step.when.as_ref().map_or("", |when| when.text());
+                told(WaitCause::Condition, condition_of(&step.name, when) + &failures(job))
+            }
+            None => {
+                told(WaitCause::Ended, format!("completed: every step is done{}", failures(job)))
+            }
         },
         JobState::Failed => {
             told(WaitCause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
@@ -117,6 +119,24 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
         ),
         JobState::Running => None,
     }
+}
+
+/// What failed in a job that completed all the same.
+fn failures(job: &Job) -> String {
+    let mut told = String::new();
+    for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
+        let name = &definition.name;
+        if run.state == StepState::Failed {
+            told += &format!("; step \"{name}\" failed, and its `onFailure` lets the job go on");
+        } else if let Some(counts) = job.item_counts(step).filter(|counts| counts.failed > 0) {
+            let (failed, items) = (counts.failed, counts.items);
+            told += &format!(
+                "; {failed} of {items} items of step \"{name}\" failed, which its task \
+                 tolerates"
+            );
+        }
+    }
+    told
 }
 
 fn condition_of(step: &str, condition: &str) -> String {

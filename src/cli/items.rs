@@ -107,12 +107,15 @@ fn reasons(
 
 fn print_counts(counts: &CountsAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
     let CountsAnswer { items, waiting, running, completed, failed, cancelled, .. } = counts;
-    let cut_off = if *cancelled > 0 { format!(", {cancelled} cancelled") } else { String::new() };
-    writeln!(
+    write!(
         out,
         "{items} items: {completed} completed, {running} running, {waiting} waiting, \
-         {failed} failed{cut_off}"
+         {failed} failed"
     )?;
+    if *cancelled > 0 {
+        write!(out, ", {cancelled} cut off by the end of the step")?;
+    }
+    writeln!(out)?;
     if let Some(window) = counts.window {
         writeln!(out, "at most {window} at once")?;
     }

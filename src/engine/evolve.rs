@@ -148,7 +148,8 @@ impl Job {
                 });
             }
             FanOutEntry::ChildFailed { index } => {
-                self.of_fan_out(step, |fan_out| fan_out.on_failed(*index));
+                let is_cut_off = self.state.is_ended();
+                self.of_fan_out(step, |fan_out| fan_out.on_failed(*index, is_cut_off));
             }
             FanOutEntry::Completed => {
                 let output = self.steps[step.at()].fan_out.as_mut().map(|fan_out| {

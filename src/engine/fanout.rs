@@ -21,6 +21,8 @@ pub struct FanOut {
     next: u32,
     ended: u32,
     failed: u32,
+    /// How many ended with their job, which had failed for something else.
+    cut_off: u32,
     without_item: u32,
     own_ids: HashMap<u32, JobId>,
     /// How often each child job was retried; a child job that is not named never was.
@@ -44,6 +46,8 @@ enum Slot {
     UnderWay,
     Completed(Option<Json>),
     Failed,
+    /// Its child job ended with the job.
+    CutOff,
 }
 
 /// What has become of an item, as it is shown to readers.
@@ -51,12 +55,29 @@ enum Slot {
 pub enum ItemState {
     /// Its child job has not started.
     Waiting,
-    /// Its child job is under way.
+    /// Its child job is under way; or was, when the step or the job ended.
     Running,
     /// Its child job has completed.
     Completed,
     /// Its child job has failed or was cancelled.
     Failed,
+}
+
+/// How many items of a fan-out are in which state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemCounts {
+    /// All of them.
+    pub items: u32,
+    /// Their child jobs have not started.
+    pub waiting: u32,
+    /// Their child jobs are under way.
+    pub running: u32,
+    /// Their child jobs have completed.
+    pub completed: u32,
+    /// Their child jobs have failed.
+    pub failed: u32,
+    /// Their child jobs were cut off by the end of the step or of the job.
+    pub cancelled: u32,
 }
 
 /// Where a key of the output comes from: the child's index, then the key's position in that child's
@@ -105,6 +126,7 @@ impl FanOut {
             next: 0,
             ended: 0,
             failed: 0,
+            cut_off: 0,
             without_item: 0,
             own_ids: HashMap::new(),
             rounds: HashMap::new(),
@@ -137,6 +159,19 @@ impl FanOut {
         self.failed
     }
 
+    /// How many items are in which state; `is_over`: the step, or its job, has ended.
+    pub(super) fn counts(&self, is_over: bool) -> ItemCounts {
+        let under_way = self.under_way_count();
+        ItemCounts {
+            items: self.items,
+            waiting: self.items - self.next,
+            running: if is_over { 0 } else { under_way },
+            completed: self.ended - self.failed - self.cut_off,
+            failed: self.failed,
+            cancelled: self.cut_off + if is_over { under_way } else { 0 },
+        }
+    }
+
     /// How many results came without the singular key; each became `null` in the list.
     pub fn without_item(&self) -> u32 {
         self.without_item
@@ -147,7 +182,7 @@ impl FanOut {
         (self.slots.len() == self.items as usize).then(|| {
             self.slots.iter().map(|slot| match slot {
                 Slot::NotStarted => ItemState::Waiting,
-                Slot::UnderWay => ItemState::Running,
+                Slot::UnderWay | Slot::CutOff => ItemState::Running,
                 Slot::Completed(_) => ItemState::Completed,
                 Slot::Failed => ItemState::Failed,
             })
@@ -212,7 +247,8 @@ impl FanOut {
     /// The child jobs that a restart continues: those that were started and have no result.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next).filter(|index| {
-            matches!(self.slots.get(*index as usize), Some(Slot::UnderWay | Slot::Failed))
+            let slot = self.slots.get(*index as usize);
+            matches!(slot, Some(Slot::UnderWay | Slot::Failed | Slot::CutOff))
         })
     }
 
@@ -327,20 +363,23 @@ impl FanOut {
     pub(super) fn on_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
-            if self.slots[index as usize] == Slot::Failed {
-                self.slots[index as usize] = Slot::UnderWay;
+            let slot = std::mem::replace(&mut self.slots[index as usize], Slot::UnderWay);
+            if slot != Slot::UnderWay {
                 self.under_way_bytes += self.message_bytes(index);
                 self.ended -= 1;
-                self.failed -= 1;
+                self.failed -= u32::from(slot == Slot::Failed);
+                self.cut_off -= u32::from(slot == Slot::CutOff);
             }
             *self.rounds.entry(index).or_default() += 1;
         }
     }
 
-    pub(super) fn on_failed(&mut self, index: u32) {
-        self.slots[index as usize] = Slot::Failed;
+    /// `is_cut_off`: the job had ended before.
+    pub(super) fn on_failed(&mut self, index: u32, is_cut_off: bool) {
+        self.slots[index as usize] = if is_cut_off { Slot::CutOff } else { Slot::Failed };
         self.no_more_under_way(index);
-        self.failed += 1;
+        self.failed += u32::from(!is_cut_off);
+        self.cut_off += u32::from(is_cut_off);
     }
 
     fn no_more_under_way(&mut self, index: u32) {
@@ -356,7 +395,7 @@ impl FanOut {
         }
         let items = self.slots.iter().map(|slot| match slot {
             Slot::Completed(item) => item.as_ref(),
-            Slot::NotStarted | Slot::UnderWay | Slot::Failed => None,
+            Slot::NotStarted | Slot::UnderWay | Slot::Failed | Slot::CutOff => None,
         });
         let list = (
             self.list_place.unwrap_or((u32::MAX, 0)),

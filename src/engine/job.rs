@@ -3,6 +3,7 @@
 
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
+use super::fanout::ItemCounts;
 use super::id::{JobId, StepIndex};
 use super::input::UnreadReplies;
 use super::json::Message;
@@ -111,6 +112,20 @@ impl Job {
         let state = self.steps[step.at()].state;
         let is_cut_off = self.state == JobState::Cancelled || self.expired;
         if is_cut_off && state == StepState::Running { StepState::Cancelled } else { state }
+    }
+
+    /// How many items of a step are in which state; of a step that has no child jobs none. Nothing
+    /// is under way any more once the step or the job has ended.
+    pub fn item_counts(&self, step: StepIndex) -> Option<ItemCounts> {
+        let fan_out = self.steps[step.at()].fan_out.as_ref()?;
+        Some(fan_out.counts(self.items_end(step).is_some()))
+    }
+
+    /// When the items of a step ended that were under way then: at the end of the step, or of the
+    /// job.
+    pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {
+        let run = &self.steps[step.at()];
+        run.ended.or(self.ended)
     }
 
     /// The status of a step (docs/operations.md).
@@ -251,14 +266,6 @@ impl Job {
     /// The items of `step` whose child jobs have not reported their end.
     pub(super) fn children_under_way(&self, step: StepIndex) -> impl Iterator<Item = u32> + '_ {
         self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
-    }
-
-    /// How many child jobs of a step were under way when the job, or the step, was ended for good:
-    /// what becomes of them is not heard any more.
-    pub fn items_cut_off(&self, step: StepIndex) -> u32 {
-        let is_over = !self.takes_replies() || self.step_state(step) == StepState::Cancelled;
-        let fan_out = self.steps[step.at()].fan_out.as_ref().filter(|_| is_over);
-        fan_out.map_or(0, |fan_out| fan_out.under_way_count())
     }
 
     /// How many child jobs are under way for it, at all its steps.

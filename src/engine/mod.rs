@@ -75,7 +75,7 @@ pub use entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Lease, Progress, Recorded, StepEntry,
 };
 pub use expression::Expression;
-pub use fanout::{FanOut, ItemState};
+pub use fanout::{FanOut, ItemCounts, ItemState};
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,

@@ -6,8 +6,8 @@
 //! after a restart, has the same id.
 
 use crate::engine::{
-    Entry, Failure, FanOut, FanOutEntry, Job, JobEntry, JobId, JobState, Json, Progress, Recorded,
-    StepEntry, StepIndex, StepState, Timestamp,
+    Entry, Failure, FanOutEntry, ItemCounts, Job, JobEntry, JobId, JobState, Json, Progress,
+    Recorded, StepEntry, StepIndex, StepState, Timestamp,
 };
 use crate::times::Time;
 use bytes::Bytes;
@@ -99,10 +99,8 @@ impl Event {
     ) -> Vec<Event> {
         let teller = Teller::new(job, source);
         let mut events = Vec::new();
-        for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
-            let cut_off = job.items_cut_off(step);
-            let counts = run.fan_out.as_deref().map(|fan_out| Counts::of(fan_out, cut_off));
-            let Some(counts) = counts else { continue };
+        for (step, (definition, _)) in job.graph().indices().zip(job.steps()) {
+            let Some(counts) = job.item_counts(step).map(Counts::of) else { continue };
             if told.insert(step, counts) != Some(counts) {
                 events.push(teller.counted(step, &definition.name, at, counts));
             }
@@ -194,16 +192,9 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// `cancelled`: those that were under way when the step, or the job, was ended.
-    fn of(fan_out: &FanOut, cancelled: u32) -> Counts {
-        Counts {
-            items: fan_out.items(),
-            waiting: fan_out.items() - fan_out.started(),
-            running: fan_out.started() - fan_out.ended() - cancelled,
-            completed: fan_out.ended() - fan_out.failed(),
-            failed: fan_out.failed(),
-            cancelled,
-        }
+    fn of(counts: ItemCounts) -> Counts {
+        let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
+        Counts { items, waiting, running, completed, failed, cancelled }
     }
 }
 

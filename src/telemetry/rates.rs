@@ -83,6 +83,20 @@ impl Rates {
         });
     }
 
+    /// A job that ended then goes on: what it becomes is counted at its next end.
+    pub fn goes_on(&self, workflow: &str, ended: Timestamp, state: JobState) {
+        self.change(workflow, |kept| {
+            let minute = ended.0.div_euclid(MINUTE_NS);
+            let found = kept.minutes.binary_search_by_key(&minute, |kept| kept.minute);
+            let Some(minute) = found.ok().and_then(|place| kept.minutes.get_mut(place)) else {
+                return;
+            };
+            if let Some(count) = minute.count(state) {
+                *count = count.saturating_sub(1);
+            }
+        });
+    }
+
     /// A job was created before the process began.
     pub fn was_created(&self, workflow: &str, at: Timestamp) {
         self.created(workflow, at);
@@ -141,13 +155,20 @@ impl Rates {
 impl Minute {
     /// A job has ended in it; gives its number.
     fn end(&mut self, state: JobState) -> i64 {
-        match state {
-            JobState::Completed => self.completed += 1,
-            JobState::Failed => self.failed += 1,
-            JobState::Cancelled => self.cancelled += 1,
-            JobState::Running | JobState::Paused => {}
+        if let Some(count) = self.count(state) {
+            *count += 1;
         }
         self.minute
+    }
+
+    /// How many ended so in it.
+    fn count(&mut self, state: JobState) -> Option<&mut u32> {
+        match state {
+            JobState::Completed => Some(&mut self.completed),
+            JobState::Failed => Some(&mut self.failed),
+            JobState::Cancelled => Some(&mut self.cancelled),
+            JobState::Running | JobState::Paused => None,
+        }
     }
 }
 
@@ -201,6 +222,24 @@ mod tests {
         assert_eq!((last.created, last.completed, last.p50), (0, 1, Some(SECOND_NS)));
         let none = rates.of("unknown", at(103), 3);
         assert_eq!((none.per_minute.len(), none.p50), (3, None));
+    }
+
+    #[test]
+    fn a_job_that_goes_on_after_its_end_is_counted_at_its_last_end_alone() {
+        let rates = Rates::default();
+        rates.ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.goes_on("w", at(100), JobState::Failed);
+        rates.ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.goes_on("w", at(102), JobState::Failed);
+        rates.ended("w", at(103), JobState::Completed, SECOND_NS);
+        let rate = rates.of("w", at(103), 4);
+        assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
+        assert_eq!((rate.completed, rate.failed), (1, 1));
+        // Its end is older than what is kept, or is not counted yet.
+        rates.goes_on("w", at(1), JobState::Failed);
+        rates.goes_on("w", at(103), JobState::Cancelled);
+        assert_eq!(rates.of("w", at(103), 4), rate);
     }
 
     #[test]

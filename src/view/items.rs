@@ -1,6 +1,6 @@
 //! The items of a fan-out step.
 
-use crate::engine::{FanOut, ItemState, Job, StepIndex, Timestamp, Tolerate};
+use crate::engine::{ItemCounts, ItemState, Job, StepIndex, Timestamp, Tolerate};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ pub struct ItemsView {
     running: u32,
     completed: u32,
     failed: u32,
-    /// They were under way when the step, or the job, was ended.
+    /// They were under way when the step or the job ended, which cut them off.
     cancelled: u32,
     /// How many child jobs may be under way at once.
     window: u32,
@@ -26,27 +26,28 @@ pub struct ItemsView {
 }
 
 impl ItemsView {
-    /// The items of a step; `window` is that of steps whose tasks do not say one.
-    pub fn of(job: &Job, step: StepIndex, fan_out: &FanOut, window: u32) -> ItemsView {
+    /// The items of a step with child jobs; `window` is that of steps whose tasks do not say one.
+    pub fn of(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
+        let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
         let keys = job.task_keys(step);
         let tolerate = keys.map(|keys| keys.tolerate).unwrap_or_default();
-        let cancelled = job.items_cut_off(step);
         ItemsView {
-            items: fan_out.items(),
-            waiting: fan_out.items() - fan_out.started(),
-            running: fan_out.started() - fan_out.ended() - cancelled,
-            completed: fan_out.ended() - fan_out.failed(),
-            failed: fan_out.failed(),
+            items,
+            waiting,
+            running,
+            completed,
+            failed,
             cancelled,
             window: keys.and_then(|keys| keys.max_concurrency).unwrap_or(window),
             tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
-            tolerated: tolerate.of(fan_out.items()),
+            tolerated: tolerate.of(items),
         }
     }
 }
 
 /// The state of each item in two bits: four items a byte, the first in its lowest bits. 0 is
-/// waiting, 1 running, 2 completed, 3 failed.
+/// waiting, 1 running (or, once the step or the job has ended, cut off by that), 2 completed, 3
+/// failed.
 pub struct ItemMap(Vec<u8>);
 
 /// How many items share a byte.

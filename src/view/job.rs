@@ -1,7 +1,8 @@
 //! A job and its steps.
 
 use crate::engine::{
-    DefinitionHash, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState, Timestamp,
+    DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState,
+    Timestamp,
 };
 use crate::times::Time;
 use serde::Serialize;
@@ -134,7 +135,7 @@ struct ChildrenView {
     /// Started, and the step has not taken their end yet.
     running: u32,
     completed: u32,
-    /// They were under way when the step, or the job, was ended.
+    /// Under way when the step or the job ended, which cut them off.
     cancelled: u32,
 }
 
@@ -263,7 +264,6 @@ impl<'a> StepView<'a> {
         let state = job.step_state(index);
         // One that the end of the job has cut off ended with it.
         let ended_with_it = job.ended().filter(|_| state == StepState::Cancelled);
-        let cut_off = job.items_cut_off(index);
         StepView {
             name: &step.name,
             state,
@@ -279,22 +279,24 @@ impl<'a> StepView<'a> {
             end_time: run.ended.or(ended_with_it).map(Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
-            warning: warning(run),
+            warning: warning(run, job.item_counts(index)),
             deadline: run.deadline().map(Time),
             start_by: run.start_by().map(Time),
             retry_at: run.retry_at().map(Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
             message: run.progress.as_ref().and_then(|progress| progress.message.as_deref()),
-            children: run.fan_out.as_ref().map(|fan_out| ChildrenView {
-                items: fan_out.items(),
-                started: fan_out.started(),
-                ended: fan_out.ended(),
-                failed: fan_out.failed(),
-                without_item: fan_out.without_item(),
-                waiting: fan_out.items() - fan_out.started(),
-                running: fan_out.started() - fan_out.ended() - cut_off,
-                completed: fan_out.ended() - fan_out.failed(),
-                cancelled: cut_off,
+            children: run.fan_out.as_ref().zip(job.item_counts(index)).map(|(fan_out, counts)| {
+                ChildrenView {
+                    items: counts.items,
+                    started: fan_out.started(),
+                    ended: fan_out.ended(),
+                    failed: counts.failed,
+                    without_item: fan_out.without_item(),
+                    waiting: counts.waiting,
+                    running: counts.running,
+                    completed: counts.completed,
+                    cancelled: counts.cancelled,
+                }
             }),
         }
     }
@@ -319,13 +321,12 @@ pub(super) fn cut(text: &str) -> &str {
 }
 
 /// What the reader should know about the step's input, or about what its child jobs gave.
-fn warning(run: &StepRun) -> Option<Cow<'_, str>> {
+fn warning(run: &StepRun, counts: Option<ItemCounts>) -> Option<Cow<'_, str>> {
     if let Some(warning) = &run.warning {
         return Some(Cow::Borrowed(warning));
     }
     let fan_out = run.fan_out.as_ref().filter(|fan_out| fan_out.without_item() > 0)?;
-    let (missing, results, key) =
-        (fan_out.without_item(), fan_out.ended() - fan_out.failed(), fan_out.item_key());
+    let (missing, results, key) = (fan_out.without_item(), counts?.completed, fan_out.item_key());
     Some(Cow::Owned(format!(
         "{missing} of {results} results came without the key \"{key}\": null stands in for them"
     )))

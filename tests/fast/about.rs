@@ -206,6 +206,39 @@ fn the_jobs_of_each_workflow_are_counted_by_state_and_minute() {
 }
 
 #[test]
+fn a_job_that_is_retried_has_failed_once_at_most_and_not_at_all_once_it_is_mended() {
+    serving(
+        WORKFLOWS,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let post = async |path: &str, body: &str| {
+                let done = api.ask(Method::POST, path, &[], body).await;
+                assert!(done.status.is_success(), "{path}");
+                done.json()
+            };
+            let failed = async || {
+                let told = get(&api, "/api/workflows?stats=1h").await;
+                let stats = told[0]["stats"].clone();
+                let minutes = stats["perMinute"].as_array().expect("a list");
+                let in_minutes: u64 = minutes.iter().filter_map(|minute| minute[1].as_u64()).sum();
+                assert_eq!(stats["failed"].as_u64(), Some(in_minutes), "{stats}");
+                in_minutes
+            };
+            let id = post("/api/workflow/fan", "{}").await["id"].as_str().expect("id").to_owned();
+            let (fail, retry) =
+                (format!("/api/job/{id}/step/sign?type=error"), format!("/api/job/{id}/retry"));
+            for _ in 0..3 {
+                post(&fail, r#"{"error":"no pen"}"#).await;
+                assert_eq!(failed().await, 1, "however often it was tried");
+                post(&retry, "").await;
+                assert_eq!(failed().await, 0, "it goes on");
+            }
+        },
+    );
+}
+
+#[test]
 fn each_queue_tells_which_step_has_waited_longest() {
     serving(
         WORKFLOWS,

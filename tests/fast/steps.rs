@@ -352,7 +352,7 @@ fn what_the_end_of_a_job_cut_off_is_over_and_was_cancelled() {
             assert_eq!(of(&each["children"]), [0, 0, 1, 0, 4]);
             assert_eq!(each["endTime"], view["ended"], "it ended with its job");
             let map = api.get(&job("/step/each/items?format=map"), &[]).await;
-            assert_eq!(states(&map, 5), [3, 3, 2, 3, 3]);
+            assert_eq!(states(&map, 5), [1, 1, 2, 1, 1], "neither failed nor completed");
         },
     );
 }
@@ -383,6 +383,102 @@ fn failed_items_are_grouped_by_their_reasons_the_most_frequent_first() {
             assert_eq!(heads, [(&json!(2), &json!(1)), (&json!(1), &json!(0))], "{all}");
             assert_eq!(told[0]["job"], json!(ids[1]));
             assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.ends_with("no ink")));
+        },
+    );
+}
+
+const CUT: &str = "
+workflows:
+  - name: fan
+    steps:
+      - { name: first, external: true }
+      - { name: each, task: piece, depends: [ first ] }
+      - { name: beside, external: true }
+    tasks:
+      - name: piece
+        itemListKey: items
+        maxConcurrency: 4
+        tolerate: 50%
+        steps: [ { name: work, external: true } ]
+";
+
+/// What cuts items off: a call to the job, or to the child job of the third item. How many have
+/// failed for themselves by then, how many are cut off, and the map.
+const ENDS: [(&str, bool, u64, u64, [u8; 5]); 3] = [
+    ("/cancel", false, 2, 3, [3, 3, 1, 1, 1]),
+    ("/step/beside?type=error", false, 2, 3, [3, 3, 1, 1, 1]),
+    // One more than is tolerated.
+    ("/step/work?type=error", true, 3, 2, [3, 3, 3, 1, 1]),
+];
+
+#[test]
+fn items_that_the_end_of_a_job_cut_off_are_neither_running_nor_failed() {
+    for (path, is_of_item, failed, cancelled, mapped) in ENDS {
+        serving(
+            CUT,
+            Workers::new(),
+            |_| {},
+            |api, _| async move {
+                create(&api, "{}").await;
+                post(&api, &job("/step/first"), r#"{"items":[1,2,3,4,5]}"#).await;
+                let ids = children(&api, 4).await;
+                let error = r#"{"error":"no"}"#;
+                post(&api, &format!("/api/job/{}/step/work?type=error", ids[0]), error).await;
+                // Cancelled for itself: it has failed.
+                post(&api, &format!("/api/job/{}/cancel", ids[1]), "").await;
+                let counts = job("/step/each/items");
+                until(&api, &counts, |counts| counts["failed"] == 2).await;
+                children(&api, 5).await;
+                let end = if is_of_item { format!("/api/job/{}{path}", ids[2]) } else { job(path) };
+                post(&api, &end, error).await;
+                until(&api, &job("?view=light"), |view| view["ended"].is_string()).await;
+                let under_way = job("/children?state=running");
+                until(&api, &under_way, |page| page["children"] == json!([])).await;
+                let keys = ["waiting", "running", "completed", "failed", "cancelled"];
+                let expected = [0, 0, 0, failed, cancelled].map(Some);
+                let told = get(&api, &counts).await;
+                assert_eq!(keys.map(|key| told[key].as_u64()), expected, "{path}: {told}");
+                let view = get(&api, &job("?view=light")).await;
+                let step = &view["steps"][1]["children"];
+                assert_eq!(keys.map(|key| step[key].as_u64()), expected, "{path}: {step}");
+                let map = api.get(&job("/step/each/items?format=map"), &[]).await;
+                assert_eq!(states(&map, 5), mapped, "{path}");
+                let reasons = get(&api, &job("/step/each/items?format=reasons")).await;
+                assert_eq!(reasons["failed"], json!(failed), "{path}: {reasons}");
+                if view["state"] == "failed" {
+                    // All that have no result go on.
+                    post(&api, &job("/retry"), "").await;
+                    let again = until(&api, &counts, |counts| counts["running"] == 5).await;
+                    let all = keys.map(|key| again[key].as_u64());
+                    assert_eq!(all, [0, 5, 0, 0, 0].map(Some), "{path}: {again}");
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn a_completed_job_tells_what_failed_in_it_all_the_same() {
+    serving(
+        FAN,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            create(&api, r#"{"n":2}"#).await;
+            post(&api, &job("/step/first"), r#"{"items":[1,2,3],"n":2}"#).await;
+            let ids = children(&api, 3).await;
+            for (at, id) in ids.iter().enumerate() {
+                let (kind, body) =
+                    if at == 1 { ("?type=error", r#"{"error":"no"}"#) } else { ("", r#"{"n":2}"#) };
+                post(&api, &format!("/api/job/{id}/step/work{kind}"), body).await;
+            }
+            post(&api, &job("/step/last"), "{}").await;
+            until(&api, &job("?view=light"), |view| view["state"] == "completed").await;
+            assert_eq!(
+                get(&api, &job("/why")).await["why"],
+                "completed: every step is done; 1 of 3 items of step \"each\" failed, which its \
+                 task tolerates"
+            );
         },
     );
 }

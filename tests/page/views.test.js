@@ -5,7 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { axe, on, open } from './browser.js';
-import { CALLING, folder, start } from './manager.js';
+import { CALLING, folder, ODD, start } from './manager.js';
 import { shop } from './shop.js';
 
 /** @type {import('playwright-core').Browser} */
@@ -129,8 +129,8 @@ test('behind a proxy, under any prefix', async () => {
   }
 });
 
-/** Jobs of the workflow `states`, in each state with steps in every state that they can be in. */
-async function everyState() {
+/** Jobs of the workflow `states`, in each state with steps in every state that they can be in. @param {import('./manager.js').Manager} manager */
+async function everyState(manager) {
   const items = ['a', 'b', 'c'];
   const made = async () => {
     const id = await manager.create('states', { items, go: false });
@@ -157,7 +157,7 @@ async function everyState() {
 }
 
 test('every state of a step in every state of a job', async () => {
-  const jobs = await everyState();
+  const jobs = await everyState(manager);
   /** @type {Record<string, string[]>} */
   const reached = {};
   await on(browser, manager, async ({ page, go, becomes }) => {
@@ -166,7 +166,10 @@ test('every state of a step in every state of a job', async () => {
       reached[word] = [...new Set(steps.map((/** @type {any} */ step) => step.state))].sort();
       await go(`#/job/${id}`);
       await becomes(word);
-      for (const { name, state } of steps) {
+      for (const step of steps) {
+        const { name } = step;
+        // Nothing runs in a job that has ended.
+        const state = word === 'failed' && step.state === 'running' ? 'halted' : step.state;
         await page.waitForSelector(`.node[data-step="${name}"].${state}`);
         await go(`#/job/${id}?step=${name}`);
         await page.waitForFunction((expected) => document.querySelector('.step-title h2')?.textContent === expected, name);
@@ -181,6 +184,72 @@ test('every state of a step in every state of a job', async () => {
   }, { expected: /40[49]/ });
   const all = ['cancelled', 'completed', 'failed', 'running', 'skipped', 'waiting'];
   assert.deepEqual(reached, { running: all, paused: all, completed: ['cancelled', 'completed', 'failed', 'skipped'], failed: all, cancelled: ['cancelled', 'completed', 'failed', 'skipped', 'waiting'] });
+});
+
+test('what the end of a job cut off is neither running nor failed, and a job that was mended has not failed', async () => {
+  const own = await start({ workflows: [ODD] });
+  try {
+    const made = await everyState(own);
+    await on(browser, own, async ({ page, go, becomes, asked, settled }) => {
+      await page.clock.install();
+      for (const [job, step] of [[made.failed, 'running-many'], [made.cancelled, 'running-many']]) {
+        await go(`#/job/${job}/step/${step}`);
+        const figures = page.locator('.fan-figures');
+        await figures.getByText('cut off').waitFor();
+        assert.match((await figures.innerText()).replace(/\s+/g, ' '), /^ended 0 % failed 0 completed 0 cut off 3 never started 0/);
+        assert.equal(await page.locator('.fan-bar .running').evaluate((bar) => bar.getBoundingClientRect().width), 0);
+        assert.match(await page.locator('.fan-bar').getAttribute('aria-label') ?? '', /3 cut off, 0 completed, 0 failed/);
+        await page.locator('canvas.map').focus();
+        await page.keyboard.press('ArrowRight');
+        await page.waitForFunction(() => /item 0:\s*1 cut off/.test(document.querySelector('.map-text')?.textContent ?? ''));
+        assert.equal(await page.locator('.light').innerText(), 'Ended');
+        // It is over: nothing is asked again and again.
+        const before = asked.filter((call) => call.includes('/items')).length;
+        await page.clock.fastForward('00:10');
+        await settled();
+        assert.equal(asked.filter((call) => call.includes('/items')).length, before);
+      }
+      await go(`#/job/${made.failed}?step=running`);
+      await page.waitForSelector('.step-title .badge.halted');
+      assert.equal(await page.locator('.node.running, .bar.running, .bar.open, .attempt .icon-running').count(), 0);
+      await go('#/statuses/states');
+      assert.equal(await page.locator(`[data-row="${made.failed}"] .status-word.running`).count(), 0);
+      // Texts of what failed, and was allowed to.
+      await go(`#/job/${made.completed}`);
+      await becomes('completed');
+      assert.match(await page.locator('.why').innerText(), /Step failed failed, which lets the job go on/);
+      const tolerant = await own.create('many', { items: [1, 2, 3, 4] });
+      for (const [n, { job }] of (await own.children(tolerant, 'all')).entries()) await (n ? own.complete(job, 'work') : own.fail(job, 'work', 'no'));
+      await go(`#/job/${tolerant}`);
+      await becomes('completed');
+      assert.match(await page.locator('.why').innerText(), /1 of 4 items of all failed, which is tolerated/);
+      // The red figure counts jobs that are failed, each once.
+      const [one, two] = [await own.create('short', { go: true }), await own.create('short', { go: true })];
+      const red = (/** @type {string} */ text) => page.waitForFunction((expected) => {
+        document.dispatchEvent(new Event('visibilitychange'));
+        return (document.querySelector('.side-workflows a[title=short] .side-count.failed')?.textContent ?? '').replace(/\D/g, '') === expected;
+      }, text, { polling: 500 });
+      await own.fail(one, 'only', 'no');
+      await own.fail(two, 'only', 'no');
+      await go('#/');
+      await red('2');
+      for (let again = 0; again < 2; again += 1) {
+        await own.post(`job/${one}/retry`);
+        await own.reaches(one, 'only', 'running');
+        await red('1');
+        await own.fail(one, 'only', 'no');
+        await red('2');
+      }
+      await own.post(`job/${one}/retry`);
+      await own.complete(one, 'only');
+      await red('1');
+      await fetch(`${own.api}/api/job/${two}?erase=true`, { method: 'DELETE' });
+      await red('');
+      await page.waitForFunction(() => [...document.querySelectorAll('.overview-table tbody tr')].find((row) => row.textContent?.includes('short'))?.querySelector('td[data-label="failed, 1h"]')?.textContent === '0');
+    });
+  } finally {
+    await own.stop();
+  }
 });
 
 const HOSTILE = '<img src=x onerror=alert(1)></script><script>alert(2)</script>\u202Eevil\u0000\u200B${7*7}{{7*7}} javascript:alert(3)';

@@ -87,6 +87,10 @@ impl JobActor {
             | JobEntry::Resumed
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. } => {
+                let goes_on = matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
+                if let Some((ended, state)) = self.ended_before.filter(|_| is_root && goes_on) {
+                    self.ways.common.rates.goes_on(workflow, ended, state);
+                }
                 tracing::debug!(job = %self.id, state = job.state().word(), "job state changed");
             }
             JobEntry::Asked { operation, reason, by, .. } => {
