@@ -96,10 +96,13 @@ class Fanout {
       const after = this.#route.query.get('after') ?? '';
       const question = `${this.#state} ${after}`;
       /** @type {{ children: Child[], next?: string }} */
-      const { children, next } = await get(['job', id, 'children'], { step, state: this.#state, limit: this.#rows.most(question, PAGE), after }, signal);
+      const { children, next } = await get(['job', id, 'children'], { step, state: this.#childState, limit: this.#rows.most(question, PAGE), after }, signal);
       return { children, question, rows: children, most: PAGE, next };
     });
-    void this.#look();
+    void this.#look().then(() => {
+      // What was cut off is known by the job.
+      if (this.#state === 'cancelled') void this.#children.refresh();
+    });
     void this.#map.refresh();
     void this.#children.refresh();
     this.#timer = setInterval(() => {
@@ -125,6 +128,14 @@ class Fanout {
   get #state() {
     const asked = this.#route.query.get('items') ?? 'failed';
     return ['failed', 'running', 'completed', 'cancelled', 'all'].includes(asked) ? (asked === 'all' ? '' : asked) : 'failed';
+  }
+
+  /** The state of the child jobs that are listed. Those that a failed job cut off have failed with it, all others were cancelled. */
+  get #childState() {
+    const job = this.#job.data;
+    if (this.#state !== 'cancelled' || job?.state !== 'failed') return this.#state;
+    const step = this.#shownStep;
+    return millis(job.ended) - millis(step?.endTime ?? job.ended) <= 1 ? 'failed' : 'cancelled';
   }
 
   get #running() {
@@ -480,14 +491,16 @@ class Fanout {
   /** @param {Items} figures */
   #list(figures) {
     const { data, stale } = this.#children;
-    const children = this.#rows.take(data);
+    const all = this.#rows.take(data);
     const { hold, next } = this.#rows;
     const end = Math.min(...[this.#shownStep?.endTime, this.#job.data?.ended].map(millis).filter(Number.isFinite));
     const state = this.#state || 'all';
+    // What was cut off is listed for itself, and has not failed.
+    const children = state === 'failed' || state === 'cancelled' ? all.filter((child) => endedWith(child, end) === (state === 'cancelled')) : all;
     return html`<section class="panel ${stale ? 'stale' : ''}" aria-label="Items">
       <nav class="tabs" aria-label="Items by state">${['failed', this.#running ? 'running' : 'cancelled', 'completed', 'all'].map((one) => html`<a href=${changed(this.#route, { items: one === 'failed' ? undefined : one, after: undefined })} aria-current=${one === state ? 'page' : nothing}>${one === 'cancelled' ? 'Cut off' : one[0].toUpperCase() + one.slice(1)}${one !== 'all' ? html`<span class="tab-note">${count(/** @type {any} */ (figures)[one])}</span>` : nothing}</a>`)}${this.#rows.button()}</nav>
       ${refusal(this.#children.problem)}
-      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">None.</p>` : nothing}
+      ${children.length ? html`<div class="table-wrap"><table class="items-table"><thead><tr><th class="number">Item</th><th>State</th><th>Job</th><th class="number">Took</th><th>Reason</th></tr></thead><tbody @pointerenter=${hold} @pointerleave=${hold} @focusin=${hold} @focusout=${hold}>${repeat(children, (child) => child.job, (child) => html`<tr class=${this.#rows.gone.has(child.job) ? 'not-found' : ''} data-row=${child.job}><td class="number">${count(child.item)}</td><td>${badge(child.state !== 'completed' && endedWith(child, end) ? 'halted' : child.state)}</td><td><a href=${link(['job', child.job])}><code>${shortId(child.job)}</code></a></td><td class="number">${span((child.ended ? millis(child.ended) : Date.now()) - millis(child.created))}</td><td class="reason">${shown(child.reason ?? '')}</td></tr>`)}</tbody></table></div>` : this.#children.told ? html`<p class="calm">${all.length && next ? 'None on this page.' : 'None.'}</p>` : nothing}
       ${next || this.#route.query.get('after') ? html`<nav class="pager inside" aria-label="Pages">${this.#route.query.get('after') ? html`<a class="button small" href=${changed(this.#route, { after: this.#before.at(-1) })} @click=${() => this.#before.pop()}>${icon('left')}Before</a>` : nothing}${next ? html`<a class="button small" href=${changed(this.#route, { after: next })} @click=${() => this.#before.push(this.#route.query.get('after') ?? '')}>Next${icon('right')}</a>` : nothing}</nav>` : nothing}
     </section>`;
   }

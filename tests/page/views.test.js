@@ -199,6 +199,9 @@ test('what the end of a job cut off is neither running nor failed, and a job tha
         assert.match((await figures.innerText()).replace(/\s+/g, ' '), /^ended 0 % failed 0 completed 0 cut off 3 never started 0/);
         assert.equal(await page.locator('.fan-bar .running').evaluate((bar) => bar.getBoundingClientRect().width), 0);
         assert.match(await page.locator('.fan-bar').getAttribute('aria-label') ?? '', /3 cut off, 0 completed, 0 failed/);
+        assert.match(await page.locator('section[aria-label=Items]').innerText(), /Failed\s*0[^]*Cut off\s*3[^]*None\./);
+        await page.getByRole('link', { name: 'Cut off' }).click();
+        await page.waitForFunction(() => document.querySelectorAll('.items-table .badge.halted').length === 3);
         await page.locator('canvas.map').focus();
         await page.keyboard.press('ArrowRight');
         await page.waitForFunction(() => /item 0:\s*1 cut off/.test(document.querySelector('.map-text')?.textContent ?? ''));
