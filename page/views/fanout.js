@@ -154,7 +154,7 @@ class Fanout {
 
   /** How many items are in each state, as words. @param {readonly number[]} counts by their numbers on the map */
   #counted(counts) {
-    return this.#states.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${itemWord(state, !this.#running)}</span>` : nothing));
+    return this.#states.map((state, index) => (counts[index] ? html`<span class="map-count">${sign(state)}${count(counts[index])} ${itemWord(state, this.#states === ENDED_STATES)}</span>` : nothing));
   }
 
   async #look() {

@@ -144,7 +144,8 @@ struct Reason {
 
 async fn reasons(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
     let asked = name.clone();
-    let end = move |job: &Job| fan_out_of(job, &asked).map(|(step, _)| job.items_end(step));
+    let end =
+        move |job: &Job| step_of(job.graph(), job.id(), &asked).map(|step| job.items_end(step));
     let known = end.clone();
     let end = match live::look(ways, id, move |job| known(job)).await {
         Some(end) => end?,

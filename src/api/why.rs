@@ -14,6 +14,7 @@ use crate::engine::{
     Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState, Timestamp,
 };
 use crate::times::rfc3339;
+use crate::view::failures;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
@@ -119,24 +120,6 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
         ),
         JobState::Running => None,
     }
-}
-
-/// What failed in a job that completed all the same.
-fn failures(job: &Job) -> String {
-    let mut told = String::new();
-    for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
-        let name = &definition.name;
-        if run.state == StepState::Failed {
-            told += &format!("; step \"{name}\" failed, and its `onFailure` lets the job go on");
-        } else if let Some(counts) = job.item_counts(step).filter(|counts| counts.failed > 0) {
-            let (failed, items) = (counts.failed, counts.items);
-            told += &format!(
-                "; {failed} of {items} items of step \"{name}\" failed, which its task \
-                 tolerates"
-            );
-        }
-    }
-    told
 }
 
 fn condition_of(step: &str, condition: &str) -> String {

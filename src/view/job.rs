@@ -316,6 +316,24 @@ impl<'a> StepView<'a> {
     }
 }
 
+/// What failed in a job that completed all the same, to be put behind a sentence.
+pub fn failures(job: &Job) -> String {
+    let mut told = String::new();
+    for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
+        let name = &definition.name;
+        if run.state == StepState::Failed {
+            told += &format!("; step \"{name}\" failed, and its `onFailure` lets the job go on");
+        } else if let Some(counts) = job.item_counts(step).filter(|counts| counts.failed > 0) {
+            let (failed, items) = (counts.failed, counts.items);
+            told += &format!(
+                "; {failed} of {items} items of step \"{name}\" failed, which its task \
+                 tolerates"
+            );
+        }
+    }
+    told
+}
+
 pub(super) fn cut(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }

@@ -147,11 +147,10 @@ test('the overview, the items of a fan-out and the record stand still under the 
     const fail = async (/** @type {number} */ many) => {
       for (const id of await jobs(many)) await manager.fail(id, 'only', 'it broke');
     };
-    const held = async (/** @type {Page} */ page, /** @type {string} */ row, /** @type {() => Promise<unknown>} */ grow, /** @type {string} */ text) => {
+    const held = async (/** @type {Page} */ page, /** @type {string} */ row, /** @type {() => Promise<string>} */ grow) => {
       await page.locator(row).nth(1).hover();
       const before = await page.locator(row).allInnerTexts();
-      await grow();
-      await says(page, text);
+      await says(page, await grow());
       const now = await page.locator(row).allInnerTexts();
       // Times go on.
       const kept = (/** @type {string[]} */ texts) => texts.map((one) => one.replaceAll(/\d+ (s|ms|m)( ago)?\b|\bnow\b/g, ''));
@@ -167,13 +166,17 @@ test('the overview, the items of a fan-out and the record stand still under the 
     await on(browser, manager, async ({ page, go }) => {
       await go('#/');
       await page.waitForSelector('.failed-list li');
-      await held(page, '.failed-list li', () => fail(3), '3 new');
+      await held(page, '.failed-list li', async () => { await fail(3); return '3 new'; });
       await go(`#/job/${many}/step/all`);
       await page.waitForFunction(() => document.querySelectorAll('.items-table tbody tr').length === 4);
-      await held(page, '.items-table tbody tr', async () => { for (const { job } of children.slice(0, 2)) await manager.fail(job, 'work', 'no'); }, '2 new');
+      await held(page, '.items-table tbody tr', async () => { for (const { job } of children.slice(0, 2)) await manager.fail(job, 'work', 'no'); return '2 new'; });
       await go(`#/job/${children[20].job}?view=record`);
       await page.waitForSelector('.record-row:nth-child(2) .record-kind');
-      await held(page, '.record-row', async () => { for (let n = 1; n < 4; n += 1) await manager.post(`job/${children[20].job}/step/work?type=progress`, { message: `${n} of 3` }); }, '3 new');
+      const { entries } = await manager.light(children[20].job);
+      await held(page, '.record-row', async () => {
+        for (let n = 1; n < 4; n += 1) await manager.post(`job/${children[20].job}/step/work?type=progress`, { message: `${n} of 3` });
+        return `${(await manager.light(children[20].job)).entries - entries} new`;
+      });
     });
   } finally {
     await manager.stop();
