@@ -276,6 +276,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         journal = %manager.common().settings.journal.file.display(),
         "listening"
     );
+    actix_rt::spawn(reload::attend_certificate(manager.ways().clone()));
     actix_rt::spawn(tell_when_ready(manager.common().clone()));
     let (ways, systemd) = (manager.ways().clone(), service.clone());
     actix_rt::spawn(async move { systemd.attend(&ways).await });

@@ -1,16 +1,28 @@
 //! Reloading the workflow files, the file of tokens and the certificate: all or nothing. Running
 //! jobs keep the definition they started with.
 
-use crate::access::Pair;
-use crate::actors::common::by_name;
+use crate::access::{Certificate, ENDS_SOON_S, Pair};
+use crate::actors::common::{Common, by_name};
 use crate::actors::door;
 use crate::actors::ways::Ways;
+use crate::clock;
+use crate::engine::Timestamp;
 use crate::load::{self, LoadErrors};
 use crate::settings::TokenSettings;
+use crate::times;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use utoipa::ToSchema;
+
+/// How often the files of the certificate are looked at.
+const LOOKED_EVERY: Duration = Duration::from_secs(60);
+
+/// How often a certificate that ends soon is warned of.
+const WARNED_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// The changes that a reload made, by full names.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -71,6 +83,7 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     }
     if let (Some(certificate), Some(pair)) = (access.certificate.get(), pair) {
         certificate.show(pair);
+        tell_end(&ways.common, certificate);
         tracing::info!("the certificate of the API was read again");
     }
     Ok(Reloaded { tokens: count, ..reloaded })
@@ -80,6 +93,62 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
 async fn pair(ways: &Ways) -> Result<Option<Pair>, ReloadError> {
     let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
     blocking(move || certificate.read()).await?.map(Some).map_err(ReloadError::Refused)
+}
+
+/// Looks at the files of the certificate now and then, and shows what they have: who renews them
+/// need not ask for a reload. Warns when the certificate is about to end.
+pub async fn attend_certificate(ways: Arc<Ways>) {
+    let access = &ways.common.access;
+    let Some(certificate) = access.certificate.get().cloned() else { return };
+    // Not each minute anew.
+    let (mut refused, mut warned) = (None, None);
+    loop {
+        tell_end(&ways.common, &certificate);
+        let left = certificate.shown().not_after.map(left_until);
+        let is_due = warned.is_none_or(|at: Instant| at.elapsed() >= WARNED_EVERY);
+        if let Some(left_s) = left.filter(|left| *left < ENDS_SOON_S && is_due) {
+            warned = Some(clock::ticks());
+            tracing::warn!(
+                hours_left = left_s / 3600,
+                file = ways.common.settings.http.tls.certificate,
+                "the certificate of the API ends soon, or has ended: put a new one into its files, \
+                 which are looked at each minute"
+            );
+        }
+        tokio::time::sleep(LOOKED_EVERY).await;
+        let _alone = access.reloading.lock().await;
+        match pair(&ways).await {
+            Ok(Some(pair)) if !pair.is_same(&certificate.shown()) => {
+                certificate.show(pair);
+                (refused, warned) = (None, None);
+                tracing::info!("the files of the certificate have changed: the new one is shown");
+            }
+            Ok(_) => refused = None,
+            Err(error) => {
+                let why = error.to_string();
+                if refused.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        why,
+                        "the files of the certificate cannot be used: the one of before is shown on"
+                    );
+                    refused = Some(why);
+                }
+            }
+        }
+    }
+}
+
+/// The metric of the certificate's end.
+fn tell_end(common: &Common, certificate: &Certificate) {
+    if let Some(at) = certificate.shown().not_after {
+        let end = i64::try_from(times::seconds(at)).unwrap_or(i64::MAX);
+        common.metrics.certificate_end.with_label_values::<&str>(&[]).set(end);
+    }
+}
+
+/// How many seconds there are until a time; fewer than none: it has passed.
+fn left_until(at: Timestamp) -> i64 {
+    at.0.saturating_sub(clock::now().0) / 1_000_000_000
 }
 
 /// What a read of files gives, which other calls do not wait for.

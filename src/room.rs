@@ -29,6 +29,11 @@ impl Room {
         Room::of(bytes, UNIT_BYTES)
     }
 
+    /// So many places.
+    pub fn of_places(places: usize) -> Room {
+        Room::of(places, 1)
+    }
+
     fn of(amount: usize, unit: usize) -> Room {
         let whole = u32::try_from(amount / unit).unwrap_or(u32::MAX).max(1);
         Room {
@@ -130,8 +135,8 @@ impl Rooms {
             small_bodies: Room::of_bytes(http.bodies_bytes_max - large),
             large_bodies: Room::of_bytes(large),
             answers: Room::of_bytes(http.reads_bytes_max),
-            reads: Room::of(http.reads_max, 1),
-            waiters: Room::of(http.waiters_max, 1),
+            reads: Room::of_places(http.reads_max),
+            waiters: Room::of_places(http.waiters_max),
             messages: MessageRoom::new(embedded.sending_bytes_max),
         }
     }

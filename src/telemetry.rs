@@ -90,6 +90,12 @@ pub struct Metrics {
     pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
+    /// `workflow_connections_ended_total{reason}`: connections of clients that the manager has
+    /// ended.
+    pub connections_ended: IntCounterVec,
+    /// `workflow_certificate_not_after_seconds`: when the certificate of the API ends; there with
+    /// TLS alone.
+    pub certificate_end: IntGaugeVec,
     /// `workflow_grpc_calls_total{method,code}`
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
@@ -273,6 +279,17 @@ impl Metrics {
                 &["reason"],
             ),
             requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
+            connections_ended: kept.counters(
+                "connections_ended_total",
+                "Connections of clients that were ended: for others, as too many of one address, \
+                 or because the head of a request did not come",
+                &["reason"],
+            ),
+            certificate_end: kept.gauges(
+                "certificate_not_after_seconds",
+                "when the certificate of the API ends, in seconds since 1970",
+                &[],
+            ),
             grpc_calls: kept.counters(
                 "grpc_calls_total",
                 "calls over gRPC that have ended",

@@ -1,14 +1,17 @@
-//! The certificate that the API shows over TLS. A reload reads it again; connections that are open
-//! keep theirs.
+//! The certificate that the API shows over TLS, and whose certificates clients need. A reload, and
+//! a look at the files now and then, read them again; connections that are open keep theirs.
 
+use super::validity;
+use crate::engine::Timestamp;
 use crate::settings::TlsSettings;
 use crate::trust;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
+use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,11 +19,23 @@ use std::sync::{Arc, PoisonError, RwLock};
 #[derive(Debug)]
 pub struct Certificate {
     settings: TlsSettings,
-    shown: RwLock<Arc<CertifiedKey>>,
+    shown: RwLock<Pair>,
 }
 
-/// A certificate with its key.
-pub struct Pair(Arc<CertifiedKey>);
+/// A certificate with its key, and what a connection needs of both: TLS 1.2 and 1.3; clients need
+/// a certificate of their own if the settings name authorities for them.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// For HTTP/1.1.
+    pub http: Arc<ServerConfig>,
+    /// For HTTP/2.
+    pub grpc: Arc<ServerConfig>,
+    /// Until when the certificate is good, and those that vouch for it in the same file; none: that
+    /// cannot be read.
+    pub not_after: Option<Timestamp>,
+    /// What the files held.
+    digest: [u8; 32],
+}
 
 impl Certificate {
     /// As the settings say.
@@ -29,7 +44,7 @@ impl Certificate {
     ///
     /// A file cannot be read, or the key is not that of the certificate.
     pub fn load(settings: &TlsSettings) -> Result<Arc<Certificate>, String> {
-        let shown = RwLock::new(Arc::new(read(settings)?));
+        let shown = RwLock::new(read(settings)?);
         Ok(Arc::new(Certificate { settings: settings.clone(), shown }))
     }
 
@@ -39,53 +54,24 @@ impl Certificate {
     ///
     /// As [`Certificate::load`].
     pub fn read(&self) -> Result<Pair, String> {
-        read(&self.settings).map(|pair| Pair(Arc::new(pair)))
+        read(&self.settings)
     }
 
     /// Shows this one from now on.
-    pub fn show(&self, Pair(pair): Pair) {
+    pub fn show(&self, pair: Pair) {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = pair;
     }
 
-    /// TLS 1.2 and 1.3, with this certificate, for a protocol by its name in ALPN; clients need one
-    /// of their own if the settings name authorities for them.
-    ///
-    /// # Errors
-    ///
-    /// The file of these authorities cannot be used.
-    pub fn config(self: &Arc<Self>, protocol: &[u8]) -> Result<ServerConfig, String> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        let file = self.settings.client_authorities.as_str();
-        let builder = if file.is_empty() {
-            builder.with_no_client_auth()
-        } else {
-            let mut roots = RootCertStore::empty();
-            for authority in
-                trust::of_file(Path::new(file)).map_err(setting("client_authorities"))?
-            {
-                roots
-                    .add(authority)
-                    .map_err(|error| setting("client_authorities")(error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(
-                verifier
-                    .build()
-                    .map_err(|error| setting("client_authorities")(error.to_string()))?,
-            )
-        };
-        let mut config = builder.with_cert_resolver(self.clone());
-        config.alpn_protocols = vec![protocol.to_vec()];
-        Ok(config)
+    /// What is shown.
+    pub fn shown(&self) -> Pair {
+        self.shown.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.shown.read().unwrap_or_else(PoisonError::into_inner).clone())
+impl Pair {
+    /// Whether the files held the same for the other.
+    pub fn is_same(&self, other: &Pair) -> bool {
+        self.digest == other.digest
     }
 }
 
@@ -93,8 +79,10 @@ fn setting(name: &'static str) -> impl Fn(String) -> String {
     move |why| format!("http.tls.{name}: {why}")
 }
 
-fn read(settings: &TlsSettings) -> Result<CertifiedKey, String> {
+fn read(settings: &TlsSettings) -> Result<Pair, String> {
+    let digest = digest(settings);
     let chain = trust::of_file(Path::new(&settings.certificate)).map_err(setting("certificate"))?;
+    let not_after = validity::not_after(&chain);
     let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| {
         setting("key")(format!("{}: {error}; expected a private key in PEM", settings.key))
     })?;
@@ -107,5 +95,44 @@ fn read(settings: &TlsSettings) -> Result<CertifiedKey, String> {
             settings.key, settings.certificate
         )
     })?;
-    Ok(pair)
+    let pair = Arc::new(SingleCertAndKey::from(pair));
+    let config = |protocol: &[u8]| config(settings, pair.clone(), protocol).map(Arc::new);
+    Ok(Pair { http: config(b"http/1.1")?, grpc: config(b"h2")?, not_after, digest })
+}
+
+/// TLS for a protocol by its name in ALPN.
+fn config(
+    settings: &TlsSettings,
+    pair: Arc<SingleCertAndKey>,
+    protocol: &[u8],
+) -> Result<ServerConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let file = settings.client_authorities.as_str();
+    let of_authorities = setting("client_authorities");
+    let builder = if file.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let mut roots = RootCertStore::empty();
+        for authority in trust::of_file(Path::new(file)).map_err(&of_authorities)? {
+            roots.add(authority).map_err(|error| of_authorities(error.to_string()))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = verifier.build().map_err(|error| of_authorities(error.to_string()))?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut config = builder.with_cert_resolver(pair);
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
+}
+
+/// What tells whether the files have changed. One that cannot be read counts as empty.
+fn digest(settings: &TlsSettings) -> [u8; 32] {
+    let mut all = Sha256::new();
+    for file in [&settings.certificate, &settings.key, &settings.client_authorities] {
+        all.update(Sha256::digest(std::fs::read(file).unwrap_or_default()));
+    }
+    all.finalize().into()
 }

@@ -97,7 +97,7 @@ impl Peers {
 
 /// What counts as one sender: an address, or the network of one of IPv6, of which everybody has a
 /// whole one.
-fn network(peer: IpAddr) -> IpAddr {
+pub fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address @ IpAddr::V4(_) => address,

@@ -3,10 +3,12 @@
 mod certificate;
 mod logins;
 mod tokens;
+mod validity;
 
 pub use certificate::{Certificate, Pair};
-pub use logins::{Failed, Logins};
+pub use logins::{Failed, Logins, network};
 pub use tokens::{Holder, Needed, Tokens, hash_of};
+pub use validity::ENDS_SOON_S;
 
 use crate::clock;
 use crate::settings::{HttpSettings, TlsSettings, TokenSettings};

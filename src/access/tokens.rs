@@ -15,6 +15,8 @@ pub struct Holder {
     pub scope: Option<Scope>,
     /// The queues whose messages it may take and settle.
     pub queues: Arc<[String]>,
+    /// Their virtual host; empty: that of workflows without one.
+    pub vhost: Arc<str>,
     /// The token's hash.
     hash: Option<Hash>,
 }
@@ -27,7 +29,12 @@ pub enum Needed {
     /// A scope.
     Scope(Scope),
     /// The messages of a queue.
-    Queue(String),
+    Queue {
+        /// Its name.
+        queue: String,
+        /// Its virtual host; none: any, which is looked at later.
+        vhost: Option<String>,
+    },
 }
 
 /// The tokens that are good.
@@ -41,7 +48,8 @@ type Hash = [u8; 32];
 impl Holder {
     /// Everybody, where no token is asked for.
     fn anybody() -> Holder {
-        Holder { name: None, scope: Some(Scope::Admin), queues: Arc::default(), hash: None }
+        let (queues, vhost) = (Arc::default(), "".into());
+        Holder { name: None, scope: Some(Scope::Admin), queues, vhost, hash: None }
     }
 
     /// Whether the token is good for that.
@@ -49,7 +57,10 @@ impl Holder {
         match needed {
             Needed::Token => true,
             Needed::Scope(scope) => self.scope >= Some(*scope),
-            Needed::Queue(queue) => self.scope == Some(Scope::Admin) || self.queues.contains(queue),
+            Needed::Queue { queue, vhost } => {
+                let is_there = vhost.as_deref().is_none_or(|vhost| vhost == &*self.vhost);
+                self.scope == Some(Scope::Admin) || self.queues.contains(queue) && is_there
+            }
         }
     }
 }
@@ -65,12 +76,14 @@ impl Tokens {
             let name = Some(MAIN_TOKEN.into());
             let hash = Some(digest(&http.token.0));
             let scope = Some(Scope::Admin);
-            known.push(Holder { name, scope, queues: Arc::default(), hash });
+            let (queues, vhost) = (Arc::default(), "".into());
+            known.push(Holder { name, scope, queues, vhost, hash });
         }
         for (name, worker) in &http.workers {
             let queues = worker.queues.0.clone().into();
             let (name, hash) = (Some(name.as_str().into()), Some(digest(&worker.token.0)));
-            known.push(Holder { name, scope: None, queues, hash });
+            let vhost = worker.vhost.as_str().into();
+            known.push(Holder { name, scope: None, queues, vhost, hash });
         }
         for (name, token) in http.tokens.iter().chain(of_file) {
             let hash = match token.hash.strip_prefix(HASH_PREFIX) {
@@ -81,7 +94,8 @@ impl Tokens {
             let Some(hash) = hash else { continue };
             let name = Some(name.as_str().into());
             let queues = token.queues.0.clone().into();
-            known.push(Holder { name, scope: token.scope, queues, hash: Some(hash) });
+            let (scope, vhost) = (token.scope, token.vhost.as_str().into());
+            known.push(Holder { name, scope, queues, vhost, hash: Some(hash) });
         }
         Tokens { known: Some(known) }
     }
@@ -153,7 +167,7 @@ mod tests {
         let tokens = Tokens::of(&http(), &BTreeMap::new());
         let holder = tokens.holder(None).expect("anybody");
         assert!(!tokens.are_asked_for() && holder.may(&Needed::Scope(Scope::Admin)));
-        assert!(holder.may(&Needed::Queue("price".to_owned())));
+        assert!(holder.may(&Needed::Queue { queue: "price".to_owned(), vhost: None }));
     }
 
     #[test]
@@ -161,7 +175,8 @@ mod tests {
         let mut http = http();
         http.token = Secret("the first of all".into());
         let queues = Names(vec!["price".to_owned()]);
-        let worker = WorkerToken { token: Secret("the worker's one".into()), queues };
+        let vhost = "far".to_owned();
+        let worker = WorkerToken { token: Secret("the worker's one".into()), queues, vhost };
         http.workers.insert("pricing".to_owned(), worker.clone());
         let (token, hash) = super::super::new_token();
         let scoped =
@@ -174,7 +189,15 @@ mod tests {
         }
         let may =
             |token: &str, needed: Needed| tokens.holder(Some(token)).expect("known").may(&needed);
-        let queue = |name: &str| Needed::Queue(name.to_owned());
+        let queue = |name: &str| Needed::Queue { queue: name.to_owned(), vhost: None };
+        let queue_in = |queue: &str, vhost: &str| Needed::Queue {
+            queue: queue.to_owned(),
+            vhost: Some(vhost.to_owned()),
+        };
+        let worker_may = |needed: Needed| may("the worker's one", needed);
+        assert!(worker_may(queue_in("price", "far")) && !worker_may(queue_in("price", "")));
+        assert!(!worker_may(queue_in("price", "other")) && !worker_may(queue_in("ship", "far")));
+        assert!(may("the first of all", queue_in("any", "other")));
         assert!(may("the first of all", Needed::Scope(Scope::Admin)));
         assert!(may("the first of all", queue("any")));
         assert!(may("the worker's one", queue("price")) && !may("the worker's one", queue("ship")));

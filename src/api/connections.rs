@@ -20,15 +20,7 @@ pub(super) fn connections_max(settings: &Settings) -> usize {
     let http = &settings.http;
     let left = left(settings);
     let left = left.map(|left| left - for_grpc(&settings.grpc, left));
-    let allowed = at_most(left, http.connections_max, "http.connections_max");
-    if allowed <= http.event_streams_max {
-        tracing::warn!(
-            allowed,
-            streams = http.event_streams_max,
-            "streams of events (http.event_streams_max) can take all connections"
-        );
-    }
-    allowed
+    at_most(left, http.connections_max, "http.connections_max")
 }
 
 /// The same for connections of gRPC.

@@ -2,6 +2,7 @@
 
 use super::live;
 use super::named::{job_id, with_jobs};
+use super::places::Placed;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
@@ -12,6 +13,7 @@ use crate::actors::ways::Ways;
 use crate::clock;
 use crate::engine::{JobId, StepIndex};
 use crate::events::{Batch, Counts, Event, Feed, Subject, Wanted};
+use crate::room::Taken;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
@@ -29,6 +31,7 @@ pub(super) async fn all(
     common: web::Data<Common>,
     query: Query,
     caller: Caller,
+    placed: Placed,
 ) -> Result<HttpResponse, Problem> {
     let [workflow, vhost, kind] = query.of(["workflow", "vhost", "kind"])?;
     let subject = match kind.as_deref() {
@@ -44,7 +47,7 @@ pub(super) async fn all(
         Some(name) => Some(with_jobs(&common, name, vhost.as_deref()).await?),
         None => None,
     };
-    let feed = open(&common, Wanted::All { workflow, subject })?;
+    let feed = open(&common, &placed, Wanted::All { workflow, subject })?;
     Ok(streamed(&common, caller, String::new(), Some(feed), None, None))
 }
 
@@ -55,6 +58,7 @@ pub(super) async fn of_job(
     path: web::Path<String>,
     query: Query,
     caller: Caller,
+    placed: Placed,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let common = &ways.common;
@@ -71,7 +75,7 @@ pub(super) async fn of_job(
         }
     };
     let count = (wanted == Wanted::Counts(id)).then(|| Counting::new(&ways, id));
-    let feed = open(common, wanted)?;
+    let feed = open(common, &placed, wanted)?;
     door::settled(&ways, id).await;
     let source = common.settings.events.source.clone();
     // What is decided from now on is in the feed, what was decided before is in the journal: no end
@@ -94,14 +98,21 @@ pub(super) async fn of_job(
     Ok(streamed(common, caller, text, None, None, None))
 }
 
-fn open(common: &Common, wanted: Wanted) -> Result<Feed, Problem> {
+/// A feed that somebody reads, over a connection that is kept for it.
+struct Reading {
+    feed: Feed,
+    _lasting: Option<Taken>,
+}
+
+fn open(common: &Common, placed: &Placed, wanted: Wanted) -> Result<Reading, Problem> {
+    let lasting = placed.lasts()?;
     let max = common.settings.http.event_streams_max;
-    let feed = common.feeds.open(wanted, max);
-    feed.ok_or_else(|| {
+    let feed = common.feeds.open(wanted, max).ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
         ))
-    })
+    })?;
+    Ok(Reading { feed, _lasting: lasting })
 }
 
 /// A stream under way.
@@ -111,7 +122,7 @@ struct Streaming {
     caller: Caller,
     /// Written before anything else.
     first: Option<String>,
-    feed: Option<Feed>,
+    feed: Option<Reading>,
     /// The stream ends with this job.
     until: Option<JobId>,
     count: Option<Counting>,
@@ -174,7 +185,7 @@ fn streamed(
     common: &Arc<Common>,
     caller: Caller,
     first: String,
-    feed: Option<Feed>,
+    feed: Option<Reading>,
     until: Option<JobId>,
     count: Option<Counting>,
 ) -> HttpResponse {
@@ -204,7 +215,7 @@ impl Streaming {
     /// What is written next; none: the stream ends.
     async fn next(&mut self) -> Option<String> {
         loop {
-            let feed = self.feed.as_mut()?;
+            let Reading { feed, .. } = self.feed.as_mut()?;
             let (counted, count) = (feed.counted(), self.count.as_mut());
             let is_due = async {
                 match count {

@@ -5,6 +5,7 @@
 //! `Host`. Programs send neither of the first two.
 
 use super::page;
+use super::places::{Place, UnderWay};
 use super::problem::Problem;
 use crate::actors::common::Common;
 use crate::engine::words::quoted;
@@ -16,13 +17,14 @@ use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::uri::{Authority, Uri};
 use actix_web::http::{Method, Version};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage, ResponseError, web};
+use actix_web::{Error, HttpMessage, HttpRequest, ResponseError, web};
 use bytes::Bytes;
 use futures_util::Stream;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Where a request comes from, as the browser that sends it says; programs leave it out.
@@ -81,14 +83,20 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
             shown(site)
         )));
     }
-    let host = host_of(request)?;
-    for origin in headers.get_all(header::ORIGIN) {
-        if !is_same_host(origin, host.as_ref()) {
+    let host = host_of(request.request())?;
+    // The browser has compared names itself: those that the page and it know, whatever a proxy in
+    // between makes of the Host.
+    let is_compared = headers.contains_key(SEC_FETCH_SITE)
+        && headers.get_all(SEC_FETCH_SITE).all(|site| site.as_bytes() == b"same-origin");
+    let origins = headers.get_all(header::ORIGIN).filter(|_| !is_compared);
+    for origin in origins {
+        if !is_same_host(origin, host.as_ref()) && !is_own_origin(origin, http) {
             let host =
                 host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
             return Err(Problem::forbidden(format!(
                 "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy \
-                 in between must pass the Host on as it came",
+                 in between must pass the Host on as it came, or http.public_url or http.hosts \
+                 must have the name of the page",
                 shown(origin)
             )));
         }
@@ -96,6 +104,15 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
     match host {
         Some(host) if !is_health(request.path()) => named_as_ours(&host, http, http.listen),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether a request is sent to a name of the manager, if names matter.
+pub(super) fn goes_by(request: &HttpRequest, http: &HttpSettings) -> bool {
+    match host_of(request) {
+        Ok(Some(host)) => named_as_ours(&host, http, http.listen).is_ok(),
+        Ok(None) => true,
+        Err(_) => false,
     }
 }
 
@@ -166,7 +183,7 @@ impl Host {
 
 /// The host that the request is sent to; none: a request of HTTP/1.0 need not name it, and no
 /// browser sends one.
-fn host_of(request: &ServiceRequest) -> Result<Option<Host>, Problem> {
+fn host_of(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     let unclear = |text: String| {
         Problem::malformed(format!(
             "the header Host is {text}, expected one name or address, such as localhost:8088"
@@ -190,17 +207,50 @@ fn host_of(request: &ServiceRequest) -> Result<Option<Host>, Problem> {
 }
 
 fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
-    let origin: Option<Uri> = origin.to_str().ok().and_then(|text| text.parse().ok());
-    let parts = origin.as_ref().and_then(|origin| {
-        Some((origin.scheme_str()?, Host::parse(origin.authority()?.as_str())?))
+    let (Some(origin), Some(host)) = (Origin::of(origin), host) else { return false };
+    origin.is_of(host)
+}
+
+/// Whether a page's origin is the manager's own by the settings: behind a proxy that changes the
+/// Host. Its port counts, as it does between origins: another service of that machine is no part of
+/// the manager.
+fn is_own_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
+    let Some(origin) = Origin::of(origin) else { return false };
+    let public = web_address(&http.public_url).ok();
+    let is_public = public.is_some_and(|url| {
+        url.scheme() == origin.scheme
+            && url.host_str().is_some_and(|name| name.eq_ignore_ascii_case(&origin.host.name))
+            && url.port_or_known_default() == Some(origin.port())
     });
-    let (Some((scheme, origin)), Some(host)) = (parts, host) else { return false };
-    let usual = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return false,
-    };
-    origin.name == host.name && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
+    is_public || http.hosts.iter().filter_map(|own| Host::parse(own)).any(|own| origin.is_of(&own))
+}
+
+/// Where a page comes from.
+struct Origin {
+    scheme: &'static str,
+    usual_port: u16,
+    host: Host,
+}
+
+impl Origin {
+    fn of(header: &HeaderValue) -> Option<Origin> {
+        let origin: Uri = header.to_str().ok()?.parse().ok()?;
+        let (scheme, usual_port) = match origin.scheme_str()? {
+            "http" => ("http", 80),
+            "https" => ("https", 443),
+            _ => return None,
+        };
+        Some(Origin { scheme, usual_port, host: Host::parse(origin.authority()?.as_str())? })
+    }
+
+    fn port(&self) -> u16 {
+        self.host.port.unwrap_or(self.usual_port)
+    }
+
+    /// Whether it is that host; one without a port has the usual one.
+    fn is_of(&self, host: &Host) -> bool {
+        self.host.name == host.name && self.port() == host.port.unwrap_or(self.usual_port)
+    }
 }
 
 /// Whether the manager goes by this name. Ports do not matter, except those in `http.hosts`:
@@ -231,22 +281,44 @@ pub(super) async fn harden(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
+    let place = request.conn_data::<Arc<Place>>().cloned();
+    let begun = place.map(|place| place.begin(is_health(request.path()))).transpose();
+    let under_way = match begun {
+        Ok(under_way) => under_way,
+        Err(problem) => {
+            let mut response = request.into_response(problem.error_response());
+            complete(response.headers_mut());
+            return Ok(response);
+        }
+    };
     if may_wait_long(request.path()) {
         pack(request.headers_mut());
     }
     let payload = has_body(request.headers()).then(|| held(&mut request));
     let mut response = next.call(request).await?;
+    complete(response.headers_mut());
+    Ok(response.map_body(|_, body| {
+        let body = match is_head {
+            true => BoxBody::new(HeadOnly(body.size())),
+            false => body.boxed(),
+        };
+        match (payload, under_way) {
+            (None, None) => body,
+            (payload, under_way) => {
+                BoxBody::new(Held { body, _payload: payload, _under_way: under_way })
+            }
+        }
+    }))
+}
+
+/// Sets the headers of every answer.
+fn complete(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
         // A handler may know better: what a hash names may be kept.
-        if !response.headers().contains_key(&name) {
-            response.headers_mut().insert(name, value);
+        if !headers.contains_key(&name) {
+            headers.insert(name, value);
         }
     }
-    Ok(response.map_body(|_, body| match (is_head, payload) {
-        (true, _) => BoxBody::new(HeadOnly(body.size())),
-        (false, Some(payload)) => BoxBody::new(Held { body: body.boxed(), _payload: payload }),
-        (false, None) => body.boxed(),
-    }))
 }
 
 /// Whether calls to a path may wait for long, and many of them: those of workers that ask for
@@ -289,9 +361,11 @@ impl Stream for SharedPayload {
     }
 }
 
+/// An answer, until it is sent.
 struct Held {
     body: BoxBody,
-    _payload: Rc<RefCell<Payload>>,
+    _payload: Option<Rc<RefCell<Payload>>>,
+    _under_way: Option<UnderWay>,
 }
 
 impl MessageBody for Held {

@@ -41,6 +41,10 @@ pub(super) struct WhoamiView {
     /// The queues whose messages it may take and settle, besides those that its scope allows.
     #[schema(value_type = Vec<String>)]
     queues: Arc<[String]>,
+    /// The virtual host of these queues; absent: that of workflows without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    vhost: Option<Arc<str>>,
 }
 
 /// `GET /api/whoami`: any good token may ask.
@@ -51,8 +55,9 @@ pub(super) async fn whoami(
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let holder = request.extensions().get::<Holder>().cloned();
-    let Holder { name, scope, queues, .. } =
+    let Holder { name, scope, queues, vhost, .. } =
         holder.ok_or_else(|| Problem::broken("nobody has sent this".to_owned()))?;
     let asks_for_token = common.access.tokens().are_asked_for();
-    Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues }))
+    let vhost = Some(vhost).filter(|vhost| !vhost.is_empty());
+    Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues, vhost }))
 }

@@ -72,6 +72,13 @@ pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Prob
     let (queue, desk) = queue_of(ways, &queue, &vhost, way).await?;
     let Some(_place) = ways.common.rooms.waiters.take(1) else {
         let limit = ways.common.settings.http.waiters_max;
+        if ways.common.throttle.may_log("waiters") {
+            tracing::warn!(
+                limit,
+                "workers are refused: as many wait for messages as may (setting http.waiters_max; \
+                 logged once a minute)"
+            );
+        }
         return Err(Problem::overloaded(format!(
             "{limit} workers wait for messages (setting http.waiters_max)"
         )));

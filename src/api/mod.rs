@@ -2,9 +2,11 @@
 //! is in [`jobs`], [`status`] and [`observe`].
 
 mod children;
+mod connection;
 mod connections;
 mod definitions;
 pub mod events;
+mod first_head;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 mod guard;
@@ -21,12 +23,15 @@ pub mod observe;
 mod openapi;
 pub mod operations;
 mod page;
+mod places;
 mod problem;
 mod query;
 mod queues;
 mod reads;
 pub mod redispatch;
 mod search;
+mod server;
+mod socket;
 pub mod status;
 mod step;
 mod token;
@@ -35,94 +40,17 @@ pub mod why;
 mod worker;
 mod workflows;
 
-use crate::access::Certificate;
 use crate::actors::common::Common;
 use crate::actors::ways::Ways;
-use actix_http::HttpService;
-use actix_service::{IntoServiceFactory, ServiceFactoryExt, map_config};
 use actix_web::body::{BoxBody, MessageBody};
-use actix_web::dev::{AppConfig, Server, ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
 use actix_web::middleware::{Next, from_fn};
-use actix_web::{App, Error, HttpRequest, HttpResponse, HttpServer, Resource, Route};
+use actix_web::{App, Error, HttpRequest, HttpResponse, Resource, Route};
 use actix_web::{guard as method, web};
 pub use problem::Problem;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+pub use server::serve;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Threads that answer requests; the work is in the actors and in SQLite's readers.
-const HTTP_WORKERS: usize = 2;
-
-/// How long the server reads and drops what a client still sends after it was answered, so that the
-/// answer reaches the client before the connection closes.
-const LINGER: Duration = Duration::from_secs(5);
-
-/// A server that is bound and ready to run, and its address: the system chooses one for port 0.
-pub fn serve(ways: Arc<Ways>) -> std::io::Result<(Server, SocketAddr)> {
-    let listen = ways.common.settings.http.listen;
-    let settings = ways.common.settings.clone();
-    let http = &settings.http;
-    let certificate = ways.common.access.certificate(&http.tls).map_err(std::io::Error::other)?;
-    if let Some(certificate) = certificate {
-        return serve_over_tls(ways, &certificate);
-    }
-    let server = HttpServer::new(move || app(ways.clone()))
-        .workers(HTTP_WORKERS)
-        .max_connections(connections::connections_max(&settings).div_ceil(HTTP_WORKERS))
-        .client_request_timeout(http.header_timeout.0)
-        .keep_alive(http.keep_alive.0)
-        .client_disconnect_timeout(LINGER)
-        // Who closes its end has gone, as a worker that was killed: what it waits for is given up.
-        .h1_allow_half_closed(false)
-        .disable_signals()
-        .shutdown_timeout(1)
-        .bind(listen)?;
-    let address = server.addrs().first().copied().unwrap_or(listen);
-    Ok((server.run(), address))
-}
-
-/// The same over TLS. HTTP/1.1 alone is spoken, as without: the bounds on connections, headers and
-/// bodies are those of that protocol.
-fn serve_over_tls(
-    ways: Arc<Ways>,
-    certificate: &Arc<Certificate>,
-) -> io::Result<(Server, SocketAddr)> {
-    let http = ways.common.settings.http.clone();
-    let config = certificate.config(b"http/1.1").map_err(io::Error::other)?;
-    let listener = TcpListener::bind(http.listen)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let connections_max =
-        connections::connections_max(&ways.common.settings).div_ceil(HTTP_WORKERS);
-    // A connection may always begin its handshake, which has three seconds: whoever sends nothing
-    // takes a place among the connections and holds up nobody.
-    actix_tls::accept::max_concurrent_tls_connect(connections_max);
-    let service = move || {
-        let app = app(ways.clone())
-            .into_factory()
-            .map_err(|error: actix_web::Error| error.as_response_error().error_response());
-        // The only way to a server without HTTP/2.
-        let of_app = move |()| AppConfig::__priv_test_new(true, address.to_string(), address);
-        HttpService::build()
-            .keep_alive(http.keep_alive.0)
-            .client_request_timeout(http.header_timeout.0)
-            .client_disconnect_timeout(LINGER)
-            .h1_allow_half_closed(false)
-            .secure()
-            .local_addr(address)
-            .h1(map_config(app, of_app))
-            .rustls_0_23(config.clone())
-    };
-    let server = Server::build()
-        .workers(HTTP_WORKERS)
-        .max_concurrent_connections(connections_max)
-        .disable_signals()
-        .shutdown_timeout(1)
-        .listen("api", listener, service)?;
-    Ok((server.run(), address))
-}
 
 /// The application: every call passes these layers, the last one first.
 pub fn app(

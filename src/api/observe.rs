@@ -1,5 +1,6 @@
 //! Health and metrics.
 
+use super::guard;
 use crate::access::{Holder, Needed};
 use crate::actors::common::Common;
 use crate::engine::words::escaped;
@@ -8,8 +9,9 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use std::fmt::Write;
 
-/// What a check says to somebody without a token.
-const NOT_TOLD: &str = "not good (a token with the scope read is told why)";
+/// What a check says to somebody without a token, or under a name that is not the manager's.
+const NOT_TOLD: &str = "not good (a token with the scope read is told why; without tokens, who \
+                        asks under a name of the manager, as http.hosts has it)";
 
 /// `GET /livez`: the process answers.
 pub async fn live() -> HttpResponse {
@@ -19,9 +21,11 @@ pub async fn live() -> HttpResponse {
 /// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
 /// each check.
 pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
-    // Whoever may not look around hears no address and no name of a user.
+    // Whoever may not look around hears no address and no name of a user: without tokens, a page
+    // whose name was pointed here.
     let holder = request.extensions().get::<Holder>().cloned();
-    let is_told = holder.is_some_and(|holder| holder.may(&Needed::Scope(Scope::Read)));
+    let is_told = holder.is_some_and(|holder| holder.may(&Needed::Scope(Scope::Read)))
+        && guard::goes_by(&request, &common.settings.http);
     let checks = common.health.checks();
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request

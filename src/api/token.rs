@@ -1,6 +1,7 @@
 //! Tokens: who may send which call. The audit lines of the log say who has changed what.
 
 use super::lending::Receipt;
+use super::places::Place;
 use super::problem::Problem;
 use super::{guard, page};
 use crate::access::{Failed, Holder, Needed};
@@ -35,7 +36,12 @@ pub(super) async fn authorise(
     let Some(common) = request.app_data::<web::Data<Common>>().cloned() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let given = request.headers().get(header::AUTHORIZATION);
+    let mut given = request.headers().get_all(header::AUTHORIZATION);
+    let (given, second) = (given.next(), given.next());
+    if second.is_some() {
+        let problem = twice().error_response();
+        return Ok(request.into_response(problem).map_into_right_body());
+    }
     let given = given.and_then(|value| value.to_str().ok()).and_then(bearer);
     let holder = common.access.tokens().holder(given);
     // As the router reads it: with its letters decoded.
@@ -57,6 +63,8 @@ pub(super) async fn authorise(
         }
     };
     let audited = Audited::of(&request, needed.as_ref(), holder.as_ref());
+    let place = needed.as_ref().and_then(|_| request.conn_data::<Arc<Place>>().cloned());
+    let is_admitted = refusal.is_none();
     let response = match refusal {
         None => {
             if let Some(holder) = holder {
@@ -66,6 +74,11 @@ pub(super) async fn authorise(
         }
         Some(refusal) => request.into_response(refusal).map_into_right_body(),
     };
+    // Who has no token to show is known by a call that could be answered.
+    let is_known = common.access.tokens().are_asked_for() || !response.status().is_client_error();
+    if let Some(place) = place.filter(|_| is_admitted && is_known) {
+        place.admit();
+    }
     if let Some(mut audited) = audited {
         audited.status = Some(response.status().as_u16());
     }
@@ -79,7 +92,8 @@ fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
     }
     if let Some(queue) = queue_in(path) {
         return Some(match queue {
-            Ok(queue) => Needed::Queue(queue),
+            // Its virtual host stands in the query, and is looked at with the message.
+            Ok(queue) => Needed::Queue { queue, vhost: None },
             Err(_) => Needed::Scope(Scope::Admin),
         });
     }
@@ -107,9 +121,9 @@ fn queue_in(path: &str) -> Option<Result<String, Utf8Error>> {
 pub(super) struct Caller(Holder);
 
 impl Caller {
-    /// Whether it may take messages of a queue.
-    pub(super) fn may_use(&self, queue: &str) -> Result<(), Problem> {
-        let needed = Needed::Queue(queue.to_owned());
+    /// Whether it may take messages of a queue of a virtual host.
+    pub(super) fn may_use(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
+        let needed = Needed::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
         if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
     }
 
@@ -131,7 +145,7 @@ impl Caller {
         bus: &BusKey,
         receipt: &Receipt,
     ) -> Result<(), Problem> {
-        self.may_use(&receipt.queue)?;
+        self.may_use(&receipt.queue, &receipt.vhost)?;
         if self.0.scope == Some(Scope::Admin) || receipt.is_of_its_queue(ways, bus).await {
             return Ok(());
         }
@@ -153,6 +167,11 @@ impl FromRequest for Caller {
         // Only calls that need no token come without.
         ready(holder.map(Caller).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())))
     }
+}
+
+/// The problem of a call with two tokens: a proxy may have looked at the other one.
+pub(super) fn twice() -> Problem {
+    Problem::malformed("the header Authorization is there twice, expected it once".to_owned())
 }
 
 /// Who sends a call of gRPC, by its metadata.
@@ -218,22 +237,30 @@ fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
     let scope = holder.scope.map(|scope| format!("the scope {}", scope.word()));
     let queues = (!holder.queues.is_empty()).then(|| {
         let noun = if holder.queues.len() == 1 { "queue" } else { "queues" };
-        format!(
-            "messages of the {noun} {}",
-            enumerated(holder.queues.iter().map(String::as_str), "and")
-        )
+        let names = enumerated(holder.queues.iter().map(String::as_str), "and");
+        format!("messages of the {noun} {names}{}", in_vhost(&holder.vhost))
     });
     let allows: Vec<String> = scope.into_iter().chain(queues).collect();
     let allows = allows.join(" and ");
     let needs = match needed {
         Needed::Token => "a token".to_owned(),
         Needed::Scope(scope) => format!("the scope {}", scope.word()),
-        Needed::Queue(queue) => format!("the queue {}, or the scope admin", quoted(queue)),
+        Needed::Queue { queue, vhost } => {
+            let place = in_vhost(vhost.as_deref().unwrap_or_default());
+            format!("the queue {}{place}, or the scope admin", quoted(queue))
+        }
     };
     Problem::forbidden(format!(
         "the token {name} is for {allows} alone, and this call needs {needs} (settings \
          http.tokens, http.tokens_file and http.workers)"
     ))
+}
+
+fn in_vhost(vhost: &str) -> String {
+    if vhost.is_empty() {
+        return String::new();
+    }
+    format!(" of the virtual host {}", quoted(vhost))
 }
 
 /// The token of an `Authorization` header; the scheme's name may be in upper or lower case (RFC
@@ -340,7 +367,11 @@ mod tests {
             (Method::POST, "/api/jobs/delete/", admin.clone()),
             (Method::POST, "/api/reload", admin.clone()),
             (Method::DELETE, "/api/job/x", admin),
-            (Method::POST, "/api/queue/price/receive", Some(Needed::Queue("price".to_owned()))),
+            (
+                Method::POST,
+                "/api/queue/price/receive",
+                Some(Needed::Queue { queue: "price".to_owned(), vhost: None }),
+            ),
             (Method::POST, "/api/queue/%FF/receive", Some(Needed::Scope(Scope::Admin))),
         ] {
             assert_eq!(needed(&method, path, &http), expected, "{method} {path}");

@@ -7,6 +7,7 @@ use super::lending::{
     self, Asked, DELAY_MAX, LEASE_MAX, LEASE_MIN, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX,
     desk_of, named, own_bus, until, within,
 };
+use super::places::Placed;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::Written;
@@ -79,10 +80,13 @@ pub(super) async fn receive(
     ways: web::Data<Ways>,
     path: web::Path<String>,
     query: Query,
+    caller: Caller,
+    placed: Placed,
 ) -> Result<HttpResponse, Problem> {
     let [vhost, wait, lease, max, worker] =
         query.of(["vhost", "wait", "lease", "max", "worker"])?;
     let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
+    caller.may_use(&queue, &vhost)?;
     let wait = span("wait", wait, Duration::ZERO, WAIT_MAX)?.unwrap_or(WAIT_DEFAULT);
     let lease = span("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let max = max.as_deref().map(most).transpose()?;
@@ -97,6 +101,7 @@ pub(super) async fn receive(
         max: max.unwrap_or(1),
         way: "over HTTP",
     };
+    let _lasting = if wait.is_zero() { None } else { placed.lasts()? };
     let mut loans = lending::receive(&ways, asked).await?;
     if max.is_none() {
         return Ok(match loans.pop() {

@@ -1,6 +1,7 @@
 //! `doctor`: finds what is wrong with an installation, and says what to do.
 
 mod broker;
+mod certificate;
 mod finding;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -56,6 +57,7 @@ pub(super) fn doctor(
     if let Some(local) = &local {
         broker::look(local, has_manager, &mut found);
         services::look(local, &mut found);
+        certificate::look(local, &mut found);
         #[cfg(feature = "grpc")]
         grpc::look(local, &server, &token, &mut found);
         #[cfg(feature = "kafka")]

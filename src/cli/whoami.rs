@@ -37,6 +37,7 @@ struct TokenAnswer {
     name: Option<Text>,
     scope: Option<Text>,
     queues: Vec<Text>,
+    vhost: Option<Text>,
 }
 
 impl TokenAnswer {
@@ -45,7 +46,9 @@ impl TokenAnswer {
             return "every call: this manager asks for no token".to_owned();
         }
         let queues: Vec<String> = self.queues.iter().map(ToString::to_string).collect();
-        let queues = (!queues.is_empty()).then(|| format!("messages of {}", queues.join(", ")));
+        let place = self.vhost.as_ref().map(|vhost| format!(" of the virtual host {vhost}"));
+        let queues = (!queues.is_empty())
+            .then(|| format!("messages of {}{}", queues.join(", "), place.unwrap_or_default()));
         let scope = self.scope.as_ref().map(|scope| match scope.to_string().as_str() {
             "admin" => "every call: the token is right".to_owned(),
             "operate" => "to look, to create jobs, and operations that erase nothing".to_owned(),

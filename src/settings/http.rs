@@ -35,6 +35,7 @@ pub struct HttpSettings {
     pub reads_wait: Span,
     pub answer_timeout: Span,
     pub connections_max: usize,
+    pub address_connections_max: usize,
     pub header_timeout: Span,
     pub keep_alive: Span,
     pub event_streams_max: usize,
@@ -66,6 +67,8 @@ impl TlsSettings {
 pub struct WorkerToken {
     pub token: Secret,
     pub queues: Names,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub vhost: String,
 }
 
 /// Names, as a list or as a text in which commas separate them, as the environment has them.

@@ -55,6 +55,8 @@ pub struct TokenSettings {
     pub scope: Option<Scope>,
     #[serde(default, skip_serializing_if = "Names::is_empty")]
     pub queues: Names,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub vhost: String,
 }
 
 /// A file of tokens.
@@ -108,6 +110,11 @@ fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(),
             }
             ("", _) => {}
             (_, _) => return Err(format!("{place} has token and hash, expected one of them")),
+        }
+        if !token.vhost.is_empty() && token.queues.is_empty() {
+            return Err(format!(
+                "{place} has a vhost and no queues: it is the virtual host of a worker's queues"
+            ));
         }
         if token.scope.is_none() && token.queues.is_empty() {
             return Err(format!(

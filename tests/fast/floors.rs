@@ -424,8 +424,8 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 27] = [
-    ("access/certificate.rs", "the certificate, which a reload replaces"),
+const LOCKS: [(&str, &str); 28] = [
+    ("access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("access/logins.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
     ("actors/bulk.rs", "the counts that all jobs add to"),
@@ -436,6 +436,7 @@ const LOCKS: [(&str, &str); 27] = [
     ("actors/queue_looks.rs", "the last look at all queues"),
     ("api/grpc/arriving.rs", "what comes in on a call, until the call takes it"),
     ("api/grpc/sending.rs", "the room of what is written next on a call"),
+    ("api/places.rs", "which connections there are, of all threads that have some"),
     ("bus/amqp/turns.rs", "whether queues are declared or a policy is set"),
     ("bus/amqp/wire/burst.rs", "whether writing is held back"),
     ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),

@@ -403,6 +403,7 @@ fn the_token_of_a_worker_is_for_its_queues_alone() {
         let worker = |token: &str, queues: &[&str]| WorkerToken {
             token: Secret(token.to_owned()),
             queues: Names(queues.iter().map(|queue| (*queue).to_owned()).collect()),
+            vhost: String::new(),
         };
         let workers =
             [("pricing", worker("pp", &["price"])), ("ranking", worker("rr", &["ranks", "ship"]))];

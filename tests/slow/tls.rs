@@ -27,7 +27,7 @@ const WORKFLOW: &str = "workflows: [ { name: single, steps: [ { name: work } ] }
 pub(crate) struct Authority {
     folder: TempDir,
     certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
+    pub(crate) issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key, in files.
@@ -105,11 +105,11 @@ impl Identity {
         (&self.certificate, &self.key)
     }
 
-    fn chain(&self) -> Vec<CertificateDer<'static>> {
+    pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_file_iter(&self.certificate).unwrap().map(Result::unwrap).collect()
     }
 
-    fn key(&self) -> PrivateKeyDer<'static> {
+    pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::from_pem_file(&self.key).unwrap()
     }
 }
@@ -317,7 +317,7 @@ fn the_webhook_and_the_management_api_check_certificates_too() {
 }
 
 /// A daemon whose API speaks TLS, started as far as that it listens.
-fn over_tls(identity: &Identity, more: &[(&str, &str)]) -> Daemon {
+pub(crate) fn over_tls(identity: &Identity, more: &[(&str, &str)]) -> Daemon {
     let mut setup = Setup::new("", WORKFLOW)
         .set("http.tls.certificate", identity.certificate.to_str().unwrap())
         .set("http.tls.key", identity.key.to_str().unwrap());
@@ -330,7 +330,7 @@ fn over_tls(identity: &Identity, more: &[(&str, &str)]) -> Daemon {
 }
 
 /// A client that believes this authority.
-fn client(authority: &Authority) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+pub(crate) fn client(authority: &Authority) -> ConfigBuilder<ClientConfig, WantsClientCert> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -341,7 +341,7 @@ fn client(authority: &Authority) -> ConfigBuilder<ClientConfig, WantsClientCert>
 }
 
 /// An answer over TLS, from a server that this authority vouches for.
-fn ask(
+pub(crate) fn ask(
     daemon: &Daemon,
     authority: &Authority,
     identity: Option<&Identity>,

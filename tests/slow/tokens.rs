@@ -173,6 +173,30 @@ fn readiness_tells_strangers_no_address() {
 }
 
 #[test]
+fn without_tokens_a_name_that_was_pointed_here_hears_no_address_either() {
+    let daemon = Setup::new("amqp://somebody:secret@127.0.0.1:9/nowhere", WORKFLOW).launch();
+    daemon.await_log(&["not connected"]);
+    let told = |host: &str| {
+        let mut socket = std::net::TcpStream::connect(daemon.url().replace("http://", "")).unwrap();
+        let request =
+            format!("GET /readyz?verbose HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut socket, &mut answer).unwrap();
+        answer
+    };
+    for own in ["localhost:8088", "127.0.0.1"] {
+        let known = told(own);
+        assert!(known.contains("[-] bus: not connected"), "{own}: {known}");
+    }
+    for strange in ["evil.example", "evil.example:8088", "10.0.0.1"] {
+        let heard = told(strange);
+        assert!(heard.contains(" 503 ") && heard.contains("[-] bus: not good"), "{heard}");
+        assert!(!heard.contains("127.0.0.1") && !heard.contains("somebody"), "{heard}");
+    }
+}
+
+#[test]
 fn an_operation_whose_sender_hangs_up_is_in_the_log_too() {
     const JOBS: usize = 20;
     let daemon = Setup::new("", WORKFLOW).start();

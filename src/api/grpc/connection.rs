@@ -1,132 +1,74 @@
 //! Connections: so many at once, and each for a short time only until one of its calls is admitted.
 
+use super::super::places::{Place, Places, Seated};
+use super::super::socket::Socket;
+use crate::access::Certificate;
 use futures_util::Stream;
-use futures_util::task::AtomicWaker;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
-use tokio_rustls::server::TlsStream;
-use tokio_rustls::{Accept, TlsAcceptor};
+use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
 /// The pause after a connection could not be accepted, because there are no file descriptors, say.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
+/// The place of a connection, by which its calls know it.
+pub(super) type Peer = Arc<Place>;
+
 /// A connection.
 pub(super) struct Connection {
     socket: Socket,
-    peer: Peer,
-    /// When it is closed, unless a call was admitted by then.
+    seated: Seated,
+    /// When it is closed, unless a call was admitted by then. The handshake of TLS has the same
+    /// time.
     unknown_until: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
-}
-
-/// A socket, with TLS or without. The handshake goes on whenever the connection is looked at,
-/// within the time that a connection has until one of its calls is admitted.
-enum Socket {
-    Plain(TcpStream),
-    Shaking(Box<Accept<TcpStream>>),
-    Secret(Box<TlsStream<TcpStream>>),
-}
-
-/// What bytes come from and go to.
-trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
-
-impl Socket {
-    fn poll<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        act: impl FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if let Socket::Shaking(accept) = self {
-            let shaken = std::task::ready!(Pin::new(accept).poll(context))?;
-            *self = Socket::Secret(Box::new(shaken));
-        }
-        match self {
-            Socket::Plain(socket) => act(Pin::new(socket), context),
-            Socket::Secret(socket) => act(Pin::new(&mut **socket), context),
-            // Done above.
-            Socket::Shaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
-        }
-    }
-}
-
-/// The other end of a connection.
-#[derive(Clone)]
-pub(super) struct Peer {
-    pub(super) address: SocketAddr,
-    is_known: Arc<AtomicBool>,
-    broken: Arc<Broken>,
-}
-
-/// Whether a connection is broken off, and who reads from it.
-#[derive(Default)]
-struct Broken {
-    is_broken: AtomicBool,
-    reader: AtomicWaker,
-}
-
-impl Peer {
-    /// A call of its was admitted: the connection may stay.
-    pub(super) fn admit(&self) {
-        self.is_known.store(true, Ordering::Relaxed);
-    }
-
-    /// Breaks the connection off, with all that it keeps.
-    pub(super) fn break_off(&self) {
-        tracing::debug!(peer = %self.address, "a connection of gRPC is broken off");
-        self.broken.is_broken.store(true, Ordering::Release);
-        self.broken.reader.wake();
-    }
+    _accepted: OwnedSemaphorePermit,
 }
 
 /// The connections that come in, each with so much time until one of its calls is admitted. While
 /// there are as many as there may be, further ones wait.
 pub(super) fn incoming(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    certificate: Option<Arc<Certificate>>,
     connections_max: usize,
+    places: Arc<Places>,
     patience: Duration,
 ) -> impl Stream<Item = Result<Connection, Infallible>> + use<> {
-    let places = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
+    let accepted = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
-        (listener, places, tls),
-        move |(listener, places, tls)| async move {
+        (listener, accepted, places, certificate),
+        move |(listener, accepted, places, certificate)| async move {
             // Never closed.
-            let place = places.clone().acquire_owned().await.ok()?;
-            let (socket, address) = loop {
+            let permit = accepted.clone().acquire_owned().await.ok()?;
+            let (socket, seated) = loop {
                 match listener.accept().await {
-                    Ok(accepted) => break accepted,
+                    Ok((socket, address)) => {
+                        if let Some(seated) = places.enter(address) {
+                            break (socket, seated);
+                        }
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "a connection of gRPC was not accepted");
                         tokio::time::sleep(REFUSED_PAUSE).await;
                     }
                 }
             };
-            // Answers are short, and somebody waits for each.
-            let _ = socket.set_nodelay(true);
-            let socket = match &tls {
-                None => Socket::Plain(socket),
-                Some(tls) => Socket::Shaking(Box::new(tls.accept(socket))),
-            };
+            let tls = certificate.as_ref().map(|shown| TlsAcceptor::from(shown.shown().grpc));
             let connection = Connection {
-                socket,
-                peer: Peer { address, is_known: Arc::default(), broken: Arc::default() },
+                socket: Socket::of(socket, tls.as_ref()),
+                seated,
                 unknown_until: Some(Box::pin(tokio::time::sleep(patience))),
-                _place: place,
+                _accepted: permit,
             };
-            Some((Ok(connection), (listener, places, tls)))
+            Some((Ok(connection), (listener, accepted, places, certificate)))
         },
     )
 }
@@ -135,7 +77,7 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        self.peer.clone()
+        self.seated.0.clone()
     }
 }
 
@@ -145,11 +87,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.peer.broken.reader.register(context.waker());
-        if self.peer.broken.is_broken.load(Ordering::Acquire) {
+        if self.seated.0.is_ended(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if self.peer.is_known.load(Ordering::Relaxed) {
+        if self.seated.0.is_known() {
             self.unknown_until = None;
         }
         if let Some(unknown_until) = &mut self.unknown_until

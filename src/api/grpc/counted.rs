@@ -1,5 +1,6 @@
 //! Calls are counted when they end, with their codes: gRPC tells them behind the answer.
 
+use super::super::places::UnderWay;
 use crate::actors::common::Common;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -20,13 +21,16 @@ pub(super) fn method(called: Option<&str>) -> &'static str {
     known.unwrap_or("other")
 }
 
-/// Counts a call once its answer has ended, or nobody waits for it any more.
+/// Counts a call once its answer has ended, or nobody waits for it any more; until then it is under
+/// way on its connection.
 pub(super) fn counted(
     answer: Response<Body>,
     method: &'static str,
     common: &Arc<Common>,
+    under_way: Option<UnderWay>,
 ) -> Response<Body> {
-    let mut call = Call { method, common: common.clone(), is_told: false };
+    let common = common.clone();
+    let mut call = Call { method, common, is_told: false, _under_way: under_way };
     // An answer that has no body has its code among the headers.
     if let Some(code) = code(answer.headers()) {
         call.tell(code);
@@ -44,6 +48,7 @@ struct Call {
     method: &'static str,
     common: Arc<Common>,
     is_told: bool,
+    _under_way: Option<UnderWay>,
 }
 
 impl Call {

@@ -2,6 +2,7 @@
 //! much it may send.
 
 use super::super::guard;
+use super::super::places::UnderWay;
 use super::super::problem::Problem;
 use super::super::token::{self, Caller, Stranger};
 use super::arriving::{self, Arriving};
@@ -66,14 +67,29 @@ impl Gate {
             guard::authority_is_ours(authority.as_str(), &settings.http, listen)
                 .map_err(Refused::Call)?;
         }
-        let header = request.headers().get(http::header::AUTHORIZATION);
-        let header = header.and_then(|value| value.to_str().ok());
+        let mut given = request.headers().get_all(http::header::AUTHORIZATION).iter();
+        let header = given.next().and_then(|value| value.to_str().ok());
+        if given.next().is_some() {
+            return Err(Refused::Call(token::twice()));
+        }
         let peer = request.extensions().get::<Peer>();
         let caller = token::caller(&self.ways.common, header).map_err(Refused::Sender)?;
         if let Some(peer) = peer {
             peer.admit();
         }
         Ok(Some(caller))
+    }
+
+    /// The same, and that the call is under way on its connection.
+    fn begun(
+        &self,
+        request: &http::Request<Body>,
+    ) -> Result<(Option<Caller>, Option<UnderWay>), Refused> {
+        let caller = self.admitted(request)?;
+        let peer = request.extensions().get::<Peer>();
+        // Without a caller it is of health or reflection.
+        let under_way = peer.map(|peer| peer.begin(caller.is_none())).transpose();
+        Ok((caller, under_way.map_err(Refused::Call)?))
     }
 }
 
@@ -96,8 +112,8 @@ impl Service<http::Request<Body>> for Gate {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let method = method(&request).map(str::to_owned);
         let counted_as = counted::method(method.as_deref());
-        let caller = match self.admitted(&request) {
-            Ok(caller) => caller,
+        let (caller, under_way) = match self.begun(&request) {
+            Ok(begun) => begun,
             Err(refused) => {
                 let path = request.uri().path().to_owned();
                 let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
@@ -111,7 +127,7 @@ impl Service<http::Request<Body>> for Gate {
                     };
                     tracing::debug!(path = quoted(&path), %problem, "a call is refused");
                     let answer = status(&problem).into_http();
-                    Ok(counted::counted(answer, counted_as, &ways.common))
+                    Ok(counted::counted(answer, counted_as, &ways.common, None))
                 });
             }
         };
@@ -136,7 +152,7 @@ impl Service<http::Request<Body>> for Gate {
             if let Some(sending) = answer.extensions_mut().remove::<Sending>() {
                 answer = answer.map(|body| sending.body(body));
             }
-            Ok(counted::counted(answer, counted_as, &common))
+            Ok(counted::counted(answer, counted_as, &common, under_way))
         })
     }
 }

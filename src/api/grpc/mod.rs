@@ -22,6 +22,7 @@ mod stream;
 pub mod wire;
 
 use super::connections::grpc_connections_max as connections_max;
+use super::places::Places;
 use crate::actors::ways::Ways;
 use actix::Arbiter;
 use gate::Gate;
@@ -32,7 +33,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
@@ -113,8 +113,8 @@ async fn run(
         .add_service(builder().build_v1alpha().map_err(described)?)
         .prepare();
     let certificate = ways.common.access.certificate(&settings.http.tls)?;
-    let tls = certificate.map(|certificate| certificate.config(b"h2")).transpose()?;
-    let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let (max, address_max) = (connections_max(settings), settings.http.address_connections_max);
+    let places = Places::new(&ways.common, "grpc.connections_max", max, address_max);
     let told = tell_health(ways.clone(), reporter, phases.clone());
     let mut ending = phases;
     let server = Server::builder()
@@ -126,12 +126,7 @@ async fn run(
         .initial_connection_window_size(grpc.window_bytes)
         .serve_with_incoming_shutdown(
             Gate::new(routes, ways.clone()),
-            connection::incoming(
-                listener,
-                tls,
-                connections_max(settings),
-                grpc.handshake_timeout.0,
-            ),
+            connection::incoming(listener, certificate, max, places, grpc.handshake_timeout.0),
             async move {
                 // An error means that the handle is gone, and with it who could ask for an end.
                 let _ = ending.wait_for(|phase| *phase == Phase::Ending).await;

@@ -61,7 +61,7 @@ impl Seat {
         };
         let mut queues = Vec::new();
         for name in &names {
-            caller.may_use(name)?;
+            caller.may_use(name, &vhost)?;
             queues.push(lending::queue_of(ways, name, &vhost, WAY).await?.0);
         }
         let desk = desk_of(ways, &vhost)?;

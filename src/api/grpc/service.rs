@@ -57,7 +57,7 @@ impl Face {
         request: ReceiveRequest,
     ) -> Result<(ReceiveAnswer, Sending), Problem> {
         let ReceiveRequest { queue, worker, lease, wait, max, vhost } = request;
-        caller.may_use(&queue)?;
+        caller.may_use(&queue, &vhost)?;
         if max > MESSAGES_MAX {
             return Err(Problem::malformed(format!(
                 "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}"

@@ -14,7 +14,10 @@ fn with_worker(settings: &mut Settings) {
     with_token(settings);
     let queues = Names(vec!["price".to_owned()]);
     let token = Secret("pricing".to_owned());
-    settings.http.workers.insert("pricing".to_owned(), WorkerToken { token, queues });
+    settings
+        .http
+        .workers
+        .insert("pricing".to_owned(), WorkerToken { token, queues, vhost: String::new() });
 }
 
 fn receive(queue: &str) -> ReceiveRequest {

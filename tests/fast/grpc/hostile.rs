@@ -127,6 +127,45 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
+fn a_newcomer_has_the_place_of_an_idle_connection_and_of_no_busy_one() {
+    served(
+        |settings| settings.grpc.connections_max = 16,
+        |rig| async move {
+            // Half have workers on streams; the others say nothing any more.
+            let mut workers = Vec::new();
+            for _ in 0..6 {
+                let client = client::client(rig.address).await;
+                workers.push(GrpcWorker::open(&client, &["price"]).await.expect("a stream"));
+            }
+            let mut silent = Vec::new();
+            for number in 0..40 {
+                let mut other = connect(&rig);
+                other.write_all(BEGIN).expect("written");
+                other.set_read_timeout(Some(DEADLINE)).expect("a limit");
+                other.read_exact(&mut [0; 9]).unwrap_or_else(|error| {
+                    panic!("connection {number} finds no place: {error}");
+                });
+                silent.push(other);
+            }
+            closes(silent.swap_remove(0)).await;
+            for worker in &mut workers {
+                worker.want(1);
+            }
+            for _ in 0..workers.len() {
+                rig.create("orders", "{}").await;
+            }
+            for worker in &mut workers {
+                let message = worker.message().await;
+                worker.reply(&message.receipt, Kind::Result, "{}");
+            }
+            let metrics = rig.api.get("/metrics", &[]).await;
+            let metrics = String::from_utf8(metrics.body).expect("text");
+            assert!(metrics.contains("workflow_connections_ended_total{reason=\"room\"}"));
+        },
+    );
+}
+
+#[test]
 fn streams_and_calls_beyond_the_limits_are_refused() {
     served(
         |settings| settings.grpc.streams_max = 2,

@@ -64,6 +64,61 @@ fn a_page_of_another_site_is_refused_and_a_program_is_not() {
 }
 
 #[test]
+fn a_page_behind_a_proxy_that_changes_the_host_is_the_managers_own() {
+    let change = |settings: &mut Settings| {
+        settings.http.hosts = vec!["manager.lan".to_owned(), "other.lan:8443".to_owned()];
+        settings.http.public_url = "https://manager.example/base".to_owned();
+    };
+    with_api(change, |api| async move {
+        // Host is what the proxy has made of it: the address of the manager.
+        let post = |headers: Headers<'static>| {
+            let api = api.clone();
+            async move { api.ask(Method::POST, "/api/workflow/single", headers, "{}").await.status }
+        };
+        let own: [Headers; 7] = [
+            // The browser has compared the names itself.
+            &[("sec-fetch-site", "same-origin"), ("origin", "https://unheard-of.example")],
+            &[("sec-fetch-site", "same-origin"), ("origin", "https://manager.example")],
+            // Over http it tells no more than the origin.
+            &[("origin", "https://manager.example")],
+            &[("origin", "https://manager.example:443")],
+            &[("origin", "http://manager.lan")],
+            &[("origin", "https://MANAGER.lan")],
+            &[("origin", "https://other.lan:8443")],
+        ];
+        for headers in own {
+            assert_eq!(post(headers).await, StatusCode::CREATED, "{headers:?}");
+        }
+        let strange: [Headers; 10] = [
+            &[("sec-fetch-site", "cross-site"), ("origin", "https://manager.example")],
+            &[("sec-fetch-site", "same-site"), ("origin", "https://manager.example")],
+            &[("sec-fetch-site", "none"), ("origin", "https://evil.example")],
+            &[
+                ("sec-fetch-site", "same-origin"),
+                ("sec-fetch-site", "none"),
+                ("origin", "https://evil.example"),
+            ],
+            &[("origin", "http://manager.example")],
+            &[("origin", "https://manager.example:8443")],
+            &[("origin", "http://manager.lan:3000")],
+            &[("origin", "https://other.lan")],
+            &[("origin", "https://evil.example"), ("x-forwarded-host", "evil.example")],
+            &[("origin", "https://evil.example"), ("forwarded", "host=evil.example")],
+        ];
+        for headers in strange {
+            assert_eq!(post(headers).await, StatusCode::FORBIDDEN, "{headers:?}");
+        }
+        // A page whose name was pointed here is of the same origin to its browser.
+        let rebound: Headers = &[
+            ("host", "evil.example:8088"),
+            ("sec-fetch-site", "same-origin"),
+            ("origin", "http://evil.example:8088"),
+        ];
+        assert_eq!(post(rebound).await, StatusCode::FORBIDDEN);
+    });
+}
+
+#[test]
 fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
     let change = |settings: &mut Settings| {
         settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()];

@@ -1,9 +1,10 @@
 //! What a token allows, and what is known of who has sent a call.
 
-use super::{Answer, Api, ID, with_api};
+use super::{Answer, Api, ID, serving, with_api};
 use actix_web::http::{Method, StatusCode};
 use serde_json::json;
 use workflow_manager::access::hash_of;
+use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Names, Scope, Settings, TokenSettings};
 
 const READER: &str = "reader-0123456789";
@@ -69,6 +70,68 @@ fn each_scope_allows_what_it_says_and_no_more() {
         ] {
             let answer = ask(&api, token, method.clone(), path).await;
             assert_eq!(answer.status.as_u16(), status, "{token} {method} {path}");
+        }
+    });
+}
+
+#[test]
+fn a_token_of_a_queue_is_for_one_virtual_host() {
+    const FAR: &str = "far-0123456789abc";
+    let workflow = "workflows: [\
+        {name: single, steps: [{name: work}]},\
+        {name: other, vhosts: [far], steps: [{name: work}]},\
+        {name: third, vhosts: [farther], steps: [{name: work}]}]";
+    let change = |settings: &mut Settings| {
+        tokens(settings);
+        let far = TokenSettings {
+            hash: hash_of(FAR),
+            queues: Names(vec!["work".to_owned()]),
+            vhost: "far".to_owned(),
+            ..TokenSettings::default()
+        };
+        settings.http.tokens.insert("far".to_owned(), far);
+    };
+    serving(workflow, Workers::new(), change, |api, _| async move {
+        for (name, vhost) in [("single", ""), ("other", "far"), ("third", "farther")] {
+            let path = format!("/api/workflow/{name}?vhost={vhost}");
+            assert_eq!(ask(&api, ADMIN, Method::POST, &path).await.status, StatusCode::CREATED);
+        }
+        for (token, own) in [(WORKER, ""), (FAR, "far")] {
+            for vhost in ["", "far", "farther"] {
+                let wait = if vhost == own { "50s" } else { "0s" };
+                let path = format!("/api/queue/work/receive?wait={wait}&vhost={vhost}");
+                let answer = ask(&api, token, Method::POST, &path).await;
+                let expected = if vhost == own { StatusCode::OK } else { StatusCode::FORBIDDEN };
+                assert_eq!(answer.status, expected, "{token} {vhost:?}");
+                if vhost == own {
+                    let reply = answer.header("reply-to").to_owned();
+                    for (token, status) in [(WORKER, ""), (FAR, "far")] {
+                        let extend = reply.replace("/reply", "/extend");
+                        let answer = ask(&api, token, Method::POST, &extend).await;
+                        let is_own = status == own;
+                        assert_eq!(answer.status.is_success(), is_own, "{token} {extend}");
+                    }
+                } else {
+                    assert!(answer.detail().contains("needs the queue \"work\""), "{vhost}");
+                }
+            }
+        }
+        let whoami = ask(&api, FAR, Method::GET, "/api/whoami").await.json();
+        assert_eq!(whoami["vhost"], "far");
+    });
+}
+
+#[test]
+fn a_call_with_two_tokens_is_malformed() {
+    with_api(tokens, |api| async move {
+        let (reader, wrong) = (format!("Bearer {READER}"), "Bearer nobody-0123456789");
+        for both in [[&*reader, wrong], [wrong, &reader], [&reader, &reader]] {
+            let headers = both.map(|value| ("authorization", value));
+            for path in ["/api/jobs", "/livez", "/nowhere"] {
+                let answer = api.get(path, &headers).await;
+                assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path} {both:?}");
+                assert!(answer.detail().contains("Authorization"), "{}", answer.detail());
+            }
         }
     });
 }

@@ -1,0 +1,105 @@
+//! Until when a certificate is good.
+
+use crate::engine::Timestamp;
+use crate::times;
+use rustls::pki_types::CertificateDer;
+
+/// Tags of DER (X.690) that stand in a certificate (RFC 5280).
+const INTEGER: u8 = 0x02;
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// How long before its end a certificate should have been replaced.
+pub const ENDS_SOON_S: i64 = 14 * 24 * 3600;
+
+/// The end of the certificate that ends first; none: none of them can be read.
+pub(super) fn not_after(chain: &[CertificateDer<'_>]) -> Option<Timestamp> {
+    chain.iter().filter_map(|certificate| of_one(certificate)).min_by_key(|at| at.0)
+}
+
+fn of_one(certificate: &[u8]) -> Option<Timestamp> {
+    let (certificate, _) = element(certificate, SEQUENCE)?;
+    let (signed, _) = element(certificate, SEQUENCE)?;
+    // A version, a serial number, the algorithm, the issuer; then the validity.
+    let rest = element(signed, VERSION).map_or(signed, |(_, rest)| rest);
+    let (_, rest) = element(rest, INTEGER)?;
+    let (_, rest) = element(rest, SEQUENCE)?;
+    let (_, rest) = element(rest, SEQUENCE)?;
+    let (validity, _) = element(rest, SEQUENCE)?;
+    let (_, until) = time(validity)?;
+    let (until, _) = time(until)?;
+    times::parsed(&until)
+}
+
+/// A time as RFC 3339 has it, and what follows.
+fn time(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let (text, rest, digits) = match element(bytes, UTC_TIME) {
+        Some((text, rest)) => (text, rest, 2),
+        None => element(bytes, GENERALIZED_TIME).map(|(text, rest)| (text, rest, 4))?,
+    };
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let (year, within) = text.split_at_checked(digits)?;
+    let century = match (digits, year.parse::<u32>().ok()?) {
+        (4, _) => "",
+        (_, 0..50) => "20",
+        _ => "19",
+    };
+    let part = |at: usize| within.get(2 * at..2 * at + 2);
+    let (month, day) = (part(0)?, part(1)?);
+    let (hour, minute, second) = (part(2)?, part(3)?, part(4)?);
+    Some((format!("{century}{year}-{month}-{day}T{hour}:{minute}:{second}Z"), rest))
+}
+
+/// What an element of this kind holds, and what follows it.
+fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let [found, length, rest @ ..] = bytes else { return None };
+    if *found != tag {
+        return None;
+    }
+    if *length < 0x80 {
+        return rest.split_at_checked(usize::from(*length));
+    }
+    let (length, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
+    if length.len() > 4 {
+        return None;
+    }
+    let length = length.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    fn until(year: i32) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+        params.not_before = date_time_ymd(1999, 1, 2);
+        params.not_after = date_time_ymd(year, 12, 31);
+        let key = KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("signed").der().clone()
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_one_that_ends_first() {
+        for year in [2025, 2049, 2050, 2099] {
+            let expected = times::parsed(&format!("{year}-12-31T00:00:00Z"));
+            assert!(expected.is_some());
+            assert_eq!(not_after(&[until(year)]), expected, "{year}");
+        }
+        let chain = [until(2030), until(2027), until(2099)];
+        assert_eq!(not_after(&chain), times::parsed("2027-12-31T00:00:00Z"));
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_end() {
+        let whole = until(2030);
+        for length in 0..whole.len() {
+            let part = CertificateDer::from(whole[..length].to_vec());
+            assert_eq!(not_after(&[part]), None, "{length}");
+        }
+        assert_eq!(not_after(&[]), None);
+    }
+}

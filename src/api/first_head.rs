@@ -1,0 +1,142 @@
+//! The first head of a connection, as a proxy may send it: nginx passes calls on over HTTP/1.0
+//! unless it is told otherwise, and a POST without a body then has no `Content-Length`. The server
+//! takes that for malformed; here the length of nothing is written in.
+
+use bytes::{Buf, BytesMut};
+use std::io;
+use std::task::{Poll, ready};
+use tokio::io::ReadBuf;
+
+/// A head that is longer is passed on as it is: the server refuses it.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How much is read at once.
+const CHUNK_BYTES: usize = 4096;
+
+const NO_BODY: &[u8] = b"Content-Length: 0\r\n";
+
+/// What has come of the first head.
+#[derive(Default)]
+pub(super) struct FirstHead {
+    kept: BytesMut,
+    is_passed: bool,
+}
+
+impl FirstHead {
+    /// Reads by way of `read`: until the first head is there, if it has to be looked at, nothing is
+    /// passed on.
+    pub(super) fn poll_read(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        mut read: impl FnMut(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        while !self.is_passed {
+            let mut chunk = [0; CHUNK_BYTES];
+            let mut chunk = ReadBuf::new(&mut chunk);
+            ready!(read(&mut chunk))?;
+            self.kept.extend_from_slice(chunk.filled());
+            self.is_passed = chunk.filled().is_empty() || is_complete(&mut self.kept);
+        }
+        if self.kept.is_empty() {
+            return read(buffer);
+        }
+        let length = self.kept.len().min(buffer.remaining());
+        buffer.put_slice(&self.kept[..length]);
+        self.kept.advance(length);
+        if self.kept.is_empty() {
+            self.kept = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Whether what has come can be passed on, with the length written in if it is missing.
+fn is_complete(kept: &mut BytesMut) -> bool {
+    let begins = b"POST ";
+    let length = kept.len().min(begins.len());
+    if kept[..length] != begins[..length] || kept.len() > HEAD_BYTES_MAX {
+        return true;
+    }
+    let Some(line_end) = find(kept, b"\r\n") else { return false };
+    if !kept[..line_end].ends_with(b" HTTP/1.0") {
+        return true;
+    }
+    let Some(head_end) = find(kept, b"\r\n\r\n") else { return false };
+    let headers_from = line_end + 2;
+    let mut names = kept[headers_from.min(head_end)..head_end]
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.split(|byte| *byte == b':').next().unwrap_or_default());
+    let is_told = names.any(|name| {
+        name.eq_ignore_ascii_case(b"content-length")
+            || name.eq_ignore_ascii_case(b"transfer-encoding")
+    });
+    if !is_told {
+        let rest = kept.split_off(headers_from);
+        kept.extend_from_slice(NO_BODY);
+        kept.extend_from_slice(&rest);
+    }
+    true
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is passed on when this comes, in pieces of so many bytes.
+    fn passed(text: &str, piece: usize) -> String {
+        let mut head = FirstHead::default();
+        let mut pieces = text.as_bytes().chunks(piece);
+        let mut passed = Vec::new();
+        loop {
+            let mut room = [0; 7];
+            let mut buffer = ReadBuf::new(&mut room);
+            let read = head.poll_read(&mut buffer, |buffer| {
+                // No more than there is room for.
+                pieces.next().into_iter().for_each(|piece| buffer.put_slice(piece));
+                Poll::Ready(Ok(()))
+            });
+            assert!(matches!(read, Poll::Ready(Ok(()))));
+            if buffer.filled().is_empty() {
+                return String::from_utf8(passed).expect("UTF-8");
+            }
+            passed.extend_from_slice(buffer.filled());
+        }
+    }
+
+    #[test]
+    fn a_post_of_http_1_0_without_a_length_has_no_body() {
+        let without = "POST /a HTTP/1.0\r\nHost: a\r\nX: content-length: 1\r\n\r\n";
+        let with = without.replacen("Host", "Content-Length: 0\r\nHost", 1);
+        for piece in 1..7 {
+            assert_eq!(passed(without, piece), with);
+            assert_eq!(
+                passed("POST / HTTP/1.0\r\n\r\n", piece),
+                "POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
+            );
+        }
+    }
+
+    #[test]
+    fn all_else_is_passed_on_as_it_comes() {
+        for text in [
+            "",
+            "P",
+            "POST / HTTP/1.0\r\nHost: a\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\n\r\nPOST / HTTP/1.0\r\n\r\n",
+            "POST / HTTP/1.0\r\ncontent-LENGTH: 2\r\n\r\n{}",
+            "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "GET / HTTP/1.0\r\n\r\n",
+            "\u{16}\u{3}\u{1}",
+        ] {
+            for piece in 1..7 {
+                assert_eq!(passed(text, piece), text);
+            }
+        }
+        let long = format!("POST / HTTP/1.0\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));
+        assert_eq!(passed(&long, 7), long);
+    }
+}

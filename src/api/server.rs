@@ -1,0 +1,111 @@
+//! The server of the HTTP API: its port, its connections, and what happens on each.
+
+use super::app;
+use super::connection::Connection;
+use super::connections::connections_max;
+use super::places::Places;
+use crate::actors::ways::Ways;
+use actix_http::HttpService;
+use actix_http::error::DispatchError;
+use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
+use actix_web::dev::{AppConfig, Server};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// Threads that answer requests; the work is in the actors and in SQLite's readers.
+const HTTP_WORKERS: usize = 2;
+
+/// How long the server reads and drops what a client still sends after it was answered, so that the
+/// answer reaches the client before the connection closes.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Connections that the system keeps until they are accepted, if it keeps that many.
+const BACKLOG: u32 = 4096;
+
+/// A server that is bound and ready to run, and its address: the system chooses one for port 0.
+///
+/// HTTP/1.1 alone is spoken, over TLS too: the bounds on connections, headers and bodies are those
+/// of that protocol.
+///
+/// # Errors
+///
+/// It cannot listen there, or the certificate cannot be used.
+pub fn serve(ways: Arc<Ways>) -> io::Result<(Server, SocketAddr)> {
+    let common = ways.common.clone();
+    let http = common.settings.http.clone();
+    let certificate = common.access.certificate(&http.tls).map_err(io::Error::other)?;
+    let listener = listener(http.listen)?;
+    let address = listener.local_addr()?;
+    let max = connections_max(&common.settings);
+    let places = Places::new(&common, "http.connections_max", max, http.address_connections_max);
+    let builder = Server::build();
+    let stop = builder.graceful_shutdown_signal();
+    let service = move || {
+        let app = app(ways.clone())
+            .into_factory()
+            .map_err(|error: actix_web::Error| error.as_response_error().error_response());
+        let is_secret = certificate.is_some();
+        // The only way to a server without HTTP/2.
+        let of_app = move |()| AppConfig::__priv_test_new(is_secret, address.to_string(), address);
+        let (certificate, places) = (certificate.clone(), places.clone());
+        let timeout = http.header_timeout.0;
+        let stop = stop.clone();
+        let mut http_service = HttpService::build()
+            .graceful_shutdown_signal(move || {
+                let stop = stop.clone();
+                async move { stop.notified().await }
+            })
+            .keep_alive(http.keep_alive.0)
+            .client_request_timeout(timeout)
+            .client_disconnect_timeout(LINGER)
+            // Who closes its end has gone, as a worker that was killed: what it waits for is given
+            // up.
+            .h1_allow_half_closed(false)
+            .on_connect_ext(|connection: &Connection, data| {
+                data.insert(connection.place().clone());
+            })
+            .local_addr(address);
+        if is_secret {
+            http_service = http_service.secure();
+        }
+        let http_service = http_service.h1(map_config(app, of_app));
+        fn_service(move |socket: TcpStream| {
+            // Each connection is shown the certificate of its time.
+            let tls = certificate.as_ref().map(|certificate| certificate.shown().http);
+            let entered = entered(socket, tls.map(TlsAcceptor::from), &places, timeout);
+            async move { entered.map_err(DispatchError::Io) }
+        })
+        .and_then(http_service)
+    };
+    let server = builder
+        .workers(HTTP_WORKERS)
+        .max_concurrent_connections(max.div_ceil(HTTP_WORKERS))
+        .disable_signals()
+        .shutdown_timeout(1)
+        .listen("api", listener, service)?;
+    Ok((server.run(), address))
+}
+
+/// The connection of a socket, once it has a place.
+fn entered(
+    socket: TcpStream,
+    tls: Option<TlsAcceptor>,
+    places: &Arc<Places>,
+    head_timeout: Duration,
+) -> io::Result<(Connection, Option<SocketAddr>)> {
+    let address = socket.peer_addr()?;
+    let seated = places.enter(address).ok_or(io::ErrorKind::ConnectionRefused)?;
+    Ok((Connection::new(socket, tls.as_ref(), seated, head_timeout), Some(address)))
+}
+
+fn listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart need not wait for the connections of the process before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
+}

@@ -1,0 +1,55 @@
+//! A socket, with TLS or without.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+
+/// A socket. The handshake of TLS goes on whenever the socket is looked at.
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Shaking(Box<Accept<TcpStream>>),
+    Secret(Box<TlsStream<TcpStream>>),
+}
+
+/// What bytes come from and go to.
+pub(super) trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
+
+impl Socket {
+    pub(super) fn of(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
+        // Answers are short, and somebody waits for each.
+        let _ = socket.set_nodelay(true);
+        match tls {
+            None => Socket::Plain(socket),
+            Some(tls) => Socket::Shaking(Box::new(tls.accept(socket))),
+        }
+    }
+
+    /// Whether both sides know each other's keys, if they must.
+    pub(super) fn is_shaking(&self) -> bool {
+        matches!(self, Socket::Shaking(_))
+    }
+
+    /// Does something with the socket once it is open.
+    pub(super) fn poll<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        act: impl FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Socket::Shaking(accept) = self {
+            let shaken = std::task::ready!(Pin::new(accept).poll(context))?;
+            *self = Socket::Secret(Box::new(shaken));
+        }
+        match self {
+            Socket::Plain(socket) => act(Pin::new(socket), context),
+            Socket::Secret(socket) => act(Pin::new(&mut **socket), context),
+            // Done above.
+            Socket::Shaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+}
