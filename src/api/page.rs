@@ -26,6 +26,9 @@ const UNNAMED: &str = "assets/dev/";
 /// What the name says never changes: a year.
 const KEPT: &str = "public, max-age=31536000, immutable";
 
+/// What is asked for anew each time.
+const NOT_KEPT: &str = "no-cache";
+
 /// Nothing comes from elsewhere, nothing is run that is no file of the page, and no other page
 /// frames it.
 const HEADERS: [(HeaderName, HeaderValue); 4] = [
@@ -80,7 +83,7 @@ async fn index(request: HttpRequest) -> HttpResponse {
     let known = IfNoneMatch::parse(&request).ok();
     let is_known = is_known(known.as_ref(), &tag);
     let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, "no-cache"));
+    answer.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NOT_KEPT));
     for header in HEADERS {
         answer.insert_header(header);
     }
@@ -91,12 +94,14 @@ async fn index(request: HttpRequest) -> HttpResponse {
 }
 
 async fn asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
-    let (_, path) = path.into_inner();
+    let (name, path) = path.into_inner();
     let file = Files::get(&path)
         .filter(|_| path != "index.html")
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut answer = HttpResponse::Ok();
-    answer.insert_header((header::CACHE_CONTROL, KEPT));
+    // Under another name, as of another version, it is what this version has, and not for long.
+    let kept = if name == INDEX.1 { KEPT } else { NOT_KEPT };
+    answer.insert_header((header::CACHE_CONTROL, kept));
     for header in HEADERS {
         answer.insert_header(header);
     }

@@ -6,17 +6,22 @@ use std::str::FromStr;
 
 /// Networks to which nothing is sent, whatever the settings say: this host under no address,
 /// link-local with the metadata services of clouds, and multicast.
-const ALWAYS_REFUSED: [(Network, &str); 9] = [
+const ALWAYS_REFUSED: [(Network, &str); 13] = [
     (v4([0, 0, 0, 0], 8), "this host without an address"),
     (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
     (v4([224, 0, 0, 0], 4), "multicast"),
     (v4([255, 255, 255, 255], 32), "broadcast"),
-    // Oracle's, and Alibaba's, which is not link-local.
+    // Those that are not link-local: Alibaba's; Azure's; Oracle's, in a network that is no site's.
     (v4([100, 100, 100, 200], 32), "the metadata service of a cloud"),
+    (v4([168, 63, 129, 16], 32), "the metadata service of a cloud"),
+    (v4([192, 0, 0, 0], 24), "for protocols, and the metadata service of a cloud"),
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), "this host without an address"),
     (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "link-local"),
     (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
-    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), "the metadata service of a cloud"),
+    // Amazon's, with the one that gives out credentials; Google's; Scaleway's.
+    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32), "the metadata services of a cloud"),
+    (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0], 32), "the metadata service of a cloud"),
+    (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), "the metadata service of a cloud"),
 ];
 
 /// A network: an address and how many of its first bits count.
@@ -160,6 +165,13 @@ mod tests {
             "febf::1",
             "ff02::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fd00:42::42",
+            "168.63.129.16",
+            "192.0.0.192",
+            "::ffff:168.63.129.16",
+            "64:ff9b::192.0.0.192",
             "::ffff:169.254.169.254",
             "::169.254.169.254",
             "::ffff:0:169.254.169.254",

@@ -42,6 +42,9 @@ const CONNECTION_LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// The target under which the HTTP library logs failed connections, one line each.
 const CONNECTIONS: &str = "actix_http::h1";
 
+/// The target under which the library of HTTP/2 logs what it refuses: anybody can cause that, too.
+const FRAMES: &str = "h2";
+
 /// `workflow_log_lines_dropped_total`
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
 pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
@@ -105,7 +108,8 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
         reason: reason.to_string(),
     };
     let targets: Targets = settings.filter.parse().map_err(wrong)?;
-    let filter = targets.and(Throttled(Seldom::new(ticks)));
+    let filter =
+        targets.and(Throttled { of_heads: Seldom::new(ticks), of_frames: Seldom::new(ticks) });
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
         LogFormat::Auto => is_terminal,
@@ -336,9 +340,12 @@ impl Seldom {
     }
 }
 
-/// Lets only a few of the HTTP library's lines about connections into the log: anybody can cause
-/// 10,000 of them a second. Its errors are [`Counted`]'s to tell.
-struct Throttled(Seldom);
+/// Lets only a few of the HTTP libraries' lines about connections into the log: anybody can cause
+/// 10,000 of them a second. HTTP/1's errors are [`Counted`]'s to tell.
+struct Throttled {
+    of_heads: Seldom,
+    of_frames: Seldom,
+}
 
 impl<S> Filter<S> for Throttled {
     fn enabled(&self, about: &Metadata<'_>, _: &Context<'_, S>) -> bool {
@@ -346,7 +353,13 @@ impl<S> Filter<S> for Throttled {
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        !event.metadata().target().starts_with(CONNECTIONS) || self.0.is_due()
+        let target = event.metadata().target();
+        let is_frames = target.strip_prefix(FRAMES).is_some_and(|rest| !rest.starts_with('_'));
+        match (target.starts_with(CONNECTIONS), is_frames) {
+            (true, _) => self.of_heads.is_due(),
+            (_, true) => self.of_frames.is_due(),
+            (false, false) => true,
+        }
     }
 }
 
@@ -433,6 +446,29 @@ mod tests {
             let reason = told["reason"].as_str().expect("a text");
             assert!(reason.starts_with(hostile), "{reason:?}");
         }
+    }
+
+    #[test]
+    fn what_anybody_can_cause_is_said_once_a_minute_by_each_library() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let ticks = crate::clock::ticks;
+        let throttled = Throttled { of_heads: Seldom::new(ticks), of_frames: Seldom::new(ticks) };
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || writer.clone())
+            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(throttled));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for _ in 0..100 {
+                tracing::warn!(target: "h2::proto::ping_pong", "ping");
+                tracing::warn!(target: "h2::proto::streams::recv", "reset");
+                tracing::warn!(target: "actix_http::h1::dispatcher", "head");
+                tracing::warn!(target: "h2_of_others", "own");
+            }
+        });
+        let text = kept.0.lock().expect("no panic").clone();
+        let text = String::from_utf8(text).expect("text");
+        let count = |word: &str| text.matches(word).count();
+        assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
     }
 
     /// Where a test's subscriber writes.

@@ -106,6 +106,25 @@ fn the_page_needs_no_token_and_each_of_its_files_is_served_as_it_is() {
 }
 
 #[test]
+fn only_the_name_that_says_what_the_files_hold_is_kept() {
+    serving(
+        WORKFLOW,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let place = place(&got(&api, "/", &[]).await);
+            let own = got(&api, &format!("{place}main.js"), &[]).await;
+            assert!(own.header("cache-control").contains("immutable"));
+            let upper = place.to_uppercase().replace("/ASSETS/", "/assets/");
+            for other in ["/assets/x/", "/assets/0123456789abcdef/", "/assets/dev/", &upper] {
+                let answer = got(&api, &format!("{other}main.js"), &[]).await;
+                assert_eq!(answer.header("cache-control"), "no-cache", "{other}");
+            }
+        },
+    );
+}
+
+#[test]
 fn a_setting_turns_the_page_off() {
     let change = |settings: &mut Settings| settings.http.page = false;
     serving(WORKFLOW, Workers::new(), change, |api, _| async move {

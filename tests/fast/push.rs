@@ -212,6 +212,19 @@ fn an_answer_without_end_is_read_up_to_the_largest_reply() {
 }
 
 #[test]
+fn an_answer_that_says_it_is_too_large_is_not_waited_for() {
+    let small = |settings: &mut Settings| settings.limits.reply_bytes_max = 100_000;
+    for length in ["20000000000", "100001"] {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n {{");
+        let begun = std::time::Instant::now();
+        let (state, reason, calls) = one_with(small, move |_| Act::Stalls(head.clone().into()));
+        assert_eq!((state, calls), (JobState::Failed, 1), "{reason}");
+        assert!(reason.contains("more than 100000 bytes"), "{reason}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{length}");
+    }
+}
+
+#[test]
 fn a_call_carries_the_message_and_is_signed() {
     let service = Service::start(|_| status(204));
     actix_rt::System::new().block_on(async {

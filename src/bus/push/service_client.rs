@@ -184,17 +184,22 @@ impl ServiceClient {
         let pause = response.headers().get(reqwest::header::RETRY_AFTER);
         let pause = pause.and_then(|value| retry_after(value.to_str().ok()?, clock::now()));
         let max = self.settings.reply_bytes_max;
+        let too_large = || {
+            let why = format!(
+                "the answer of the web service has more than {max} bytes (setting \
+                 limits.reply_bytes_max): pass large data by reference"
+            );
+            Outcome::failed(&why, false)
+        };
+        // One that says so need not come.
+        if response.content_length().is_some_and(|length| length > max as u64) {
+            return Err(too_large());
+        }
         let mut body = BytesMut::new();
         loop {
             match response.chunk().await {
                 Ok(None) => break,
-                Ok(Some(part)) if body.len() + part.len() > max => {
-                    let why = format!(
-                        "the answer of the web service has more than {max} bytes (setting \
-                         limits.reply_bytes_max): pass large data by reference"
-                    );
-                    return Err(Outcome::failed(&why, false));
-                }
+                Ok(Some(part)) if body.len() + part.len() > max => return Err(too_large()),
                 Ok(Some(part)) => body.extend_from_slice(&part),
                 Err(error) => return Err(lost(&error)),
             }

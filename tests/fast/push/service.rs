@@ -34,6 +34,8 @@ pub(crate) enum Act {
     Later(Duration, Box<Act>),
     /// With these bytes, then the connection is closed.
     Raw(Vec<u8>),
+    /// With these bytes, and then nothing until the client goes.
+    Stalls(Vec<u8>),
     /// With bytes for as long as the client takes them.
     Endless,
     /// Not at all, until the client goes.
@@ -168,6 +170,12 @@ fn answer(mut socket: &TcpStream, act: Act, seen: &Seen) -> bool {
         }
         Act::Raw(bytes) => {
             let _ = socket.write_all(&bytes);
+            false
+        }
+        Act::Stalls(bytes) => {
+            let _ = socket.write_all(&bytes);
+            let _ = socket.read(&mut [0]);
+            seen.gone.fetch_add(1, Ordering::SeqCst);
             false
         }
         Act::Endless => {
