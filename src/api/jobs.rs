@@ -13,6 +13,7 @@ use crate::actors::common::Common;
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::clock;
+use crate::engine::json::{JsonKind, uuid_of};
 use crate::engine::{JobId, JobState, Message, Timestamp, TraceContext};
 use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Records};
@@ -85,26 +86,14 @@ pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Messag
     Ok((chosen_id(id, &message)?, message))
 }
 
-/// The id from the query or the body; both, if they agree.
+/// The id from the query or the body; both, if they agree. In the body an `id` that is no UUID is
+/// data like any other.
 fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
-    let parse = |text: &str, place: &str| {
-        text.parse::<JobId>()
-            .map_err(|error| Problem::malformed(format!("\"id\" in the {place}: {error}")))
-    };
-    let in_query = query.map(|text| parse(text, "query")).transpose()?;
-    let in_body = match message.get("id") {
-        None => None,
-        Some(value) => match serde_json::from_str::<String>(value.text()) {
-            Ok(text) => Some(parse(&text, "body")?),
-            Err(_) => {
-                return Err(Problem::malformed(format!(
-                    "\"id\" in the body is {} ({:.40}), expected a UUID as a string",
-                    value.kind(),
-                    value.text()
-                )));
-            }
-        },
-    };
+    let parsed = query.map(str::parse::<JobId>).transpose();
+    let in_query =
+        parsed.map_err(|error| Problem::malformed(format!("\"id\" in the query: {error}")))?;
+    let told = message.get("id").filter(|value| value.kind() == JsonKind::String);
+    let in_body = told.and_then(uuid_of);
     match (in_query, in_body) {
         (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!(
             "different \"id\" values in query and body: {query} and {body}"

@@ -292,6 +292,47 @@ fn a_slash_at_the_end_and_a_cache_buster_change_nothing() {
 }
 
 #[test]
+fn an_id_in_the_body_that_is_no_uuid_is_data() {
+    with_api(
+        |_| {},
+        |api| async move {
+            let uuid = format!("\"{ID}x\"");
+            let foreign = [
+                r#""evt_1NG8Du2eZvKYlo2CUI79vXWy""#,
+                r#""A234-1234-1234""#,
+                "820982911946154508",
+                r#"["f557697b-f911-401c-86b7-6d9b62f1f2bb"]"#,
+                r#"{"id":"f557697b-f911-401c-86b7-6d9b62f1f2bb"}"#,
+                "null",
+                "true",
+                r#""""#,
+                &uuid,
+            ];
+            for (at, foreign) in foreign.into_iter().enumerate() {
+                let message = format!(r#"{{"id":{foreign},"k":1}}"#);
+                let named = format!("11111111-1111-4111-8111-{at:012}");
+                for path in ["", &format!("?id={named}")] {
+                    let path = format!("/api/workflow/single{path}");
+                    let created = api.ask(Method::POST, &path, &[], &message).await;
+                    assert_eq!(created.status, StatusCode::CREATED, "{path} {message}");
+                    let id = created.json()["id"].as_str().expect("an id").to_owned();
+                    assert!(!path.contains('?') || id == named, "{path} {id}");
+                    let kept = api.get(&format!("/api/job/{id}/message"), &[]).await;
+                    assert_eq!(String::from_utf8_lossy(&kept.body), message);
+                }
+            }
+            // One that is a UUID is the job's, as before.
+            let message = format!(r#"{{"id":"{ID}"}}"#);
+            let created = api.ask(Method::POST, "/api/workflow/single", &[], &message).await;
+            assert_eq!(created.json()["id"], ID);
+            let other = "/api/workflow/single?id=22222222-2222-4222-8222-222222222222";
+            let refused = api.ask(Method::POST, other, &[], &message).await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        },
+    );
+}
+
+#[test]
 fn an_id_is_taken_in_every_spelling_and_told_in_one() {
     with_api(
         |_| {},
