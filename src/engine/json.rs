@@ -2,6 +2,7 @@
 //! Values are checked, never interpreted: every digit, every escape and the order of keys stay as
 //! they came.
 
+use super::words::{byte_order_mark, json_fault};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
@@ -61,9 +62,22 @@ impl Json {
         &self.0
     }
 
-    /// The string, where it is one.
+    /// The string, where it is one, of characters.
     pub fn as_string(&self) -> Option<String> {
-        serde_json::from_str(&self.0).ok()
+        self.read_string().ok()
+    }
+
+    /// The string.
+    ///
+    /// # Errors
+    ///
+    /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
+    /// passes, but is no character.
+    pub fn read_string(&self) -> Result<String, NotAText> {
+        match self.kind() {
+            JsonKind::String => serde_json::from_str(&self.0).map_err(|_| NotAText::Half),
+            kind => Err(NotAText::Kind(kind)),
+        }
     }
 
     /// What kind of value this is.
@@ -116,12 +130,29 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
+/// Why a value is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAText {
+    /// It is no string.
+    #[error("{0}, expected a string")]
+    Kind(JsonKind),
+    /// One of its escapes is half a surrogate pair.
+    #[error("a string with half a surrogate pair (such as \\ud800), which is no character")]
+    Half,
+}
+
 /// Why some bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAMessage {
     /// The bytes are not JSON text.
     #[error("not JSON: {0}")]
     Syntax(String),
+    /// A mark stands before the text.
+    #[error(
+        "it begins with a byte-order mark of {0}, which JSON does not have: write it as UTF-8 \
+         without one"
+    )]
+    ByteOrderMark(&'static str),
     /// The JSON value is not an object.
     #[error("expected a JSON object, found {0}")]
     NotAnObject(JsonKind),
@@ -138,6 +169,9 @@ impl Message {
     /// Parses a body (docs/workflow-file.md). An empty body and `null` are the empty object. If a
     /// key comes twice, its last value counts, at its first position.
     pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
+        if let Some(encoding) = byte_order_mark(body) {
+            return Err(NotAMessage::ByteOrderMark(encoding));
+        }
         let text = std::str::from_utf8(body).map_err(|e| {
             NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
         })?;
@@ -154,7 +188,7 @@ impl Message {
                 Ok(raw) if !trimmed.starts_with('{') => {
                     Err(NotAMessage::NotAnObject(Json::of(raw).kind()))
                 }
-                _ => Err(NotAMessage::Syntax(object_error.to_string())),
+                _ => Err(NotAMessage::Syntax(json_fault(&object_error))),
             },
         }
     }
@@ -429,110 +463,4 @@ fn too_deep(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn message(text: &str) -> Message {
-        Message::parse(text.as_bytes()).expect(text)
-    }
-
-    #[test]
-    fn values_pass_byte_for_byte() {
-        let text = concat!(
-            r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"#,
-            r#""b":{"y": 1, "x":"\ud83d\u00e9"}}"#,
-        );
-        assert_eq!(message(text).to_text(), text);
-        assert_eq!(message(text).encoded_len(), text.len());
-    }
-
-    #[test]
-    fn a_message_survives_the_journal() {
-        let text = r#"{"k":1e400,"l":[{"b":1,"a":2}],"é\n":"\u0000"}"#;
-        let stored = serde_json::to_string(&message(text)).expect("serialises");
-        let back: Message = serde_json::from_str(&stored).expect("parses");
-        assert_eq!(back, message(text));
-    }
-
-    #[test]
-    fn nothing_and_null_are_the_empty_object() {
-        for body in ["", " \n", "null", " null "] {
-            assert_eq!(message(body), Message::default());
-        }
-        assert_eq!(Message::default().to_text(), "{}");
-    }
-
-    #[test]
-    fn what_is_no_object_is_named() {
-        let error = |body: &str| Message::parse(body.as_bytes()).expect_err(body);
-        assert_eq!(error("[1]"), NotAMessage::NotAnObject(JsonKind::Array));
-        assert_eq!(error("\"x\""), NotAMessage::NotAnObject(JsonKind::String));
-        assert_eq!(error("7"), NotAMessage::NotAnObject(JsonKind::Number));
-        assert!(matches!(error("{\"k\": nope"), NotAMessage::Syntax(_)));
-        assert!(matches!(error("{} {}"), NotAMessage::Syntax(_)));
-        assert!(matches!(Message::parse(b"{\"k\":\"\xff\"}"), Err(NotAMessage::Syntax(_))));
-    }
-
-    #[test]
-    fn nesting_is_bounded_exactly() {
-        let nested = |levels: usize| {
-            format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1))
-        };
-        assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
-        assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(NotAMessage::TooDeep));
-        assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(NotAMessage::TooDeep));
-        let brackets_in_a_string = format!("{{\"k\":\"\\\"{}\"}}", "[".repeat(500));
-        assert!(Message::parse(brackets_in_a_string.as_bytes()).is_ok());
-    }
-
-    #[test]
-    fn of_equal_keys_the_last_counts_in_small_and_large_messages() {
-        assert_eq!(message(r#"{"k":1,"l":0,"k":2}"#).to_text(), r#"{"k":2,"l":0}"#);
-        let many: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
-        let merged = message(&format!("{{{}}}", many.join(",")));
-        assert_eq!(merged.len(), 20);
-        assert_eq!(merged.get("k3").map(Json::text), Some("23"));
-    }
-
-    #[test]
-    fn merging_takes_the_first_and_is_shallow() {
-        let merged = Message::merge([
-            &message(r#"{"a":{"x":1}}"#),
-            &message("{}"),
-            &message(r#"{"a":{"y":1},"b":null}"#),
-            &message(r#"{"b":5}"#),
-        ]);
-        assert_eq!(merged.to_text(), r#"{"a":{"x":1},"b":null}"#);
-    }
-
-    #[test]
-    fn replacing_keeps_the_place_and_wins() {
-        let input = message(r#"{"item":"old","t":1,"items":[7],"u":2}"#);
-        assert_eq!(
-            input.with_replaced("items", "item", Json::string("x")).to_text(),
-            r#"{"t":1,"item":"x","u":2}"#
-        );
-    }
-
-    #[test]
-    fn elements_are_slices_of_the_text() {
-        let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
-        let elements = Elements::of(input.get("l").expect("there")).expect("an array");
-        let texts: Vec<String> =
-            (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
-        assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
-        assert_eq!(Elements::of(&Json::string("abc")), Err(JsonKind::String));
-    }
-
-    #[test]
-    fn an_item_may_bring_its_uuid() {
-        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-        assert!(uuid_of(&Json::string(id)).is_some());
-        assert!(
-            uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there"))
-                .is_some()
-        );
-        assert!(uuid_of(&Json::string("no")).is_none());
-        assert!(uuid_of(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
-    }
-}
+mod tests;

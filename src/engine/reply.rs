@@ -4,7 +4,7 @@
 use super::definition::Step;
 use super::entry::{Failure, Progress};
 use super::input::{Limits, Rejected, Reply, Sender};
-use super::json::{Json, JsonKind, Message};
+use super::json::{Json, JsonKind, Message, NotAText};
 use super::words::{cut, cut_of};
 use std::sync::Arc;
 
@@ -44,17 +44,22 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result
         )),
         Reply::Error(body) => {
             let stated = Message::parse(body).ok();
-            let text = stated.as_ref().and_then(|message| message.get("error")?.as_string());
+            let text =
+                stated.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
             let retryable = stated
                 .as_ref()
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
             let (reason, raw) = match text {
-                Some(text) => (
+                Some(Ok(text)) => (
                     format!("the worker reported an error: {}", cut(&text, REPLY_KEPT_BYTES_MAX)),
                     None,
                 ),
-                None => (
+                Some(Err(fault @ NotAText::Half)) => (
+                    format!("the worker reported an error, and \"error\" is {fault}"),
+                    Some(&**body),
+                ),
+                Some(Err(NotAText::Kind(_))) | None => (
                     "the worker reported an error without a text under \"error\"".to_owned(),
                     Some(&**body),
                 ),
@@ -110,6 +115,11 @@ pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Opti
         Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(too_large(body, limits)),
         Reply::Error(body) => match Message::parse(body) {
             Err(error) => Some(format!("the error is no JSON object: {error}")),
+            Ok(stated)
+                if stated.get("error").map(Json::read_string) == Some(Err(NotAText::Half)) =>
+            {
+                Some(format!("\"error\" is {}", NotAText::Half))
+            }
             Ok(stated) if stated.get("error").and_then(Json::as_string).is_none() => Some(
                 "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
@@ -140,9 +150,8 @@ pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Ar
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
         return Ok(None);
     };
-    let Some(word) = value.as_string() else {
-        return Err(format!("the status under \"{key}\" is {}, expected a string", value.kind()));
-    };
+    let word =
+        value.read_string().map_err(|fault| format!("the status under \"{key}\" is {fault}"))?;
     if step.status.allows(&word) {
         Ok(Some(status(&word)))
     } else {
@@ -169,10 +178,19 @@ pub(super) fn parse_progress(
     }
     let told = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
     let there = |key: &str| told.get(key).filter(|value| value.kind() != JsonKind::Null);
-    let text = |key: &str, fault| {
-        there(key).map(|value| value.as_string().ok_or(Rejected::BadProgress(fault))).transpose()
+    let text = |key: &str, fault, half| {
+        let read = |value: &Json| match value.read_string() {
+            Ok(text) => Ok(text),
+            Err(NotAText::Kind(_)) => Err(Rejected::BadProgress(fault)),
+            Err(NotAText::Half) => Err(Rejected::BadProgress(half)),
+        };
+        there(key).map(read).transpose()
     };
-    let word = text("status", "\"status\" is no string")?;
+    let word = text(
+        "status",
+        "\"status\" is no string",
+        "\"status\" has half a surrogate pair, which is no character",
+    )?;
     if word.as_ref().is_some_and(|word| !step.status.allows(word)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
@@ -184,8 +202,12 @@ pub(super) fn parse_progress(
     if share.is_some_and(|share| share.kind() != JsonKind::Number || !is_share(share.text())) {
         return Err(Rejected::BadProgress("\"progress\" is no number from 0 to 1"));
     }
-    let message = text("message", "\"message\" is no string")?
-        .map(|text| cut(&text, REPLY_KEPT_BYTES_MAX).into());
+    let message = text(
+        "message",
+        "\"message\" is no string",
+        "\"message\" has half a surrogate pair, which is no character",
+    )?
+    .map(|text| cut(&text, REPLY_KEPT_BYTES_MAX).into());
     Ok(Progress { status: word.as_deref().map(status), share: share.cloned(), message })
 }
 

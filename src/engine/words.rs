@@ -38,6 +38,33 @@ pub(crate) fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
+/// The encoding whose byte-order mark stands at the beginning, where no character is meant.
+pub(crate) fn byte_order_mark(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
+        [0xff, 0xfe, ..] => Some("UTF-16 LE"),
+        [0xfe, 0xff, ..] => Some("UTF-16 BE"),
+        _ => None,
+    }
+}
+
+/// What is wrong with a text that is no JSON, in words for people.
+pub(crate) fn json_fault(error: &serde_json::Error) -> String {
+    // What the reader says of a word such as `nope` or `None`.
+    const WORD: &str = "expected ident";
+    // What it says of half of a pair of UTF-16.
+    const HALVES: [&str; 2] =
+        ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
+    let told = error.to_string();
+    if let Some(place) = told.strip_prefix(WORD) {
+        return format!("expected null, true, false, a number, or a text in double quotes{place}");
+    }
+    HALVES.iter().find_map(|half| told.strip_prefix(half)).map_or_else(
+        || told.clone(),
+        |place| format!("half a surrogate pair, such as \\ud800, is no character{place}"),
+    )
+}
+
 /// Escapes all that is written through it.
 pub(crate) struct Escaping<'w, W>(pub(crate) &'w mut W);
 

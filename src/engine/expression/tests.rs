@@ -116,7 +116,7 @@ fn what_comes_to_nothing_says_why_in_one_sentence() {
         ("input.count", "came to 4 (int), expected true or false"),
         ("input.title", "came to \"äöü\" (string), expected true or false"),
         ("input.ratio", "came to 0.5 (double), expected true or false"),
-        ("input.none", "came to null (null), expected true or false"),
+        ("input.none", "came to null, expected true or false"),
         ("input.lines", "came to [{..}, {..}, {..}] (list), expected true or false"),
         ("input.deep", "came to {a: {..}} (map), expected true or false"),
         ("input.count + 9223372036854775807 > 0", "`+` leaves the range of its numbers"),

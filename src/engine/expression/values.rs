@@ -5,7 +5,7 @@ use super::cost::Budget;
 use super::names::Need;
 use super::scope::Scope;
 use crate::engine::json::Message;
-use crate::engine::words::{quoted, shortened};
+use crate::engine::words::{json_fault, quoted, shortened};
 use cel::common::types::{
     CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt,
 };
@@ -77,9 +77,9 @@ fn object(message: &Message, need: &Need, budget: &Budget) -> Result<Built, Stri
             return Err(too_large(key));
         }
         let mut reader = serde_json::Deserializer::from_str(json.text());
-        let value = Builder { need, budget }
-            .deserialize(&mut reader)
-            .map_err(|error| format!("cannot read the value of {}: {error}", quoted(key)))?;
+        let value = Builder { need, budget }.deserialize(&mut reader).map_err(|error| {
+            format!("cannot read the value of {}: {}", quoted(key), json_fault(&error))
+        })?;
         entries.insert(CelMapKey::from(key.to_string()), value);
     }
     Ok(Box::new(CelMap::from(entries)))
@@ -186,9 +186,12 @@ impl<'de> Visitor<'de> for Builder<'_> {
     }
 }
 
-/// `3 (int)`: a value and its type, in an error.
+/// `3 (int)`: a value and its type, in an error. `null` is both.
 pub(super) fn shown(value: &Value) -> String {
-    format!("{} ({})", shortened(&written(value)), kind(value))
+    match value {
+        Value::Null => written(value),
+        other => format!("{} ({})", shortened(&written(other)), kind(other)),
+    }
 }
 
 /// The name of a value's type.

@@ -1,0 +1,148 @@
+use super::*;
+
+fn message(text: &str) -> Message {
+    Message::parse(text.as_bytes()).expect(text)
+}
+
+#[test]
+fn values_pass_byte_for_byte() {
+    let text = concat!(
+        r#"{"z":12345678901234567890123,"a":0.10,"m":1e400,"q":-0.0,"#,
+        r#""b":{"y": 1, "x":"\ud83d\u00e9"}}"#,
+    );
+    assert_eq!(message(text).to_text(), text);
+    assert_eq!(message(text).encoded_len(), text.len());
+}
+
+#[test]
+fn a_message_survives_the_journal() {
+    let text = r#"{"k":1e400,"l":[{"b":1,"a":2}],"é\n":"\u0000"}"#;
+    let stored = serde_json::to_string(&message(text)).expect("serialises");
+    let back: Message = serde_json::from_str(&stored).expect("parses");
+    assert_eq!(back, message(text));
+}
+
+#[test]
+fn nothing_and_null_are_the_empty_object() {
+    for body in ["", " \n", "null", " null "] {
+        assert_eq!(message(body), Message::default());
+    }
+    assert_eq!(Message::default().to_text(), "{}");
+}
+
+#[test]
+fn what_is_no_object_is_named() {
+    let error = |body: &str| Message::parse(body.as_bytes()).expect_err(body);
+    assert_eq!(error("[1]"), NotAMessage::NotAnObject(JsonKind::Array));
+    assert_eq!(error("\"x\""), NotAMessage::NotAnObject(JsonKind::String));
+    assert_eq!(error("7"), NotAMessage::NotAnObject(JsonKind::Number));
+    assert!(matches!(error("{\"k\": nope"), NotAMessage::Syntax(_)));
+    assert!(matches!(error("{} {}"), NotAMessage::Syntax(_)));
+    assert!(matches!(Message::parse(b"{\"k\":\"\xff\"}"), Err(NotAMessage::Syntax(_))));
+}
+
+#[test]
+fn what_is_no_json_is_told_in_words() {
+    let error = |body: &[u8]| Message::parse(body).expect_err("no message").to_string();
+    for (mark, encoding) in [
+        (&b"\xef\xbb\xbf{}"[..], "UTF-8"),
+        (b"\xff\xfe{\0}\0", "UTF-16 LE"),
+        (b"\xfe\xff\0{\0}", "UTF-16 BE"),
+    ] {
+        let told = error(mark);
+        assert!(told.contains(&format!("a byte-order mark of {encoding}")), "{told}");
+    }
+    for word in ["nope", "None", "trux", "{\"a\": nil}", "{\"a\":[True]}"] {
+        let told = error(word.as_bytes());
+        assert!(told.contains("expected") && !told.contains("ident"), "{told}");
+    }
+    for key in [r#"{"\ud800":1}"#, r#"{"\udc00":1}"#, r#"{"\ud800x":1}"#, r#"{"\ud800\u0041":1}"#] {
+        let told = error(key.as_bytes());
+        assert!(told.contains("half a surrogate pair"), "{key}: {told}");
+    }
+}
+
+#[test]
+fn half_a_surrogate_pair_passes_in_values_and_is_no_text() {
+    for text in [
+        r#"{"k":"\ud800"}"#,
+        r#"{"k":["\udfff","a\ud83d"]}"#,
+        r#"{"k":{"\ud800":{"n":"\udc00\ud800"}}}"#,
+    ] {
+        let kept = message(text);
+        assert_eq!(kept.to_text(), text);
+        let stored = serde_json::to_string(&kept).expect("serialises");
+        assert_eq!(serde_json::from_str::<Message>(&stored).expect("parses"), kept);
+        assert_eq!(Message::merge([&kept, &message(r#"{"l":1}"#)]).get("k"), kept.get("k"));
+    }
+    let read = |text: &str| message(text).get("k").expect("there").read_string();
+    assert_eq!(read(r#"{"k":"\ud83d\ude00"}"#), Ok("😀".to_owned()));
+    assert_eq!(read(r#"{"k":"x\ud83d"}"#), Err(NotAText::Half));
+    assert_eq!(read(r#"{"k":7}"#), Err(NotAText::Kind(JsonKind::Number)));
+    let items = message(r#"{"l":["\ud800",{"id":"\udc00"}]}"#);
+    let items = Elements::of(items.get("l").expect("there")).expect("an array");
+    assert_eq!(items.get(0).text(), r#""\ud800""#);
+    assert!(uuid_of(&items.get(0)).is_none() && uuid_of(&items.get(1)).is_none());
+}
+
+#[test]
+fn nesting_is_bounded_exactly() {
+    let nested =
+        |levels: usize| format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+    assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
+    assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(NotAMessage::TooDeep));
+    assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(NotAMessage::TooDeep));
+    let brackets_in_a_string = format!("{{\"k\":\"\\\"{}\"}}", "[".repeat(500));
+    assert!(Message::parse(brackets_in_a_string.as_bytes()).is_ok());
+}
+
+#[test]
+fn of_equal_keys_the_last_counts_in_small_and_large_messages() {
+    assert_eq!(message(r#"{"k":1,"l":0,"k":2}"#).to_text(), r#"{"k":2,"l":0}"#);
+    let many: Vec<String> = (0..40).map(|n| format!("\"k{}\":{n}", n % 20)).collect();
+    let merged = message(&format!("{{{}}}", many.join(",")));
+    assert_eq!(merged.len(), 20);
+    assert_eq!(merged.get("k3").map(Json::text), Some("23"));
+}
+
+#[test]
+fn merging_takes_the_first_and_is_shallow() {
+    let merged = Message::merge([
+        &message(r#"{"a":{"x":1}}"#),
+        &message("{}"),
+        &message(r#"{"a":{"y":1},"b":null}"#),
+        &message(r#"{"b":5}"#),
+    ]);
+    assert_eq!(merged.to_text(), r#"{"a":{"x":1},"b":null}"#);
+}
+
+#[test]
+fn replacing_keeps_the_place_and_wins() {
+    let input = message(r#"{"item":"old","t":1,"items":[7],"u":2}"#);
+    assert_eq!(
+        input.with_replaced("items", "item", Json::string("x")).to_text(),
+        r#"{"t":1,"item":"x","u":2}"#
+    );
+}
+
+#[test]
+fn elements_are_slices_of_the_text() {
+    let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
+    let elements = Elements::of(input.get("l").expect("there")).expect("an array");
+    let texts: Vec<String> =
+        (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
+    assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
+    assert_eq!(Elements::of(&Json::string("abc")), Err(JsonKind::String));
+}
+
+#[test]
+fn an_item_may_bring_its_uuid() {
+    let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+    assert!(uuid_of(&Json::string(id)).is_some());
+    assert!(
+        uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there"))
+            .is_some()
+    );
+    assert!(uuid_of(&Json::string("no")).is_none());
+    assert!(uuid_of(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
+}
