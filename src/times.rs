@@ -24,8 +24,9 @@ pub fn seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
-/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`; without one
-/// it is UTC. A space may stand for `+` and for `T`: in a query, `+` means a space.
+/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without one
+/// it could mean any of 24 hours, and is refused. A space may stand for `+` and for `T`: in a query,
+/// `+` means a space.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     // One offset is enough; the library takes a Z as well.
@@ -50,15 +51,12 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix(['Z', 'z']) {
         return Some((local, 0));
     }
-    let Some((local, offset)) =
-        text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at))
-    else {
-        return Some((text, 0));
-    };
+    let (local, offset) =
+        text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at))?;
     let sign = match offset.as_bytes() {
         [b'+' | b' ', _, _, b':', _, _] => 1,
         [b'-', _, _, b':', _, _] => -1,
-        _ => return Some((text, 0)),
+        _ => return None,
     };
     let number = |digits: &str, max: i64| {
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -70,6 +68,17 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     ))
 }
 
+/// The pause that a header `Retry-After` asks for: in seconds, or until a time.
+pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    let nanoseconds = at.as_nanosecond().saturating_sub(i128::from(now.0));
+    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
+}
+
 fn system(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
 }
@@ -79,11 +88,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pause_is_asked_for_in_seconds_or_until_a_time() {
+        let now = Timestamp(784_111_767_000_000_000);
+        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        let until = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(retry_after(until, now), Some(Duration::from_secs(10)));
+        assert_eq!(retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+        assert_eq!(retry_after("-1", now), None);
+    }
+
+    #[test]
     fn a_time_is_read_with_any_offset() {
         let noon = parsed("2026-01-31T12:00:00Z").expect("a time");
         for same in [
-            "2026-01-31T12:00:00",
-            "2026-01-31 12:00:00",
             "2026-01-31t12:00:00z",
             "2026-01-31T12:00:00.000Z",
             "2026-01-31T13:00:00+01:00",
@@ -101,6 +119,10 @@ mod tests {
             "Z",
             "+01:00",
             "2026-01-31",
+            "2026-01-31T12:00:00",
+            "2026-01-31 12:00:00",
+            "2026-01-31T12:00:00.5",
+            "2026-01-31T12:00:00 Z",
             "2026-01-31T12:00:00+24:00",
             "2026-01-31T12:00:00+01:60",
             "2026-01-31T12:00:00+1:00",

@@ -188,6 +188,12 @@ pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
         ));
     }
     times::parsed(text).ok_or_else(|| {
+        if times::parsed(&format!("{text}Z")).is_some() {
+            return Problem::malformed(format!(
+                "{key} is {text:?}, which has no time zone: add Z for UTC, or an offset such as \
+                 +01:00"
+            ));
+        }
         let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how \
                         long ago, such as 2h or 7d";
         Problem::malformed(format!("{key} is {text:?}, expected {expected}"))

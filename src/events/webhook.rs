@@ -316,9 +316,10 @@ impl Webhook {
 
 fn outcome(mut response: Response<Body>) -> Outcome {
     let status = response.status();
+    let retry_after = response.headers().get("Retry-After");
     let retry_after =
-        response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
-    let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+        retry_after.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
+    let retry_after = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
     // Read to its end, so that the connection can be used again; what it says does not matter.
     let _ = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     if status.is_success() {
@@ -522,6 +523,30 @@ mod tests {
         );
         assert_eq!(called(&mut desk, 11 * day_s).map(|delivery| delivery.number), Some(3));
         assert_eq!(desk.done, [1, 2]);
+    }
+
+    #[test]
+    fn a_pause_may_be_asked_for_until_a_time() {
+        let pause = |after: &str| {
+            let response = Response::builder().status(503).header("Retry-After", after);
+            let response = response.body(Body::builder().data("later")).expect("a response");
+            let Outcome::Failed { retry_after, .. } = outcome(response) else {
+                panic!("no failure")
+            };
+            retry_after
+        };
+        let until = |seconds: i64| {
+            let at = jiff::Timestamp::from_nanosecond(i128::from(clock::now().0)).expect("a time");
+            let at = at + jiff::SignedDuration::from_secs(seconds);
+            jiff::fmt::rfc2822::DateTimePrinter::new()
+                .timestamp_to_rfc9110_string(&at)
+                .expect("a date")
+        };
+        let asked = pause(&until(600)).expect("a pause");
+        assert!((500..=600).contains(&asked.as_secs()), "{asked:?}");
+        assert_eq!(pause(&until(100_000)), Some(RETRY_AFTER_MAX));
+        assert_eq!(pause(&until(-100)), Some(Duration::ZERO));
+        assert_eq!((pause("7"), pause("soon")), (Some(Duration::from_secs(7)), None));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::journal::{JournalError, Records};
 use crate::settings::{Settings, TraceSettings};
 use crate::telemetry::Metrics;
+use crate::times;
 use prost::Message;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -354,8 +355,9 @@ impl Exporter {
 
 fn outcome(mut response: http::Response<Body>, shown: impl Fn(&str) -> String) -> Outcome {
     let status = response.status();
+    let retry_after = response.headers().get("Retry-After");
     let retry_after =
-        response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
+        retry_after.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
     // Read to its end, so that the connection can be used again.
     let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     let answer = answer.unwrap_or_default();
@@ -368,7 +370,6 @@ fn outcome(mut response: http::Response<Body>, shown: impl Fn(&str) -> String) -
     }
     // What may be tried again, as the protocol has it.
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
-        let retry_after = retry_after.map(Duration::from_secs);
         return Outcome::Failed { reason: format!("it answered {status}"), retry_after };
     }
     let said = shown(&String::from_utf8_lossy(&answer));

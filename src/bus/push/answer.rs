@@ -1,7 +1,6 @@
 //! What the answer of a web service means for the attempt: one table, without I/O.
 
 use crate::bus::{Body, ERROR, ServiceCall};
-use crate::engine::Timestamp;
 use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;
@@ -86,16 +85,6 @@ pub(super) fn outcome(answer: Answer, has_way_back: bool) -> Outcome {
         // 1xx never ends a call.
         _ => Outcome::failed(&said(), true),
     }
-}
-
-/// The pause that `Retry-After` asks for: in seconds, or until a time.
-pub(super) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
-    if let Ok(seconds) = value.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value.trim()).ok()?;
-    let nanoseconds = at.as_nanosecond().saturating_sub(i128::from(now.0));
-    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
 /// Whether it is the body of a message of kind `error`.
@@ -259,18 +248,6 @@ mod tests {
         assert!(said.starts_with("error") && said.contains("http.public_url"), "{said}");
         assert!(said.contains(r#""retryable":false"#), "{said}");
     }
-
-    #[test]
-    fn a_pause_is_asked_for_in_seconds_or_until_a_time() {
-        let now = Timestamp(784_111_767_000_000_000);
-        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
-        let until = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(retry_after(until, now), Some(Duration::from_secs(10)));
-        assert_eq!(retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
-        assert_eq!(retry_after("soon", now), None);
-        assert_eq!(retry_after("-1", now), None);
-    }
-
     #[test]
     fn what_a_service_says_is_shown_in_part_and_on_one_line() {
         let long = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(10_000));

@@ -1,6 +1,6 @@
 //! One call of a web service: the message becomes a request, the answer an [`Outcome`].
 
-use super::answer::{Answer, Outcome, outcome, retry_after};
+use super::answer::{Answer, Outcome, outcome};
 use super::names::{Names, Refused};
 use crate::bus::desk::{Loan, reply_path};
 use crate::bus::{BusKey, Header, HeaderValue};
@@ -182,7 +182,7 @@ impl ServiceClient {
     async fn read(&self, mut response: Response) -> Result<Answer, Outcome> {
         let status = response.status().as_u16();
         let pause = response.headers().get(reqwest::header::RETRY_AFTER);
-        let pause = pause.and_then(|value| retry_after(value.to_str().ok()?, clock::now()));
+        let pause = pause.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
         let max = self.settings.reply_bytes_max;
         let too_large = || {
             let why = format!(
