@@ -5,6 +5,7 @@
 use super::live;
 use super::problem::Problem;
 use super::query::ReplyType;
+use super::reads;
 use super::redispatch::known;
 use crate::actors::door;
 use crate::actors::ways::Ways;
@@ -12,7 +13,7 @@ use crate::bus::desk::{Borrower, Desk, Line, Loan, NotCommitted, NotLent, Said, 
 use crate::bus::{Address, BusKey, ERROR};
 use crate::clock;
 use crate::engine::words::quoted;
-use crate::engine::{CorrelationId, JobState, Sender, StepState, Timestamp};
+use crate::engine::{CorrelationId, Job, JobId, JobState, Sender, StepState, Timestamp};
 use crate::settings::BusKind;
 use crate::times::Time;
 use bytes::Bytes;
@@ -338,24 +339,36 @@ pub(super) async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
     if !ways.routes.is_live(job) {
         // After a start the router may not have taken up the jobs of the journal yet.
         door::routed(ways).await;
-        if !ways.routes.is_live(job) {
-            return Some("settled");
-        }
     }
-    let told = live::look(ways, job, move |job| {
-        let Some(index) = job.graph().index_of(&step) else { return Some("unknown step") };
-        let run = job.step(index);
-        match (job.state(), job.step_state(index)) {
-            (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
-            (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
-            (_, StepState::Waiting) => Some("cancelled"),
-            (_, StepState::Running) if run.attempt != attempt || !run.is_under_way() => {
-                Some("timed out")
-            }
-            (_, StepState::Running) => None,
+    let of_step = step.clone();
+    let told = live::look(ways, job, move |job| over_in(job, &of_step, attempt));
+    match told.await {
+        Some(told) => told,
+        None => Some(over_in_ended(ways, job, step, attempt).await),
+    }
+}
+
+/// Why the attempt is over, of a job that is no longer under way.
+async fn over_in_ended(ways: &Ways, job: JobId, step: String, attempt: u32) -> &'static str {
+    let told =
+        reads::job(&ways.common, job, move |found, _| Ok(over_in(&found.job, &step, attempt)));
+    // A job that is gone was settled before; one that cannot be read now is over all the same.
+    told.await.ok().and_then(|(why, _)| why).unwrap_or("settled")
+}
+
+/// Why the attempt is over, if it is.
+fn over_in(job: &Job, step: &str, attempt: u32) -> Option<&'static str> {
+    let Some(index) = job.graph().index_of(step) else { return Some("unknown step") };
+    let run = job.step(index);
+    match (job.state(), job.step_state(index)) {
+        (JobState::Cancelled, _) | (_, StepState::Cancelled) => Some("cancelled"),
+        (_, StepState::Completed | StepState::Failed | StepState::Skipped) => Some("settled"),
+        (_, StepState::Waiting) => Some("cancelled"),
+        (_, StepState::Running) if run.attempt != attempt || !run.is_under_way() => {
+            Some("timed out")
         }
-    });
-    told.await.flatten()
+        (_, StepState::Running) => None,
+    }
 }
 
 fn not_lent(why: NotLent) -> Problem {

@@ -255,6 +255,21 @@ pub struct Progress {
     pub message: Option<Arc<str>>,
 }
 
+impl Progress {
+    /// What is said later counts; what is not said again stays.
+    pub fn take(&mut self, said: &Progress) {
+        for (known, said) in [(&mut self.status, &said.status), (&mut self.message, &said.message)]
+        {
+            if said.is_some() {
+                known.clone_from(said);
+            }
+        }
+        if said.share.is_some() {
+            self.share.clone_from(&said.share);
+        }
+    }
+}
+
 /// How long a worker has the message of an attempt. A bus without a broker lends its messages so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {

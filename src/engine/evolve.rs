@@ -1,6 +1,8 @@
 //! What an entry changes: the only place that changes a job.
 
-use super::entry::{CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Recorded, StepEntry};
+use super::entry::{
+    CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
+};
 use super::fanout::FanOut;
 use super::id::StepIndex;
 use super::job::Job;
@@ -103,7 +105,9 @@ impl Job {
                 if progress.status.is_some() {
                     run.status.clone_from(&progress.status);
                 }
-                run.progress = Some(Box::new(progress.clone()));
+                if *progress != Progress::default() {
+                    run.progress.get_or_insert_default().take(progress);
+                }
             }
             StepEntry::AttemptFailed { failure, retry_at, .. } => {
                 self.awaited -= u32::from(self.is_awaited(step));

@@ -317,7 +317,8 @@ fn a_worker_hears_of_the_end_of_its_attempt_and_can_refuse_it() {
             );
             let gone = tell(&api, &message, "extend").await;
             assert_eq!(gone.status, StatusCode::GONE);
-            assert!(gone.detail().contains("stop working"), "{}", gone.detail());
+            assert!(gone.detail().contains("cancelled: the attempt is over"), "{}", gone.detail());
+            assert_eq!(gone.json()["reason"], "cancelled");
             assert_eq!(reply(&api, &message, "", "{}").await["taken"], false);
         },
     );
@@ -455,6 +456,33 @@ fn the_token_of_a_worker_is_for_its_queues_alone() {
         assert_eq!(gone.status, StatusCode::GONE);
         assert_eq!(gone.json()["reason"], "settled");
     });
+}
+
+#[test]
+fn what_progress_does_not_say_again_stays() {
+    served(
+        |_| {},
+        |api| async move {
+            create(&api, "orders", "{}").await;
+            let message = receive(&api, "price/receive").await;
+            let shown = async |said: &str| {
+                let told = reply(&api, &message, "?type=progress", said).await;
+                assert_eq!(told["taken"], true, "{said}");
+                let step = api.get(&format!("/api/job/{ID}/step/price"), &[]).await.json();
+                json!({ "progress": step["progress"], "message": step["message"] })
+            };
+            assert_eq!(shown("{}").await, json!({ "progress": null, "message": null }));
+            let half = json!({ "progress": 0.5, "message": "half" });
+            assert_eq!(shown(r#"{"progress":0.5,"message":"half"}"#).await, half);
+            assert_eq!(shown("{}").await, half);
+            assert_eq!(shown("").await, half);
+            assert_eq!(shown(r#"{"progress":null,"other":1}"#).await, half);
+            let more = json!({ "progress": 0.75, "message": "half" });
+            assert_eq!(shown(r#"{"progress":0.75}"#).await, more);
+            let other = json!({ "progress": 0.75, "message": "nearly" });
+            assert_eq!(shown(r#"{"message":"nearly"}"#).await, other);
+        },
+    );
 }
 
 #[test]
