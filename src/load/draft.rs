@@ -51,6 +51,7 @@ pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
     /// How long it waits for its start, and where the key stands.
     pub(super) start_within: Option<(Millis, Position)>,
+    pub(super) timeout_at: Option<Position>,
     pub(super) retry: Option<Retry>,
     pub(super) when: Option<ConditionDraft>,
     pub(super) cancel_when: Option<ConditionDraft>,

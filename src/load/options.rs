@@ -19,6 +19,7 @@ pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOpti
         start_within: fields
             .get("startWithin")
             .and_then(|entry| Some((span(entry, Millis(1), report)?, entry.place()))),
+        timeout_at: fields.get("timeout").map(Entry::place),
         retry: fields.get("retry").and_then(|entry| retry(entry, report)),
         when: fields.get("when").and_then(|entry| condition(entry, report)),
         cancel_when: fields.get("cancelWhen").and_then(|entry| condition(entry, report)),

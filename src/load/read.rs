@@ -1,7 +1,7 @@
 //! From the tree of a file to drafts of its workflows: every key and value on its own is right. How
 //! they fit together (dependencies, tasks, cycles) is checked by `graph`.
 
-use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
+use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
 use super::fields::{Fields, label};
 use super::limits::{PRIORITY_MAX, STEPS_MAX, TASKS_MAX, VHOSTS_MAX};
 use super::options::step_options;
@@ -39,7 +39,12 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
     let deadline = fields.get("deadline").and_then(|entry| span(entry, Millis(1), report));
     let retention = fields.get("retention").and_then(|entry| span(entry, Millis(0), report));
     let queue_keys = queue_keys::read(&fields, report);
-    let steps = steps(&fields, report);
+    let graph = GraphDraft {
+        at: node.at,
+        name: name.clone(),
+        fan_out: None,
+        steps: steps(&fields, report),
+    };
     let mut tasks = Vec::new();
     for node in fields.list("tasks", TASKS_MAX, report) {
         report.task = label(node);
@@ -47,7 +52,14 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
         tasks.extend(task(node, report));
         report.task = None;
     }
-    let graph = GraphDraft { at: node.at, name: name.clone(), fan_out: None, steps };
+    if let Some(deadline) = deadline {
+        for graph in std::iter::once(&graph).chain(&tasks) {
+            report.task =
+                graph.fan_out.as_ref().and(graph.name.as_ref()).map(|name| name.text.clone());
+            warn_of_long_timeouts(graph, deadline, report);
+        }
+        report.task = None;
+    }
     Some(WorkflowDraft {
         at: node.at,
         name,
@@ -59,6 +71,27 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
         graph,
         tasks,
     })
+}
+
+/// The deadline is that of the whole job: a timeout that is not shorter has no effect.
+fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Report) {
+    for step in &graph.steps {
+        let StepOptions { timeout, timeout_at, start_within, .. } = &step.options;
+        let spans = [("timeout", timeout.zip(*timeout_at)), ("startWithin", *start_within)];
+        for (key, (span, at)) in spans.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+            if span >= deadline {
+                report.step = step.name.as_ref().map(|name| name.text.clone());
+                report.warn(
+                    at,
+                    format!(
+                        "\"{key}\" is {span} and has no effect: by then the \"deadline\" of the \
+                         workflow, {deadline}, has failed the job"
+                    ),
+                );
+            }
+        }
+    }
+    report.step = None;
 }
 
 fn vhosts(fields: &Fields<'_>, report: &mut Report) -> Vec<Word> {

@@ -300,6 +300,33 @@ workflows:
 }
 
 #[test]
+fn a_timeout_that_the_deadline_forestalls_is_warned_of() {
+    let text = "workflows: [ { name: w, deadline: 1m, steps: [ { name: a, timeout: 59s }, \
+                { name: b, timeout: 1m }, { name: c, external: true, timeout: 2h }, \
+                { name: f, task: t, timeout: 61s } ], \
+                tasks: [ { name: t, itemListKey: as, steps: [ { name: d, timeout: 3d } ] } ] } ]";
+    let loaded = load_text("f", text).expect("valid");
+    let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let of = |place: &str, timeout: &str| {
+        format!(
+            "{place}: \"timeout\" is {timeout} and has no effect: by then the \"deadline\" of the \
+             workflow, 1m, has failed the job"
+        )
+    };
+    assert_eq!(
+        warnings,
+        [
+            of("f:1:95: workflow \"w\", step \"b\"", "1m"),
+            of("f:1:137: workflow \"w\", step \"c\"", "2h"),
+            of("f:1:172: workflow \"w\", step \"f\"", "1m1s"),
+            of("f:1:247: workflow \"w\", task \"t\", step \"d\"", "3d"),
+        ]
+    );
+    let none = load_text("f", &text.replace("deadline: 1m, ", "")).expect("valid");
+    assert!(none.warnings.is_empty(), "{:?}", none.warnings);
+}
+
+#[test]
 fn missing_timeouts_are_advised_once_for_each_graph() {
     let steps = (0..12).map(|at| format!("{{ name: s{at} }}")).collect::<Vec<String>>().join(", ");
     let task = "{ name: t, itemListKey: as, steps: [ { name: d, timeout: 5s } ] }";
