@@ -1,7 +1,8 @@
 //! Arguments → settings → manager → exit code.
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::FromArgMatches;
+use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
@@ -18,6 +19,7 @@ use workflow_manager::actors::ways::Ways;
 #[cfg(feature = "grpc")]
 use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::cli::signals::Signals;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
@@ -46,7 +48,9 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _failpoints = fail::FailScenario::setup();
     let mut out = std::io::stdout().lock();
-    match Arguments::parse().command {
+    let parsed = cli::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&parsed).unwrap_or_else(|error| error.exit());
+    match arguments.command {
         Command::Serve(arguments) => {
             let code = serve(&arguments, &mut out)
                 .unwrap_or_else(|error| failed(&format!("{error:#}"), ExitCode::FAILURE));
@@ -135,8 +139,8 @@ fn check(
         Err(error) => return failed(&error.to_string(), ExitCode::FAILURE),
     };
     let settings = settings.as_ref();
-    for meaning in settings.iter().flat_map(|settings| settings.former_meanings()) {
-        log::say(&format!("workflow-manager: warning: settings: {meaning}"));
+    for warning in settings.iter().flat_map(|settings| settings.warnings()) {
+        log::say(&format!("workflow-manager: warning: settings: {warning}"));
     }
     let Some(journal) = against else {
         return match cli::check::check(files, settings, json, out) {
@@ -155,12 +159,13 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         Settings::load(given.config.as_deref(), &given.overrides())?
     };
     if arguments.print_settings {
-        writeln!(out, "{}", serde_json::to_string_pretty(&settings)?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked()?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     log::set_up(&settings.log, clock::ticks)?;
-    for meaning in settings.former_meanings() {
-        tracing::warn!("settings: {meaning}");
+    have_enough_files()?;
+    for warning in settings.warnings() {
+        tracing::warn!(%warning, "settings");
     }
     let loaded = load::load_to_serve(&settings.workflows, &settings)?;
     for warning in &loaded.warnings {
@@ -183,6 +188,22 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     let _throwaway =
         if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
+}
+
+/// The fewest open files with which the manager can work: its journal and the journal's readers,
+/// its threads' own, the brokers, and a few connections.
+const FILES_MIN: u64 = 128;
+
+/// Refuses to begin where the first calls would fail for want of files.
+fn have_enough_files() -> Result<()> {
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    anyhow::ensure!(
+        files >= FILES_MIN,
+        "the process may have {files} open files, and needs {FILES_MIN} at least, one more for \
+         each connection: raise the limit (ulimit -n 65536; LimitNOFILE=65536 in a unit of \
+         systemd; --ulimit nofile=65536 of a container)"
+    );
+    Ok(())
 }
 
 /// Logs when `/readyz` turns green for the first time.
@@ -242,9 +263,19 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         None => settings.default_bus().to_owned(),
         Some(amqp) => amqp.server.to_string(),
     };
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut stops = Signals::stops()?;
+    let mut void = Signals::void()?;
     let mut hang_up = signal(SignalKind::hangup())?;
+    actix_rt::spawn(async move {
+        loop {
+            let signal = void.next().await;
+            tracing::warn!(
+                signal,
+                "this signal means nothing here: SIGTERM stops, SIGHUP reads the workflow files \
+                 again"
+            );
+        }
+    });
     let stopping = cut_off_late_stops(settings.shutdown.grace.0 + drain(&settings))?;
     let service = Service::of_environment();
     service.recovering(&settings.journal.file);
@@ -282,8 +313,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     actix_rt::spawn(async move { systemd.attend(&ways).await });
     let code = tokio::select! {
         result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
-        _ = terminate.recv() => { tracing::info!("SIGTERM: stopping"); ExitCode::SUCCESS }
-        _ = interrupt.recv() => { tracing::info!("SIGINT: stopping"); ExitCode::SUCCESS }
+        signal = stops.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
         reason = manager.failed() => {
             tracing::error!(reason, "the manager cannot go on: stopping");
             ExitCode::FAILURE
@@ -330,14 +360,13 @@ fn drain(settings: &Settings) -> Duration {
 fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let (begin, mut begun) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut terminate, mut interrupt) = {
+    let mut stops = {
         let _entered = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        Signals::stops()?
     };
     let watch = async move {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = stops.next() => {}
             told = begun.recv() => if told.is_none() { return },
         }
         tokio::time::sleep(grace + CUT_OFF_AFTER_GRACE).await;

@@ -4,19 +4,23 @@
 mod amqp;
 mod buses;
 mod events;
+pub mod files;
 mod former;
 mod grpc;
 mod http;
 mod kafka;
+mod log;
 mod networks;
 mod push;
 mod secrets;
 mod sources;
 mod spelling;
+mod strays;
 mod text;
 mod tokens;
 mod traces;
 mod values;
+mod warnings;
 
 use crate::trust::Authorities;
 pub use amqp::{
@@ -29,20 +33,21 @@ pub use grpc::GrpcSettings;
 pub use http::{HttpSettings, Names, TlsSettings, WorkerToken};
 pub(crate) use kafka::check_topic;
 pub use kafka::{KafkaSection, Properties};
+pub use log::{LogFormat, LogSettings};
 pub use networks::{Network, Networks};
 pub use push::{
     EndpointSettings, NetworkSettings, PushBus, PushSection, is_in_the_clear, is_url, literal,
     web_address,
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 pub use sources::{Source, Sourced, Sources};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+pub use strays::stray_of_client;
 use text::SettingsText;
 pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
 pub use traces::TraceSettings;
-use values::one_of;
 pub use values::{Secret, ServerAddress, Span};
 
 /// The defaults, which name and explain every setting.
@@ -82,6 +87,7 @@ pub struct Settings {
     pub traces: TraceSettings,
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
+    pub metrics: MetricSettings,
     /// Where the values come from.
     #[serde(skip)]
     pub sources: Sources,
@@ -137,41 +143,20 @@ pub struct FanOutSettings {
     pub children_max: u32,
 }
 
+/// Section `metrics`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct MetricSettings {
+    pub steps_max: usize,
+}
+
 /// Section `shutdown`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct ShutdownSettings {
     pub grace: Span,
-}
-
-/// Section `log`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
-pub struct LogSettings {
-    pub filter: String,
-    pub format: LogFormat,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people on a terminal, JSON otherwise.
-    Auto,
-    /// One line of text.
-    Human,
-    /// One JSON object a line.
-    Json,
-}
-
-impl<'de> Deserialize<'de> for LogFormat {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let words =
-            [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
-        one_of(deserializer, &words, "auto, human or json")
-    }
 }
 
 /// Why settings were refused.
@@ -255,8 +240,9 @@ fn with_file(
 /// Adds the environment. Values stay text until their setting gives them a type: a token of digits
 /// is no number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
-    let variables = secrets::variables()
-        .map_err(|reason| SettingsError::Unusable { place: "environment".to_owned(), reason })?;
+    let wrong = |reason| SettingsError::Unusable { place: "environment".to_owned(), reason };
+    sources.strays = strays::strays(std::env::vars_os()).map_err(wrong)?;
+    let variables = secrets::variables().map_err(wrong)?;
     let value_of = |wanted: &str| {
         variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
     };
@@ -358,6 +344,7 @@ impl Settings {
         self.validate_buses().map_err(SettingsError::Refused)?;
         self.validate_push().map_err(SettingsError::Refused)?;
         self.validate_kafka().map_err(SettingsError::Refused)?;
+        self.log.directives().map_err(SettingsError::Refused)?;
         self.traces.validate().map_err(SettingsError::Refused)?;
         self.topic_bus().map_err(SettingsError::Refused)?;
         self.events.validate().map_err(SettingsError::Refused)?;
@@ -397,8 +384,33 @@ mod tests {
     fn secrets_are_masked() {
         let webhook = ServerAddress("https://me:se@cret@host/a?key=cret#x".into()).to_string();
         assert_eq!(webhook, "https://me:***@host/a?***");
-        let broker = "amqp://host/v?heartbeat=10";
-        assert_eq!(ServerAddress(broker.into()).to_string(), broker);
+        for (address, shown) in [
+            ("", ""),
+            ("SECRET", "***"),
+            ("u:SECRET@host", "***"),
+            ("amqp://host/v?heartbeat=10", "amqp://host/v?heartbeat=10"),
+            ("amqp://u:SECRET", "amqp://u:***"),
+            ("amqp://u:SECRET/v", "amqp://u:***/v"),
+            ("amqp://SECRET@host", "amqp://***@host"),
+            ("amqp://u:SEC/RET@host:1/v", "amqp://u:***@host:1/v"),
+            ("amqp://u:SEC?RET#x@host", "amqp://u:***@host"),
+            (
+                "amqps://u@host/v?password=SECRET&heartbeat=1&SECRET",
+                "amqps://***@host/v?password=***&heartbeat=1&***",
+            ),
+            ("http://[::1]:8088/a", "http://[::1]:8088/a"),
+            ("http://[::1]", "http://[::1]"),
+            ("https://host/hook?t=SECRET", "https://host/hook?***"),
+            ("https://host/hook#SECRET", "https://host/hook#***"),
+            (
+                "https://hooks.example/services/T0AB/xoxb7SECRET9abcdefgh",
+                "https://hooks.example/services/T0AB/***",
+            ),
+        ] {
+            let masked = ServerAddress(address.into()).to_string();
+            assert_eq!(masked, shown);
+            assert_eq!(ServerAddress(masked).to_string(), shown, "what is masked stays as it is");
+        }
         let mut settings = Settings::defaults().expect("defaults");
         settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
         settings.http.token = Secret("hidden".into());
@@ -412,6 +424,12 @@ mod tests {
             shown.contains("amqp://me:***@host:5672/v")
                 && shown.contains("http://me:***@host:15672")
         );
+        // Addresses in texts, too.
+        settings.http.public_url = "https://me:s3cret@manager".into();
+        settings.kafka.servers = Names(vec!["SASL_SSL://me:s3cret@host:1".into()]);
+        settings.kafka.properties.0.insert("https.proxy".into(), "http://a:s3cret@b".into());
+        let shown = settings.masked().expect("JSON").to_string();
+        assert!(!shown.contains("s3cret") && shown.contains("https://me:***@manager"), "{shown}");
     }
 
     #[test]

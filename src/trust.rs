@@ -5,6 +5,7 @@
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +88,22 @@ impl From<Vec<CertificateDer<'static>>> for Authorities {
     }
 }
 
+/// What it is, if it is there and no regular file: to open it might wait for ever.
+pub fn kind_of_no_file(file: &Path) -> Option<&'static str> {
+    let kind = std::fs::metadata(file).ok()?.file_type();
+    if kind.is_file() {
+        None
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_fifo() {
+        Some("a named pipe (FIFO), whose reader would wait for a writer")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        Some("a device")
+    }
+}
+
 /// The certificates of a file.
 ///
 /// # Errors
@@ -100,6 +117,9 @@ pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
             file.display()
         )
     };
+    if let Some(kind) = kind_of_no_file(file) {
+        return Err(wrong(format!("it is {kind}")));
+    }
     let read: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
     match read {

@@ -83,6 +83,9 @@ fn read(settings: &TlsSettings) -> Result<Pair, String> {
     let digest = digest(settings);
     let chain = trust::of_file(Path::new(&settings.certificate)).map_err(setting("certificate"))?;
     let not_after = validity::not_after(&chain);
+    if let Some(kind) = trust::kind_of_no_file(Path::new(&settings.key)) {
+        return Err(setting("key")(format!("{}: it is {kind}", settings.key)));
+    }
     let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| {
         setting("key")(format!("{}: {error}; expected a private key in PEM", settings.key))
     })?;
@@ -132,7 +135,10 @@ fn config(
 fn digest(settings: &TlsSettings) -> [u8; 32] {
     let mut all = Sha256::new();
     for file in [&settings.certificate, &settings.key, &settings.client_authorities] {
-        all.update(Sha256::digest(std::fs::read(file).unwrap_or_default()));
+        // A pipe would be waited for; whoever reads the pair says what is wrong with it.
+        let is_file = trust::kind_of_no_file(Path::new(file)).is_none();
+        let content = is_file.then(|| std::fs::read(file).unwrap_or_default());
+        all.update(Sha256::digest(content.unwrap_or_default()));
     }
     all.finalize().into()
 }

@@ -1,6 +1,7 @@
 //! The arguments of the commands.
 
 mod contexts;
+mod job_ref;
 mod operate;
 mod parts;
 mod reach;
@@ -15,8 +16,10 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 
 pub use contexts::{AddArguments, ContextCommand};
+pub use job_ref::JobRef;
 pub use operate::{
-    CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, StepStatus,
+    CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
+    StepStatus,
 };
 pub use parts::{ChildrenArguments, ItemsArguments, StepArguments, WaitArguments, WaitedFor};
 pub(super) use reach::address;
@@ -135,15 +138,8 @@ pub enum ClientCommand {
         #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
     },
-    /// Search top-level jobs by workflow, state, status and time
-    Search {
-        #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
-        filter: FilterArguments,
-        #[command(flatten)]
-        #[allow(missing_docs, reason = "flattened")]
-        list: ListArguments,
-    },
+    /// Search jobs by workflow, state, status, id and time
+    Search(SearchArguments),
     /// End jobs under way; later replies are ignored
     Cancel(OperateArguments),
     /// Dispatch nothing new until resumed; replies are taken
@@ -170,8 +166,8 @@ pub enum ClientCommand {
     Complete(CompleteArguments),
     /// Tell in one sentence why a job does not move
     Why {
-        /// The job's id
-        id: JobId,
+        /// The job's id, or its first digits
+        id: JobRef,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
         client: ClientArguments,
@@ -184,8 +180,8 @@ pub enum ClientCommand {
     },
     /// Show a job, its steps and the first of its child jobs; with --children these alone
     Job {
-        /// The job's id
-        id: JobId,
+        /// The job's id, or its first digits
+        id: JobRef,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
         children: ChildrenArguments,
@@ -327,8 +323,8 @@ pub struct RunArguments {
 /// Which part of a record is shown.
 #[derive(Args, Debug)]
 pub struct RecordArguments {
-    /// The job's, or child job's, id
-    pub id: JobId,
+    /// The job's, or child job's, id; of a job also its first digits
+    pub id: JobRef,
     /// Show the job as it was after the entry with this number; the first is 1
     #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"])]
     pub at: Option<u64>,
@@ -410,8 +406,8 @@ pub struct RestoreArguments {
 /// Arguments of `watch`.
 #[derive(Args, Debug)]
 pub struct WatchArguments {
-    /// The job's id
-    pub id: Option<JobId>,
+    /// The job's id, or its first digits
+    pub id: Option<JobRef>,
     /// Only what happens to the job itself, not to its child jobs
     #[arg(long, requires = "id")]
     pub no_children: bool,
@@ -432,8 +428,8 @@ pub struct StatusArguments {
     /// The workflow: NAME or VHOST/NAME
     pub workflow: String,
     /// Only this job
-    #[arg(long, value_name = "UUID")]
-    pub job: Option<JobId>,
+    #[arg(long, value_name = "ID")]
+    pub job: Option<JobRef>,
     /// Only jobs in which the step has this status; given several times, all must hold
     #[arg(long = "filter", value_name = "STEP=STATUS")]
     pub filters: Vec<StepStatus>,

@@ -5,19 +5,23 @@ use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArgume
 use super::error::ClientError;
 use super::listing::{Form, Listing};
 use super::table::{Role, Table};
-use crate::engine::words::{did_you_mean, escaped, quoted};
+use crate::engine::words::{byte_order_mark, did_you_mean, escaped, quoted};
 use crate::service;
+use crate::settings::files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// What others than the owner may not have of the file.
 const OTHERS: u32 = 0o077;
+
+/// The largest file of contexts, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The contexts, as the file has them.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -121,14 +125,19 @@ impl Contexts {
         let file = path.display();
         let unreadable =
             |why: String| ClientError::Usage(format!("cannot read the contexts in {file}: {why}"));
-        let mut opened = match std::fs::File::open(path) {
+        let opened = match files::open_regular(path) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
             Err(error) => return Err(unreadable(error.to_string())),
         };
         let mode = opened.metadata().map_err(|error| unreadable(error.to_string()))?.mode();
-        let mut text = String::new();
-        opened.read_to_string(&mut text).map_err(|error| unreadable(error.to_string()))?;
+        let text =
+            files::text(opened, FILE_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
+        if let Some(encoding) = byte_order_mark(text.as_bytes()) {
+            return Err(unreadable(format!(
+                "it begins with a byte-order mark of {encoding}; save it without one"
+            )));
+        }
         let contexts: Contexts = serde_json::from_str(&text).map_err(|error| {
             unreadable(format!(
                 "line {}, column {}: it is not what `context add` writes; mend it or remove it",

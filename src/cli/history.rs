@@ -50,7 +50,7 @@ pub(super) fn history(
 ) -> Result<ExitCode, ClientError> {
     let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
     let screen = Screen::of(arguments.times);
-    let path = format!("/api/job/{}", arguments.record.id);
+    let path = format!("/api/job/{}", arguments.record.id.find(&client)?);
     if let Some(at) = arguments.record.at {
         print_job(&client.get(&format!("{path}?at={at}"))?, is_json, screen, out)?;
         return Ok(ExitCode::SUCCESS);
@@ -67,7 +67,7 @@ pub(super) fn history(
 
 /// `replay --db FILE ID [--at N]`
 pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let (id, is_json) = (arguments.record.id, arguments.json);
+    let (id, is_json) = (arguments.record.id.whole()?, arguments.json);
     let screen = Screen::of(arguments.times);
     let reader = Reader::open(&arguments.db).map_err(unreadable)?;
     let unknown = || {

@@ -51,7 +51,7 @@ pub(super) fn items(
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.list.reach)?;
     let form = Form::of(arguments.list.form, arguments.list.times);
-    let job = format!("/api/job/{}", arguments.id);
+    let job = format!("/api/job/{}", arguments.id.find(&client)?);
     let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let counts = client.get(&format!("{job}/step/{step}/items"))?;
     if form.is_for_people() {

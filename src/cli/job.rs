@@ -1,7 +1,7 @@
 //! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, with a hint at
 //! how to get them whole.
 
-use super::arguments::{ChildrenArguments, Format, ListArguments};
+use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
 use super::error::ClientError;
 use super::listing::{self, Form, Listing};
@@ -57,12 +57,13 @@ pub(super) struct ChildAnswer {
 
 /// `job ID`
 pub(super) fn job(
-    id: JobId,
+    id: &JobRef,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.reach)?;
     let form = Form::of(arguments.form, arguments.times);
+    let id = id.find(&client)?;
     let body = client.get(&format!("/api/job/{id}"))?;
     let job: JobAnswer = parse(&body)?;
     if form.is_for_people() {
@@ -226,7 +227,7 @@ fn first_children(
 
 /// `job ID --children`
 pub(super) fn children(
-    id: JobId,
+    id: &JobRef,
     asked: &ChildrenArguments,
     arguments: &ListArguments,
     out: &mut dyn Write,
@@ -237,7 +238,8 @@ pub(super) fn children(
     query.extend(
         named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
-    let body = Client::new(&arguments.reach)?.query(&format!("/api/job/{id}/children"), &query)?;
+    let client = Client::new(&arguments.reach)?;
+    let body = client.query(&format!("/api/job/{}/children", id.find(&client)?), &query)?;
     let form = Form::of(arguments.form, arguments.times);
     let page: ChildrenPage = parse(&body)?;
     let (table, entries) = (rows(&page.children), entries(&body, "children")?);

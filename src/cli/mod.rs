@@ -11,7 +11,9 @@ mod client;
 mod contexts;
 mod doctor;
 mod error;
+mod find;
 mod follow;
+mod groups;
 mod health;
 mod history;
 mod items;
@@ -24,6 +26,7 @@ mod run;
 mod screen;
 pub mod shells;
 mod show;
+pub mod signals;
 mod status;
 mod step;
 mod stream;
@@ -44,14 +47,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+pub use groups::command;
+
 pub use arguments::{
     AddArguments, Arguments, BackupArguments, ChildrenArguments, ClientArguments, ClientCommand,
     Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments, Format,
-    FormatArguments, HistoryArguments, ItemsArguments, ListArguments, OperateArguments,
+    FormatArguments, HistoryArguments, ItemsArguments, JobRef, ListArguments, OperateArguments,
     ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments, RestoreArguments,
-    RunArguments, ServeArguments, SettingsArguments, StatusArguments, StepArguments, StepStatus,
-    TestedBus, TimeArguments, TimeStyle, TokenCommand, WaitArguments, WaitedFor, WatchArguments,
-    WorkArguments, WorkerTestArguments,
+    RunArguments, SearchArguments, ServeArguments, SettingsArguments, StatusArguments,
+    StepArguments, StepStatus, TestedBus, TimeArguments, TimeStyle, TokenCommand, WaitArguments,
+    WaitedFor, WatchArguments, WorkArguments, WorkerTestArguments,
 };
 pub use error::{ClientError, is_closed_pipe};
 
@@ -157,9 +162,9 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
             lists::jobs(workflow.as_deref(), interval, &list, out)
         }
         ClientCommand::Job { id, children, list } if children.children => {
-            job::children(id, &children, &list, out)
+            job::children(&id, &children, &list, out)
         }
-        ClientCommand::Job { id, list, .. } => job::job(id, &list, out),
+        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out),
         ClientCommand::Step(arguments) => step::step(&arguments, out),
         ClientCommand::Items(arguments) => items::items(&arguments, out),
         ClientCommand::Workflows { stats, list } => lists::workflows(stats, &list, out),
@@ -171,9 +176,9 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
             Ok(ExitCode::SUCCESS)
         }
         ClientCommand::Whoami { client } => whoami::whoami(&client, out),
-        ClientCommand::Why { id, client } => operate::why(id, &client, out),
+        ClientCommand::Why { id, client } => operate::why(&id, &client, out),
         ClientCommand::Reload { client } => operate::reload(&client, out),
-        ClientCommand::Search { filter, list } => operate::search(&filter, &list, out),
+        ClientCommand::Search(arguments) => operate::search(&arguments, out),
         ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
         ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),
         ClientCommand::Resume(jobs) => operate::operate("resume", None, &jobs, out),

@@ -1,8 +1,8 @@
 //! Operations on jobs: one, or all that a filter finds.
 
 use super::arguments::{
-    ClientArguments, CompleteArguments, FilterArguments, ListArguments, OperateArguments,
-    RedispatchArguments, TimeArguments,
+    ClientArguments, CompleteArguments, FilterArguments, JobRef, OperateArguments,
+    RedispatchArguments, SearchArguments, TimeArguments,
 };
 use super::ask;
 use super::client::Client;
@@ -14,7 +14,6 @@ use super::show::{entries, parse};
 use super::table::{Role, Table};
 use super::text::Text;
 use super::words::counted;
-use crate::engine::JobId;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
@@ -78,9 +77,13 @@ struct FoundJob {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Page {
     jobs: Vec<FoundJob>,
     next: Option<Text>,
+    count: Option<u64>,
+    #[serde(default)]
+    count_is_minimum: bool,
 }
 
 #[derive(Deserialize)]
@@ -105,17 +108,38 @@ struct Refusal {
 
 /// `search`
 pub(super) fn search(
-    filter: &FilterArguments,
-    arguments: &ListArguments,
+    arguments: &SearchArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let body = Client::new(&arguments.reach)?.query("/api/jobs/search", &query(filter))?;
-    let form = Form::of(arguments.form, arguments.times);
+    let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
+    let client = Client::new(&arguments.list.reach)?;
+    let mut query = query(filter);
+    let parent = parent.as_ref().map(|parent| parent.find(&client)).transpose()?;
+    let named = [
+        ("id", id.clone()),
+        ("endedAfter", ended_after.clone()),
+        ("endedBefore", ended_before.clone()),
+        ("parent", parent.map(|parent| parent.to_string())),
+        ("order", Some(arguments.order.word().to_owned())),
+        ("count", arguments.count.then(|| "true".to_owned())),
+        ("cursor", arguments.cursor.clone()),
+    ];
+    query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    let body = client.query("/api/jobs/search", &query)?;
+    let form = Form::of(arguments.list.form, arguments.list.times);
     let page: Page = parse(&body)?;
     let (table, entries) = (rows(&page.jobs), entries(&body, "jobs")?);
     Listing { body: &body, entries, table, nothing: NOTHING }.print(form, out)?;
-    if page.next.is_some() && form.is_for_people() {
-        writeln!(out, "… only the first {} are shown; --limit shows more", page.jobs.len())?;
+    if !form.is_for_people() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(count) = page.count {
+        let least = if page.count_is_minimum { "at least " } else { "" };
+        writeln!(out, "{least}{count} in all")?;
+    }
+    if let Some(next) = &page.next {
+        let shown = page.jobs.len();
+        writeln!(out, "… only {shown} are shown; --limit shows more, --cursor {next} goes on")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,7 +161,7 @@ pub(super) fn operate(
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
         .collect();
-    let Some(id) = arguments.id else {
+    let Some(id) = &arguments.id else {
         let FilterArguments { workflow, state, status, after, before, limit: _ } =
             &arguments.filter;
         if workflow.is_none()
@@ -154,6 +178,7 @@ pub(super) fn operate(
         }
         return all(word, more, arguments, &client, out);
     };
+    let id = id.find(&client)?;
     let body = match word {
         "delete" => client.delete(&format!("/api/job/{id}?erase=true"))?,
         _ => client.post(&format!("/api/job/{id}/{word}"), &more, "")?,
@@ -241,8 +266,9 @@ pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let path = format!("/api/job/{}/step/{}", arguments.id, encoded(&arguments.step));
     let client = Client::new(&arguments.client.reach)?;
+    let id = arguments.id.find(&client)?;
+    let path = format!("/api/job/{id}/step/{}", encoded(&arguments.step));
     let mut query = why_asked(arguments.reason.as_ref());
     let body = match &arguments.error {
         Some(reason) => {
@@ -279,6 +305,7 @@ pub(super) fn redispatch(
     let client = Client::new(&arguments.client.reach)?;
     let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
+            let id = id.find(&client)?;
             (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new())
         }
         (None, None, Some(queue)) => {
@@ -317,7 +344,7 @@ pub(super) fn redispatch(
 
 /// `why ID`
 pub(super) fn why(
-    id: JobId,
+    id: &JobRef,
     arguments: &ClientArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
@@ -325,7 +352,8 @@ pub(super) fn why(
     struct WhyAnswer {
         why: Text,
     }
-    let body = Client::new(&arguments.reach)?.get(&format!("/api/job/{id}/why"))?;
+    let client = Client::new(&arguments.reach)?;
+    let body = client.get(&format!("/api/job/{}/why", id.find(&client)?))?;
     if arguments.json {
         print_json(&body, out)?;
     } else {

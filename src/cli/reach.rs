@@ -3,6 +3,8 @@
 use super::arguments::{ReachArguments, address};
 use super::contexts::{Contexts, Named};
 use super::error::ClientError;
+use crate::settings::stray_of_client;
+use crate::telemetry::log::say;
 use std::fmt;
 
 /// Where a manager listens by default.
@@ -41,6 +43,10 @@ impl Reach {
     /// Flags win over the environment, and that over the context that is in use. `--context` is a
     /// flag. A context's token goes to that context's address alone.
     pub(super) fn of(asked: &ReachArguments) -> Result<Reach, ClientError> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for stray in names.filter_map(|name| stray_of_client(&name)) {
+            say(&format!("workflow-manager: warning: {stray}"));
+        }
         Reach::with(asked, &|name| std::env::var(name).ok(), Contexts::read)
     }
 

@@ -8,7 +8,8 @@ use super::follow::{Follower, say};
 use super::show::{JobAnswer, parse};
 use super::text::Text;
 use crate::engine::JobId;
-use std::io::{Read, Write};
+use crate::settings::files;
+use std::io::Write;
 use std::process::ExitCode;
 use ureq::http::StatusCode;
 
@@ -116,20 +117,22 @@ fn tell_when_interrupted(id: JobId) {
     });
 }
 
+/// The largest message that is read from a file, in bytes: far more than a manager takes.
+pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+
 /// The message that an argument gives: JSON, `@FILE`, or `-` for standard input.
 pub(super) fn message(argument: &str) -> Result<String, ClientError> {
     let cannot = |what: &str, error: std::io::Error| {
         ClientError::Usage(format!("--message: cannot read {what}: {error}"))
     };
     if argument == "-" {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .map_err(|error| cannot("standard input", error))?;
-        return Ok(text);
+        return files::text(std::io::stdin(), MESSAGE_BYTES_MAX)
+            .map_err(|error| cannot("standard input", error));
     }
     match argument.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(file).map_err(|error| cannot(file, error)),
+        Some(file) => {
+            files::read(file.as_ref(), MESSAGE_BYTES_MAX).map_err(|error| cannot(file, error))
+        }
         None => Ok(argument.to_owned()),
     }
 }

@@ -1,9 +1,8 @@
 //! `completions` and `man`: what shells complete, and manual pages, from the definition of the
 //! commands.
 
-use super::arguments::Arguments;
 use super::error::ClientError;
-use clap::CommandFactory;
+use super::groups;
 use clap_complete::Shell;
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,7 +18,7 @@ const PROGRAM: &str = "workflow-manager";
 pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     // The generator panics when it cannot write: it gets a buffer.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), PROGRAM, &mut script);
+    clap_complete::generate(shell, &mut groups::command(), PROGRAM, &mut script);
     if shell == Shell::Bash {
         // clap_complete 4.6.11 spells a program with a hyphen in two ways, so that bash would
         // complete nothing after a command. Where it is mended this changes nothing.
@@ -37,7 +36,7 @@ pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
 /// The directory or a page cannot be written.
 pub fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
     let written = std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory));
+        .and_then(|()| clap_mangen::generate_to(groups::command(), directory));
     written.map_err(|error| {
         let directory = directory.display();
         ClientError::Refused(format!(

@@ -56,8 +56,8 @@ pub(super) fn status(
     if !vhost.is_empty() {
         ask("vhost", vhost.to_owned());
     }
-    if let Some(job) = arguments.job {
-        ask("job", job.to_string());
+    if let Some(job) = &arguments.job {
+        ask("job", job.find(&client)?.to_string());
     }
     if let Some(limit) = arguments.limit {
         ask("limit", limit.to_string());

@@ -8,8 +8,8 @@ use super::screen::{Screen, harmless_json, print_json};
 use super::show::parse;
 use super::table::{Role, Table};
 use super::text::Text;
-use crate::engine::Millis;
 use crate::engine::words::quoted;
+use crate::engine::{JobId, Millis};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::{IsTerminal, Write, stdout};
@@ -55,8 +55,9 @@ pub(super) fn step(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
+    let id = arguments.id.find(&client)?;
     let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
-    let path = format!("/api/job/{}/step/{name}", arguments.id);
+    let path = format!("/api/job/{id}/step/{name}");
     if arguments.input || arguments.output {
         let which = if arguments.input { "input" } else { "output" };
         payload(&client, &format!("{path}/{which}"), out)?;
@@ -71,7 +72,7 @@ pub(super) fn step(
         print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(arguments, &parse(&body)?, Screen::of(arguments.times), out)?;
+    print(id, &parse(&body)?, Screen::of(arguments.times), out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,13 +107,13 @@ fn raw(step: &DetailAnswer, out: &mut dyn Write) -> Result<ExitCode, ClientError
 }
 
 fn print(
-    arguments: &StepArguments,
+    id: JobId,
     step: &DetailAnswer,
     screen: Screen,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
-    tell("job", &arguments.id.to_string())?;
+    tell("job", &id.to_string())?;
     tell("step", &step.name)?;
     tell("state", &screen.painted(&step.state, &step.state))?;
     let took = step.elapsed.map(|elapsed| Text::new(&Millis(elapsed / 1_000_000).to_string()));

@@ -44,8 +44,8 @@ pub(super) fn wait(
     arguments: &WaitArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let (id, wanted) = (arguments.id, arguments.state);
     let client = Client::new(&arguments.client.reach)?;
+    let (id, wanted) = (arguments.id.find(&client)?, arguments.state);
     let begun = clock::ticks();
     let is_late = || arguments.timeout.is_some_and(|most| begun.elapsed() >= most.0);
     let mut has_looked = false;

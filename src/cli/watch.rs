@@ -54,7 +54,8 @@ pub(super) fn watch(
     let screen = Screen::of(arguments.times);
     let mut printer = Printer { is_json: arguments.client.json, is_cut: false, screen, out };
     let patience = arguments.reconnect_for.0;
-    let Some(id) = arguments.id else { return watch_all(&client, patience, &mut printer) };
+    let Some(id) = &arguments.id else { return watch_all(&client, patience, &mut printer) };
+    let id = id.find(&client)?;
     let follower = Follower::new(&client, id, !arguments.no_children, patience).every(BAR_EVERY);
     let mut bar = Bar::new();
     let end = follower.follow(|follower, heard| {

@@ -9,10 +9,11 @@ mod tail;
 use super::arguments::WorkArguments;
 use super::client::{Asked, Client};
 use super::error::ClientError;
+use super::signals::Signals;
 use crate::clock;
 use crate::engine::words::enumerated;
 use crate::telemetry::log::say;
-use hand::{Bench, Hand, News};
+use hand::{Bench, End, Hand, News};
 use message::Message;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use program::{Event, Program, is_passing};
@@ -22,7 +23,6 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// How long an empty queue is asked at once. A request that is under way is not cut off, since a
 /// message might come with it: it may take so long until the worker ends.
@@ -37,6 +37,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pauses between two attempts to ask, from the first to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(5);
+
+/// After so many outputs in a row that are no JSON objects the worker ends: the program is not one
+/// for this, and each message fails an attempt.
+const WRONG_OUTPUTS_MAX: u32 = 5;
 
 /// `work QUEUE… -- CMD`
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
@@ -59,6 +63,7 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
             unsent: HashSet::new(),
             known: HashSet::new(),
             turn: 0,
+            wrong_outputs: 0,
             has_begun: false,
             is_stopping: false,
             failure: None,
@@ -83,14 +88,15 @@ struct InHand {
 /// Tells that a message is no longer in hand, whatever became of its thread.
 struct Done {
     id: String,
-    is_settled: bool,
+    end: End,
     news: Sender<News>,
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
         // Whoever takes messages outlives the hands.
-        let _ = self.news.send(News::Done(std::mem::take(&mut self.id), self.is_settled));
+        let end = std::mem::replace(&mut self.end, End::Open);
+        let _ = self.news.send(News::Done(std::mem::take(&mut self.id), end));
     }
 }
 
@@ -109,6 +115,8 @@ struct Taker<'s, 'b> {
     known: HashSet<usize>,
     /// Which queue is asked next.
     turn: usize,
+    /// How many outputs in a row were no JSON objects.
+    wrong_outputs: u32,
     /// The manager has answered.
     has_begun: bool,
     is_stopping: bool,
@@ -244,8 +252,8 @@ impl Taker<'_, '_> {
         let news = self.to_me.clone();
         let hand = Hand { bench: self.bench, message, to_me, events, news: news.clone() };
         self.scope.spawn(move || {
-            let mut done = Done { id, is_settled: false, news };
-            done.is_settled = hand.work();
+            let mut done = Done { id, end: End::Open, news };
+            done.end = hand.work();
         });
     }
 
@@ -256,11 +264,17 @@ impl Taker<'_, '_> {
                     say("the manager does not take a reply; it is sent again until it does");
                 }
             }
-            News::Done(id, is_settled) => {
+            News::Done(id, end) => {
                 self.unsent.remove(&id);
                 let again = self.in_hand.remove(&id).and_then(|in_hand| in_hand.again);
-                if let Some(message) = again.filter(|_| !is_settled) {
-                    self.begin(id, message);
+                match end {
+                    End::Open => {
+                        if let Some(message) = again {
+                            self.begin(id, message);
+                        }
+                    }
+                    End::Settled => self.wrong_outputs = 0,
+                    End::WrongOutput(why) => self.wrong_output(&why),
                 }
             }
             News::NotStarted(error) => self.not_started(&error),
@@ -288,6 +302,18 @@ impl Taker<'_, '_> {
             self.trouble(&why);
         } else {
             self.fail(ClientError::Usage(why));
+        }
+    }
+
+    fn wrong_output(&mut self, why: &str) {
+        self.wrong_outputs += 1;
+        if self.wrong_outputs >= WRONG_OUTPUTS_MAX {
+            self.fail(ClientError::Refused(format!(
+                "{WRONG_OUTPUTS_MAX} times in a row {why}. No more messages are taken: each one \
+                 fails an attempt. {} must print one JSON object, or nothing, on its standard \
+                 output; what else it says belongs on its standard error",
+                self.bench.program.shown()
+            )));
         }
     }
 
@@ -321,18 +347,21 @@ fn counted(messages: usize) -> String {
     }
 }
 
-/// Tells of each SIGTERM and SIGINT.
+/// Tells of each signal that asks for the end, and says of others that they mean nothing.
 fn listen_for_signals(to: Sender<News>) -> Result<(), ClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut terminate, mut interrupt) = {
+    let (mut stops, mut void) = {
         let _entered = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        (Signals::stops_at_a_terminal()?, Signals::void()?)
     };
     let listen = async move {
         loop {
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                _ = stops.next() => {}
+                signal = void.next() => {
+                    say(&format!("{signal} means nothing here: SIGTERM ends the worker"));
+                    continue;
+                }
             }
             if to.send(News::Stop).is_err() {
                 return;

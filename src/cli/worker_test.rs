@@ -19,6 +19,8 @@ mod stand;
 
 use super::arguments::{TestedBus, WorkerTestArguments};
 use super::error::ClientError;
+use super::run::MESSAGE_BYTES_MAX;
+use crate::settings::files;
 use crate::telemetry::log::say;
 use amqp::Amqp;
 use bench::Bench;
@@ -142,7 +144,7 @@ async fn interrupted() {
 /// The text of an argument: JSON, or what is in `@FILE`.
 fn text(what: &str, argument: &str) -> Result<String, ClientError> {
     match argument.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(file)
+        Some(file) => files::read(file.as_ref(), MESSAGE_BYTES_MAX)
             .map_err(|error| ClientError::Usage(format!("{what}: cannot read {file}: {error}"))),
         None => Ok(argument.to_owned()),
     }

@@ -56,9 +56,9 @@ pub use limits::{
 pub use report::Problem;
 pub use singular::singular;
 
-use crate::engine::words::quoted;
+use crate::engine::words::{byte_order_mark, quoted};
 use crate::engine::{Definition, Graph};
-use crate::settings::Settings;
+use crate::settings::{Settings, files};
 use calls::CallingStep;
 use conditions::CompiledConditions;
 use draft::WorkflowDraft;
@@ -66,7 +66,6 @@ use queue_keys::Declared;
 use report::Report;
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -338,15 +337,14 @@ impl Loading<'_> {
 
 /// A file's text, or why it is refused.
 fn read_file(path: &Path) -> Result<String, Mistake> {
-    let file = File::open(path).map_err(cannot_read)?;
-    if file.metadata().map_err(cannot_read)?.is_dir() {
+    if path.is_dir() {
         return Err(Mistake::new(
             Position::NOWHERE,
             "this is a directory; name the workflow files in it",
         ));
     }
     // The size that the file claims to have is no limit: it may be a pipe, or grow.
-    read_text(file)
+    read_text(files::open(path).map_err(cannot_read)?)
 }
 
 fn read_text(file: impl Read) -> Result<String, Mistake> {
@@ -356,7 +354,14 @@ fn read_text(file: impl Read) -> Result<String, Mistake> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err(too_large());
     }
+    let mark = byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
+        if let Some(encoding) = mark {
+            let told = format!(
+                "the file begins with a byte-order mark of {encoding}; save it as UTF-8 text"
+            );
+            return Mistake::new(Position { line: 1, column: 1 }, told);
+        }
         let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
         let line = before.rsplit('\n').next().unwrap_or_default();
         let at =

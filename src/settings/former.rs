@@ -11,7 +11,7 @@ const LAG_OF_CONFIRMS_MAX: Duration = Duration::from_millis(200);
 
 impl Settings {
     /// A sentence for each such setting: what it says by now, and what to do.
-    pub fn former_meanings(&self) -> Vec<String> {
+    pub(super) fn former_meanings(&self) -> Vec<String> {
         let (source, place) = self.sources.of("journal.lag");
         let is_confirm_lag_set = self.sources.of("journal.confirm_lag").0 != Source::Default;
         let lag = self.journal.lag;

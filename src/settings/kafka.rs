@@ -242,14 +242,19 @@ impl Settings {
         }
     }
 
-    /// What is wrong with the buses over Kafka.
-    pub(super) fn validate_kafka(&self) -> Result<(), String> {
+    /// The settings of all buses over Kafka, by the places at which they stand.
+    pub(super) fn kafka_sections(&self) -> impl Iterator<Item = (String, &KafkaSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Kafka(section) => Some((format!("buses.{name}"), &**section)),
             BusSettings::Amqp(_) | BusSettings::Push(_) => None,
         });
+        std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named)
+    }
+
+    /// What is wrong with the buses over Kafka.
+    pub(super) fn validate_kafka(&self) -> Result<(), String> {
         let mut taken: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
-        for (place, section) in std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named) {
+        for (place, section) in self.kafka_sections() {
             section.validate(&place)?;
             if section.servers.0.is_empty() {
                 if place == "kafka" {

@@ -1,10 +1,11 @@
 //! Values that the environment keeps in files, as containers are given secrets: the variable of a
 //! setting with `_FILE` at its end names a file whose text is the value.
 
+use super::files;
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 use super::text::SettingsText;
+use crate::engine::words::byte_order_mark;
 use std::collections::BTreeSet;
-use std::io::Read;
 
 /// What the name of such a variable ends with.
 const SUFFIX: &str = "_FILE";
@@ -53,6 +54,17 @@ fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>,
     variables.into_iter().map(read).collect()
 }
 
+/// The variables that name files with values, and the files.
+pub(super) fn files() -> Vec<(String, String)> {
+    let known = SettingsText::defaults().names();
+    let of_file = |(name, file): (std::ffi::OsString, std::ffi::OsString)| {
+        let (name, file) = (name.into_string().ok()?, file.into_string().ok()?);
+        setting_of_file(&name, |name| known.contains(name))?;
+        Some((name, file))
+    };
+    std::env::vars_os().filter_map(of_file).collect()
+}
+
 /// The variable whose value is in the file that this one names; none: it names no file of that
 /// kind.
 fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
@@ -71,12 +83,12 @@ fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<
 }
 
 fn text_of(file: &str) -> std::io::Result<String> {
-    let mut text = String::new();
-    super::text::open_regular(file.as_ref())?
-        .take(VALUE_BYTES_MAX + 1)
-        .read_to_string(&mut text)?;
-    if text.len() as u64 > VALUE_BYTES_MAX {
-        return Err(std::io::Error::other(format!("it has more than {VALUE_BYTES_MAX} bytes")));
+    let text = files::text(files::open_regular(file.as_ref())?, VALUE_BYTES_MAX)?;
+    if let Some(encoding) = byte_order_mark(text.as_bytes()) {
+        return Err(std::io::Error::other(format!(
+            "it begins with a byte-order mark of {encoding}, which would be part of the value: \
+             save it without one"
+        )));
     }
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
@@ -126,6 +138,11 @@ mod tests {
         assert!(told.contains("HTTP__TOKEN_FILE") && told.contains("/nowhere"), "{told}");
         let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/dev/zero")]).expect_err("told");
         assert!(told.contains("no regular file"), "{told}");
+        let marked = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(marked.path(), "\u{feff}secret\n").expect("written");
+        let path = marked.path().to_string_lossy().into_owned();
+        let told = read(&[("AMQP_SERVER_FILE", &path)]).expect_err("told");
+        assert!(told.contains("begins with a byte-order mark"), "{told}");
         let empty = tempfile::NamedTempFile::new().expect("a file");
         let path = empty.path().to_string_lossy().into_owned();
         let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path)]).expect_err("told");

@@ -1,5 +1,6 @@
 //! Where the value of each setting comes from.
 
+use super::values::mask_addresses;
 use super::{LISTS, Overrides, Settings};
 use config::{Map, Value, ValueKind};
 use serde::Serialize;
@@ -32,7 +33,11 @@ pub enum Source {
 /// The settings that were set, by their names, each with the source and the file or variable. What
 /// comes later counts.
 #[derive(Clone, Debug, Default)]
-pub struct Sources(Vec<(String, Source, String)>);
+pub struct Sources {
+    set: Vec<(String, Source, String)>,
+    /// What is wrong with the names of variables that nobody reads.
+    pub(super) strays: Vec<String>,
+}
 
 /// A setting with its value, masked, and where that comes from.
 #[derive(Debug, Serialize, ToSchema)]
@@ -55,7 +60,7 @@ impl Sources {
         let mut names = Vec::new();
         values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
         names.sort_unstable();
-        self.0.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
+        self.set.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
     }
 
     /// What these variables set. Those whose values are lists, and [`AMQP_SERVER`], count more.
@@ -77,7 +82,7 @@ impl Sources {
         }
         found.sort_unstable();
         let set = found.into_iter().map(|(_, name, place)| (name, Source::Environment, place));
-        self.0.extend(set);
+        self.set.extend(set);
     }
 
     pub(super) fn add_flags(&mut self, flags: &Overrides) {
@@ -89,14 +94,14 @@ impl Sources {
             ("http.insecure", flags.insecure),
         ];
         let names = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
-        self.0.extend(names.map(|name| (name, Source::Flag, String::new())));
+        self.set.extend(names.map(|name| (name, Source::Flag, String::new())));
     }
 
     pub(super) fn of(&self, setting: &str) -> (Source, Option<&str>) {
         let is_meant = |name: &str| {
             setting.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let found = self.0.iter().rev().find(|(name, ..)| is_meant(name));
+        let found = self.set.iter().rev().find(|(name, ..)| is_meant(name));
         found.map_or((Source::Default, None), |(_, source, place)| {
             (*source, Some(place.as_str()).filter(|place| !place.is_empty()))
         })
@@ -104,6 +109,17 @@ impl Sources {
 }
 
 impl Settings {
+    /// All settings as JSON, without their secrets.
+    ///
+    /// # Errors
+    ///
+    /// The settings cannot be written as JSON.
+    pub fn masked(&self) -> serde_json::Result<serde_json::Value> {
+        let mut shown = serde_json::to_value(self)?;
+        mask_addresses(&mut shown);
+        Ok(shown)
+    }
+
     /// Each setting with its value, masked, and where that comes from.
     ///
     /// # Errors
@@ -111,7 +127,7 @@ impl Settings {
     /// The settings cannot be written as JSON.
     pub fn sourced(&self) -> serde_json::Result<Vec<Sourced<'_>>> {
         let mut values = Vec::new();
-        flat(String::new(), serde_json::to_value(self)?, &mut values);
+        flat(String::new(), self.masked()?, &mut values);
         let sourced = values.into_iter().map(|(name, value)| {
             let (source, place) = self.sources.of(&name);
             Sourced { name, value, source, place }

@@ -1,13 +1,11 @@
 //! The file of settings as text: read within bounds, so that a file that is no settings file, or
 //! one whose aliases unfold without end, costs a message and no memory.
 
-use super::DEFAULTS;
 use super::sources::leaves;
+use super::{DEFAULTS, files};
 use crate::engine::words::nearest;
 use config::{ConfigError, Map, Source, Value, ValueKind};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// The largest file of settings, in bytes.
@@ -15,15 +13,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How many keys and values aliases may unfold to.
 const ALIASED_VALUES_MAX: usize = 10_000;
-
-/// Opens a file, and nothing that could keep its reader waiting, such as a pipe.
-pub(super) fn open_regular(file: &Path) -> std::io::Result<File> {
-    if std::fs::metadata(file)?.is_file() {
-        File::open(file)
-    } else {
-        Err(std::io::Error::other("it is no regular file"))
-    }
-}
 
 /// What is wrong with a setting, without the text that was found: it may be a secret in a wrong
 /// place.
@@ -61,16 +50,16 @@ impl SettingsText {
     ///
     /// It cannot be read, is too large, or is no YAML with keys.
     pub(super) fn read(file: &Path) -> Result<SettingsText, String> {
-        let mut text = String::new();
-        let read = open_regular(file)
-            .and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-        read.map_err(|error| format!("it cannot be read: {error}"))?;
-        if text.len() as u64 > FILE_BYTES_MAX {
+        let open = files::open_regular(file).and_then(|open| Ok((open.metadata()?.len(), open)));
+        let (bytes, open) = open.map_err(|error| format!("it cannot be read: {error}"))?;
+        if bytes > FILE_BYTES_MAX {
             return Err(format!(
                 "it has more than {FILE_BYTES_MAX} bytes, which no settings need; is it another \
                  file?"
             ));
         }
+        let text = files::text(open, FILE_BYTES_MAX)
+            .map_err(|error| format!("it cannot be read: {error}"))?;
         SettingsText::parse(&text, &file.display().to_string())
     }
 
@@ -82,6 +71,8 @@ impl SettingsText {
     }
 
     pub(super) fn parse(text: &str, file: &str) -> Result<SettingsText, String> {
+        // YAML may begin with the mark of UTF-8.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let options = serde_yaml::options! {
             alias_limits: serde_yaml::alias_limits! {
                 max_total_replayed_events: ALIASED_VALUES_MAX
@@ -188,6 +179,16 @@ mod tests {
         for same in ["unknown field `zzzzzz`, expected `listen`", "another error"] {
             assert_eq!(with_guess(same), same);
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_read_over() {
+        let read = SettingsText::parse("\u{feff}http: { listen: '1' }\n", "s.yaml").expect("read");
+        assert_eq!(read.names(), BTreeSet::from(["http.listen".to_owned()]));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), b"\xff\xfeh\0").expect("written");
+        let told = SettingsText::read(file.path()).expect_err("refused");
+        assert!(told.contains("begins with a byte-order mark of UTF-16 LE"), "{told}");
     }
 
     #[test]

@@ -61,23 +61,98 @@ pub struct ServerAddress(pub String);
 
 impl ServerAddress {
     fn masked(&self) -> String {
-        let Some((scheme, rest)) = self.0.split_once("://") else {
-            return if self.0.is_empty() { String::new() } else { "***".to_owned() };
-        };
-        // What a web service is asked may be a secret as well.
-        let rest = match rest.split_once('?') {
-            Some((place, query)) if scheme.starts_with("http") && !query.is_empty() => {
-                &format!("{place}?***")
-            }
-            Some(_) | None => rest,
-        };
-        match rest.rsplit_once('@') {
-            Some((credentials, host)) => format!(
-                "{scheme}://{}:***@{host}",
-                credentials.split(':').next().unwrap_or_default()
-            ),
-            None => format!("{scheme}://{rest}"),
+        masked(&self.0)
+    }
+}
+
+/// What the query of a broker's address may say that is no secret.
+const PLAIN_PARAMETERS: [&str; 8] = [
+    "auth_mechanism",
+    "channel_max",
+    "connection_timeout",
+    "frame_max",
+    "heartbeat",
+    "locale",
+    "recovery",
+    "verify",
+];
+
+/// So long is a part of a path that is taken for a token, if it has letters and digits.
+const TOKEN_CHARS_MIN: usize = 16;
+
+/// An address without what may be a secret: the password, what a query says, a token in the path.
+/// What is no address may be a secret as a whole.
+pub(super) fn masked(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else {
+        return if address.is_empty() { String::new() } else { "***".to_owned() };
+    };
+    // A password may have a `/`, `?` or `#` that should have been escaped.
+    let (credentials, rest) = match rest.rsplit_once('@') {
+        Some((credentials, rest)) => (Some(credentials), rest),
+        None => (None, rest),
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, rest) = rest.split_at(end);
+    let user = match credentials.map(|credentials| credentials.split_once(':')) {
+        None => String::new(),
+        Some(Some((user, _))) => format!("{user}:***@"),
+        // A name alone may be a token.
+        Some(None) => "***@".to_owned(),
+    };
+    // Where the host is missing, the password stands where a port would.
+    let host = match host.rsplit_once(':') {
+        Some((name, port)) if !host.ends_with(']') && !is_port(port) => {
+            format!("{name}:***")
         }
+        Some(_) | None => host.to_owned(),
+    };
+    let (rest, fragment) = match rest.split_once('#') {
+        Some((rest, _)) => (rest, "#***"),
+        None => (rest, ""),
+    };
+    let (path, query) = match rest.split_once('?') {
+        Some((path, query)) => (path, Some(query).filter(|query| !query.is_empty())),
+        None => (rest, None),
+    };
+    // What a web service is asked may be a secret as well.
+    let (query, fragment) = match query {
+        Some(_) if scheme.starts_with("http") => (Some("***"), ""),
+        _ => (query, fragment),
+    };
+    let path: Vec<&str> =
+        path.split('/').map(|part| if is_token(part) { "***" } else { part }).collect();
+    let query = query.map_or_else(String::new, |query| {
+        let parts = query.split('&').map(|part| match part.split_once('=') {
+            Some((name, _)) if PLAIN_PARAMETERS.contains(&name) => part.to_owned(),
+            Some((name, _)) => format!("{name}=***"),
+            None => "***".to_owned(),
+        });
+        format!("?{}", parts.collect::<Vec<_>>().join("&"))
+    });
+    format!("{scheme}://{user}{host}{}{query}{fragment}", path.join("/"))
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok()
+}
+
+/// Whether a part of a path looks like a token rather than a name.
+fn is_token(part: &str) -> bool {
+    part.len() >= TOKEN_CHARS_MIN
+        && part.bytes().any(|byte| byte.is_ascii_digit())
+        && part.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Masks every address in what is shown.
+pub(super) fn mask_addresses(shown: &mut serde_json::Value) {
+    match shown {
+        serde_json::Value::String(text) if text.contains("://") => *text = masked(text),
+        serde_json::Value::Array(list) => list.iter_mut().for_each(mask_addresses),
+        serde_json::Value::Object(keys) => keys.values_mut().for_each(mask_addresses),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => {}
     }
 }
 

@@ -69,16 +69,8 @@ static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter cannot be read.
-    #[error(
-        "log.filter {filter:?} is no tracing filter: {reason}; expected for example \"info\" or \
-         \"workflow_manager=debug,lapin=warn\""
-    )]
-    Filter {
-        /// As it was given.
-        filter: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error("{0}")]
+    Filter(String),
     /// Nothing can be written.
     #[error("the log cannot be begun: {0}")]
     Begin(#[from] io::Error),
@@ -103,11 +95,12 @@ pub fn begin() -> Result<(), LogError> {
 /// logged like everything else. `ticks` is the clock. Calling it again changes nothing.
 pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
     begin()?;
-    let wrong = |reason: tracing_subscriber::filter::ParseError| LogError::Filter {
-        filter: settings.filter.clone(),
-        reason: reason.to_string(),
-    };
-    let targets: Targets = settings.filter.parse().map_err(wrong)?;
+    let directives = settings.directives().map_err(LogError::Filter)?;
+    let targets =
+        directives.into_iter().fold(Targets::new(), |targets, directive| match directive.module {
+            Some(module) => targets.with_target(module, directive.level),
+            None => targets.with_default(directive.level),
+        });
     let filter =
         targets.and(Throttled { of_heads: Seldom::new(ticks), of_frames: Seldom::new(ticks) });
     let is_terminal = io::stderr().is_terminal();
@@ -295,8 +288,37 @@ impl Human<'_> {
             (_, true) => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,
             (_, false) => write!(self.writer, "{name}=")?,
         }
-        write!(Escaping(&mut self.writer), "{value:?}")
+        if name == "message" {
+            return write!(Escaping(&mut self.writer), "{value:?}");
+        }
+        let shown = format!("{value:?}");
+        if is_one_word(&shown) || is_quoted(&shown) {
+            write!(Escaping(&mut self.writer), "{shown}")
+        } else {
+            // In quotes nothing can pretend to be another field.
+            write!(Escaping(&mut self.writer), "{shown:?}")
+        }
     }
+}
+
+/// Whether a value is told from the fields beside it as it is.
+fn is_one_word(shown: &str) -> bool {
+    !shown.is_empty()
+        && !shown
+            .contains(|character: char| character.is_whitespace() || matches!(character, '=' | '"'))
+}
+
+/// Whether a value is one text in quotes already.
+fn is_quoted(shown: &str) -> bool {
+    let inner = shown.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let mut is_escaped = false;
+    inner.is_some_and(|inner| {
+        inner.chars().all(|character| {
+            let ends = character == '"' && !is_escaped;
+            is_escaped = character == '\\' && !is_escaped;
+            !ends
+        }) && !is_escaped
+    })
 }
 
 impl Visit for Human<'_> {
@@ -498,14 +520,18 @@ mod tests {
         let hostile = "a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shown = %hostile, quoted = hostile, count = 7, "{hostile}");
+            let forged = "x\" level=\"ERROR\" job=1";
+            tracing::info!(word = %"a.b-c:1", told = %"a=b", none = %"", %forged, debug = ?"a b", "m");
         });
         let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
         let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
         assert_eq!(
             text,
             format!(
-                " INFO workflow_manager::telemetry::log::tests: {plain} shown={plain} \
-                 quoted=\"{plain}\" count=7\n"
+                " INFO workflow_manager::telemetry::log::tests: {plain} shown=\"{plain}\" \
+                 quoted=\"{plain}\" count=7\n INFO \
+                 workflow_manager::telemetry::log::tests: m word=a.b-c:1 told=\"a=b\" none=\"\" \
+                 forged=\"x\\\" level=\\\"ERROR\\\" job=1\" debug=\"a b\"\n"
             )
         );
     }

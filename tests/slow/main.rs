@@ -60,6 +60,7 @@ mod service_manager;
 mod shown;
 mod soak;
 mod statuses;
+mod surroundings;
 mod tls;
 mod tokens;
 mod traces;

@@ -1,8 +1,8 @@
 //! Which jobs, steps and queues are meant.
 
-use super::reach::ClientArguments;
-use crate::engine::JobId;
-use clap::Args;
+use super::job_ref::JobRef;
+use super::reach::{ClientArguments, ListArguments};
+use clap::{Args, ValueEnum};
 
 /// Which jobs are meant.
 #[derive(Args, Debug, Default)]
@@ -28,14 +28,66 @@ pub struct FilterArguments {
     pub limit: u32,
 }
 
+/// Arguments of `search`.
+#[derive(Args, Debug)]
+pub struct SearchArguments {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub filter: FilterArguments,
+    /// Only those whose ids begin so: 4 digits or more
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Only those that ended at this time or later
+    #[arg(long, value_name = "TIME")]
+    pub ended_after: Option<String>,
+    /// Only those that ended before this time
+    #[arg(long, value_name = "TIME")]
+    pub ended_before: Option<String>,
+    /// The child jobs of this job, instead of top-level jobs
+    #[arg(long, value_name = "ID")]
+    pub parent: Option<JobRef>,
+    /// Which come first
+    #[arg(long, value_enum, default_value_t)]
+    pub order: SearchOrder,
+    /// Also tell how many there are in all
+    #[arg(long)]
+    pub count: bool,
+    /// Go on where the page before ended
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened")]
+    pub list: ListArguments,
+}
+
+/// In which order jobs are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SearchOrder {
+    /// The newest first
+    #[default]
+    Newest,
+    /// The oldest first
+    Oldest,
+}
+
+impl SearchOrder {
+    /// Its word in a query.
+    pub(in crate::cli) fn word(self) -> &'static str {
+        match self {
+            SearchOrder::Newest => "newest",
+            SearchOrder::Oldest => "oldest",
+        }
+    }
+}
+
 /// Arguments of the operations: one job, or a filter.
 #[derive(Args, Debug)]
 pub struct OperateArguments {
-    /// The job's id; without one, all that the filter finds
+    /// The job's id, or its first digits; without one, all that the filter finds
     #[arg(
         conflicts_with_all = ["workflow", "state", "status", "after", "before", "limit", "dry_run"]
     )]
-    pub id: Option<JobId>,
+    pub id: Option<JobRef>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub filter: FilterArguments,
@@ -56,8 +108,8 @@ pub struct OperateArguments {
 /// Arguments of `complete`.
 #[derive(Args, Debug)]
 pub struct CompleteArguments {
-    /// The job's id
-    pub id: JobId,
+    /// The job's id, or its first digits
+    pub id: JobRef,
     /// The step
     pub step: String,
     /// The step's output: a JSON object, @FILE, or - for standard input
@@ -86,7 +138,7 @@ pub struct RedispatchArguments {
         required_unless_present = "queue",
         conflicts_with_all = ["queue", "bus", "vhost", "dry_run"]
     )]
-    pub id: Option<JobId>,
+    pub id: Option<JobRef>,
     /// The step
     #[arg(requires = "id")]
     pub step: Option<String>,

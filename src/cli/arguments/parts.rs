@@ -1,7 +1,7 @@
 //! Parts of a job: its child jobs, a step, the items of a fan-out; and a state to wait for.
 
+use super::job_ref::JobRef;
 use super::reach::{ClientArguments, ListArguments, TimeArguments, span};
-use crate::engine::JobId;
 use crate::settings::Span;
 use clap::{Args, ValueEnum};
 
@@ -36,8 +36,8 @@ pub struct ChildrenArguments {
                         --output | jq .total"
 )]
 pub struct StepArguments {
-    /// The job's, or child job's, id
-    pub id: JobId,
+    /// The job's, or child job's, id; of a job also its first digits
+    pub id: JobRef,
     /// The step
     pub step: String,
     /// Print what its worker was sent
@@ -63,8 +63,8 @@ pub struct StepArguments {
 /// Arguments of `items`.
 #[derive(Args, Debug)]
 pub struct ItemsArguments {
-    /// The job's, or child job's, id
-    pub id: JobId,
+    /// The job's, or child job's, id; of a job also its first digits
+    pub id: JobRef,
     /// The step
     pub step: String,
     /// Only the items that failed: --state failed
@@ -94,8 +94,8 @@ pub struct ItemsArguments {
                         waiting is in vain; 3 cannot reach the manager; 4 the time is over."
 )]
 pub struct WaitArguments {
-    /// The job's, or child job's, id
-    pub id: JobId,
+    /// The job's, or child job's, id; of a job also its first digits
+    pub id: JobRef,
     /// The state
     #[arg(long = "for", value_name = "STATE", default_value = "ended")]
     pub state: WaitedFor,

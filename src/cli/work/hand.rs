@@ -6,7 +6,8 @@ use super::super::text::Text;
 use super::message::Message;
 use super::program::{Event, Program, Running};
 use crate::clock;
-use crate::engine::Millis;
+use crate::engine::words::escaped;
+use crate::engine::{Message as Object, Millis};
 use crate::telemetry::log::say;
 use serde::Deserialize;
 use serde_json::json;
@@ -32,6 +33,9 @@ const EXTEND_AGAIN: Duration = Duration::from_secs(2);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 
+/// How much of an output that is no JSON object is told, in bytes.
+const TOLD_BYTES: usize = 60;
+
 /// After how long a message is lent again whose program could not be started.
 const NOT_STARTED_DELAY: &str = "10s";
 
@@ -51,8 +55,17 @@ pub(super) enum News {
     Unsent(String),
     /// The program cannot be started.
     NotStarted(io::Error),
-    /// This message is no longer in hand, and settled or not.
-    Done(String, bool),
+    /// This message is no longer in hand.
+    Done(String, End),
+}
+
+/// How the work on a message ended.
+pub(super) enum End {
+    /// It is not settled.
+    Open,
+    Settled,
+    /// Settled by an output that no step can have, and why.
+    WrongOutput(String),
 }
 
 /// A message in hand.
@@ -81,8 +94,8 @@ struct Taken {
 }
 
 impl Hand<'_> {
-    /// Works on the message; whether it is settled.
-    pub(super) fn work(mut self) -> bool {
+    /// Works on the message.
+    pub(super) fn work(mut self) -> End {
         let begun = clock::ticks();
         let Bench { program, is_quiet, .. } = self.bench;
         let input = std::mem::take(&mut self.message.body);
@@ -92,7 +105,7 @@ impl Hand<'_> {
                 self.give_back(NOT_STARTED_DELAY);
                 // Whoever takes messages outlives the hands.
                 let _ = self.news.send(News::NotStarted(error));
-                return false;
+                return End::Open;
             }
         };
         let stopped = self.watch(&running);
@@ -105,28 +118,35 @@ impl Hand<'_> {
         let result = match (stopped, ended) {
             (Some(Stopped::Gone(why)), _) => {
                 self.tell(&format!("stopped after {took}: {why}"));
-                return false;
+                return End::Open;
             }
             (Some(Stopped::GivenUp), _) => {
                 self.give_back("0s");
-                return false;
+                return End::Open;
             }
             (Some(Stopped::TooLarge) | None, Ok(ended)) => ended.output(),
             (Some(Stopped::TooLarge) | None, Err(error)) => {
                 Err(format!("the end of the program is not known: {error}"))
             }
         };
+        // It is sent all the same: the manager keeps its beginning for the reader.
+        let wrong = result.as_ref().ok().and_then(|output| wrong_output(output));
         let outcome = self.reply(&result);
         let is_settled = outcome.is_ok();
         if !is_quiet || !is_settled {
-            let what = match &result {
-                Ok(_) => "result".to_owned(),
-                Err(error) => format!("error: {}", error.lines().next().unwrap_or_default()),
+            let what = match (&result, &wrong) {
+                (Ok(_), None) => "result".to_owned(),
+                (Ok(_), Some(wrong)) => format!("error: {wrong}"),
+                (Err(error), _) => format!("error: {}", error.lines().next().unwrap_or_default()),
             };
             let (Ok(outcome) | Err(outcome)) = outcome;
             self.tell(&format!("took {took}, {what}{outcome}"));
         }
-        is_settled
+        match wrong {
+            _ if !is_settled => End::Open,
+            None => End::Settled,
+            Some(wrong) => End::WrongOutput(wrong),
+        }
     }
 
     /// Waits until the program has ended; why it was asked to, if it was.
@@ -236,6 +256,18 @@ impl Hand<'_> {
     fn tell(&self, what: &str) {
         say(&format!("{}: {what}", self.message.name()));
     }
+}
+
+/// Why an output can be no step's, if so. The manager judges by the same rules.
+fn wrong_output(output: &[u8]) -> Option<String> {
+    let why = Object::parse(output).err()?;
+    let text = String::from_utf8_lossy(&output[..output.len().min(TOLD_BYTES)]);
+    let more = if output.len() > TOLD_BYTES { "…" } else { "" };
+    Some(format!("the output is no JSON object: {why}; it begins with {}{more}", quoted(&text)))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", escaped(text.trim_end_matches('\u{fffd}')))
 }
 
 /// Whether the manager may take later what it refused with this code.

@@ -183,6 +183,59 @@ fn a_program_that_fails_fails_the_attempt_with_what_it_said() {
 }
 
 #[test]
+fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
+    let daemon = start();
+    let deep = "printf '{\"a\":'; printf '[%.0s' $(seq 200)";
+    for (script, why) in [
+        ("echo Hello, world", "not JSON: expected value at line 1 column 1"),
+        ("echo '[1]'", "expected a JSON object, found an array"),
+        ("echo '{} {}'", "not JSON"),
+        ("echo '{\"a\": NaN}'", "not JSON"),
+        ("printf '{\"a\":\"\\377\"}'", "invalid UTF-8"),
+        ("printf '\\357\\273\\277{}'", "byte-order mark"),
+        (deep, "nested deeper than 127"),
+    ] {
+        let mut worker = Worker::start(&daemon, &["price"], script);
+        let id = daemon.api.create("one", "{}");
+        daemon.api.await_state(id, "failed");
+        worker.await_log("attempt 2: took ");
+        worker.stop();
+        let log = worker.log();
+        assert_eq!(log.matches(", error: the output is no JSON object: ").count(), 2, "{log}");
+        assert!(log.contains(why) && !log.contains(", result"), "{log}");
+        let record = why_failed(&daemon, id);
+        assert!(record.contains(why), "no {why:?} in {record}");
+    }
+
+    // What it prints is shown, without what would command a terminal.
+    let mut worker = Worker::start(&daemon, &["price"], "printf '\\033[31mred\\n'");
+    let jobs: Vec<Uuid> = (0..4).map(|_| daemon.api.create("one", "{}")).collect();
+    assert_eq!(worker.await_end(), Some(1));
+    let log = worker.log();
+    assert!(log.contains("it begins with \"\\u{1b}[31mred\\n\""), "{log}");
+    assert!(log.contains("5 times in a row the output is no JSON object"), "{log}");
+    assert!(log.contains("must print one JSON object, or nothing"), "{log}");
+    assert_eq!(log.matches(": took ").count(), 5, "{log}");
+
+    // What is left, another worker does. One that is wrong now and then goes on.
+    let script = "echo >> begun; [ $(($(wc -l < begun) % 3)) = 0 ] && echo '{}' || echo no";
+    let mut worker = Worker::start(&daemon, &["price"], script);
+    let more = (0..6).map(|_| daemon.api.create("one", "{}"));
+    for id in jobs.into_iter().chain(more) {
+        eventually("the job ends", || {
+            let job = daemon.api.job(id);
+            when(job.state != "running", job.text)
+        });
+    }
+    assert!(worker.begun() > 6, "{}", worker.log());
+    worker.stop();
+}
+
+fn why_failed(daemon: &Daemon, job: Uuid) -> String {
+    daemon.api.job(job).text
+}
+
+#[test]
 fn the_lease_is_extended_while_the_program_runs() {
     let daemon = start();
     let worker = Worker::start(&daemon, &["price", "--lease", "6s"], UNTIL_GO);

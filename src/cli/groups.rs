@@ -1,0 +1,98 @@
+//! The commands in groups, by what one wants to do: what `--help` shows.
+
+use super::arguments::Arguments;
+use clap::builder::StyledStr;
+use clap::{Command, CommandFactory};
+use std::fmt::Write;
+
+/// The groups, each with its commands in the order in which one meets them.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run", &["serve", "run", "work", "wait"]),
+    (
+        "Look",
+        &[
+            "jobs",
+            "search",
+            "job",
+            "step",
+            "items",
+            "history",
+            "why",
+            "watch",
+            "status",
+            "workflows",
+            "queues",
+            "health",
+            "whoami",
+        ],
+    ),
+    (
+        "Operate",
+        &[
+            "cancel",
+            "pause",
+            "resume",
+            "retry",
+            "rerun",
+            "complete",
+            "redispatch",
+            "delete",
+            "reload",
+        ],
+    ),
+    ("Author", &["check", "schema", "test", "worker-test", "replay"]),
+    ("Install", &["doctor", "backup", "restore", "token", "context", "completions", "man", "help"]),
+];
+
+/// How far the first column reaches.
+const NAME_COLUMNS: usize = 12;
+
+/// The definition of the command line, with its commands in groups.
+pub fn command() -> Command {
+    let mut command = Arguments::command();
+    command.build();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{title}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(StyledStr::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {name:NAME_COLUMNS$} {about}");
+        }
+        text.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}Options:\n\
+         {{options}}{{after-help}}"
+    );
+    Arguments::command().help_template(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut built = Arguments::command();
+        built.build();
+        let known: BTreeSet<&str> = built
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(Command::get_name)
+            .collect();
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        assert_eq!(listed.len(), known.len(), "each once");
+        assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), known);
+        let help = command().render_help().to_string();
+        for title in
+            ["Run:\n  serve", "Look:\n", "Operate:\n", "Author:\n", "Install:\n", "Options:\n"]
+        {
+            assert!(help.contains(title), "no {title:?} in {help}");
+        }
+        assert!(help.contains("  why          Tell in one sentence"), "{help}");
+        assert!(!help.contains("Commands:"), "{help}");
+    }
+}

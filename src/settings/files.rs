@@ -1,0 +1,130 @@
+//! Files that people name: opened without waiting for anybody, and read as text within bounds.
+
+use crate::engine::words::byte_order_mark;
+use crate::trust::kind_of_no_file;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+/// What this process was given already: nobody has to come and open the other end.
+const OWN: [&str; 4] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
+
+/// Opens a regular file to read it: one that can be read again.
+///
+/// # Errors
+///
+/// It cannot be opened, or is something else.
+pub fn open_regular(file: &Path) -> io::Result<File> {
+    match kind_of_no_file(file) {
+        None => File::open(file),
+        Some(kind) => Err(io::Error::other(format!("it is no regular file but {kind}"))),
+    }
+}
+
+/// The same, or a device such as a terminal, or a pipe that this process was given, such as
+/// `/dev/stdin`. A named pipe is refused:
+/// its reader waits until somebody writes.
+///
+/// # Errors
+///
+/// It cannot be opened, or is something else.
+pub fn open(file: &Path) -> io::Result<File> {
+    let kind = std::fs::metadata(file)?.file_type();
+    let name = file.as_os_str().to_string_lossy();
+    let is_own = OWN.iter().any(|own| name.starts_with(own)) && kind.is_fifo();
+    if is_own || kind.is_char_device() { File::open(file) } else { open_regular(file) }
+}
+
+/// Whether every user of this machine can read it: by its mode, and by those of the folders that
+/// lead to it.
+pub fn is_open_to_all(file: &Path) -> bool {
+    let allows = |path: &Path, bit: u32| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
+    };
+    const READ_BY_OTHERS: u32 = 0o004;
+    const SEARCHED_BY_OTHERS: u32 = 0o001;
+    let Ok(file) = file.canonicalize() else { return false };
+    allows(&file, READ_BY_OTHERS)
+        && file.ancestors().skip(1).all(|folder| allows(folder, SEARCHED_BY_OTHERS))
+}
+
+/// The text of what is opened.
+///
+/// # Errors
+///
+/// It has more bytes than that, is no UTF-8, or cannot be read.
+pub fn text(open: impl Read, bytes_max: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    let mark = byte_order_mark(&bytes);
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::other(match mark {
+            Some(encoding) => {
+                format!("it begins with a byte-order mark of {encoding}; save it as text in UTF-8")
+            }
+            None => format!("the byte at {at} is no UTF-8; save it as text in UTF-8"),
+        })
+    })
+}
+
+/// The same of a file that is read once, such as a message.
+///
+/// # Errors
+///
+/// As [`open`] and [`text`].
+pub fn read(file: &Path, bytes_max: u64) -> io::Result<String> {
+    text(open(file)?, bytes_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn nothing_that_would_wait_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+        assert!(made.success());
+        let _listens = UnixListener::bind(&socket).expect("a socket");
+        for (file, kind) in [
+            (pipe.as_path(), "a named pipe"),
+            (&socket, "a socket"),
+            (folder.path(), "a directory"),
+        ] {
+            for opened in [open(file), open_regular(file)] {
+                let told = opened.expect_err("refused").to_string();
+                assert!(told.contains(kind), "{}: {told}", file.display());
+            }
+        }
+        assert!(open(&folder.path().join("none")).is_err());
+        assert!(open(Path::new("/dev/zero")).is_ok());
+        let told = open_regular(Path::new("/dev/zero")).expect_err("refused").to_string();
+        assert!(told.contains("a device"), "{told}");
+    }
+
+    #[test]
+    fn a_pipe_that_the_process_has_is_read() {
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        io::Write::write_all(&mut writer, b"{}").expect("written");
+        drop(writer);
+        let name = format!("/dev/fd/{}", reader.as_raw_fd());
+        assert_eq!(read(Path::new(&name), 10).expect("read"), "{}");
+    }
+
+    #[test]
+    fn what_is_no_text_is_told() {
+        let told = |bytes: &[u8]| text(bytes, 8).expect_err("refused").to_string();
+        assert!(told(b"\xff\xfea\0").contains("byte-order mark of UTF-16 LE"));
+        assert!(told(b"ab\xff").contains("the byte at 2"));
+        assert!(told(b"123456789").contains("more than 8 bytes"));
+        assert_eq!(text(&b"12345678"[..], 8).expect("text"), "12345678");
+    }
+}

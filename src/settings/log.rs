@@ -1,0 +1,187 @@
+//! Section `log`: what is logged, and how.
+
+use super::values::one_of;
+use crate::engine::words::{nearest, quoted};
+use serde::{Deserialize, Deserializer, Serialize};
+use tracing::level_filters::LevelFilter;
+
+/// The levels, by their words.
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+/// What other programs call a level, with the word that is meant here.
+const OTHER_WORDS: [(&str, &str); 9] = [
+    ("warning", "warn"),
+    ("err", "error"),
+    ("fatal", "error"),
+    ("critical", "error"),
+    ("notice", "info"),
+    ("information", "info"),
+    ("verbose", "debug"),
+    ("all", "trace"),
+    ("none", "off"),
+];
+
+/// The target of this program's own lines.
+const OWN: &str = "workflow_manager";
+
+/// Section `log`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct LogSettings {
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people on a terminal, JSON otherwise.
+    Auto,
+    /// One line of text.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A part of the filter: the lines of a module and those below it, or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// Which module; none: all.
+    pub module: Option<String>,
+    /// What is logged of it.
+    pub level: LevelFilter,
+}
+
+impl LogSettings {
+    /// What the filter says.
+    ///
+    /// # Errors
+    ///
+    /// A part has no level, or nothing is said of this program's own lines, so that its errors
+    /// would be silent.
+    pub fn directives(&self) -> Result<Vec<Directive>, String> {
+        let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let directives: Vec<Directive> = parts.map(directive).collect::<Result<_, _>>()?;
+        let is_own =
+            |directive: &Directive| directive.module.as_deref().is_none_or(|module| OWN == module);
+        if directives.iter().any(is_own) {
+            return Ok(directives);
+        }
+        Err(format!(
+            "log.filter is {}, which says nothing of the manager's own lines, so that its errors \
+             would be silent: begin with a level for all, such as {}",
+            quoted(&self.filter),
+            quoted(&format!("info,{}", self.filter).trim_end_matches(','))
+        ))
+    }
+}
+
+fn directive(part: &str) -> Result<Directive, String> {
+    let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
+                    info,workflow_manager::bus=debug";
+    let no_level = |word: &str, rest: &str| {
+        let lower = word.to_ascii_lowercase();
+        let other = OTHER_WORDS.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
+        let meant = other.or_else(|| nearest(&lower, LEVELS.iter().map(|(word, _)| *word)));
+        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quoted(word)))
+    };
+    match part.split_once('=') {
+        None => match level(part) {
+            Some(level) => Ok(Directive { module: None, level }),
+            None if is_module(part) && part.contains("::") => Err(format!(
+                "log.filter: {} has no level, as in {part}=debug; {expected}",
+                quoted(part)
+            )),
+            None => no_level(part, ";"),
+        },
+        Some((module, word)) => {
+            let (module, word) = (module.trim(), word.trim());
+            if !is_module(module) {
+                return Err(format!("log.filter: {} is no module; {expected}", quoted(module)));
+            }
+            match level(word) {
+                Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
+                None => no_level(word, &format!(" (of {module});")),
+            }
+        }
+    }
+}
+
+fn level(word: &str) -> Option<LevelFilter> {
+    let is_meant = |known: &str| known.eq_ignore_ascii_case(word);
+    LEVELS.iter().find(|(known, _)| is_meant(known)).map(|(_, level)| *level)
+}
+
+fn is_module(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    text.split("::").all(is_part)
+}
+
+impl<'de> Deserialize<'de> for LogFormat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words =
+            [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
+        one_of(deserializer, &words, "auto, human or json")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(filter: &str) -> Result<Vec<Directive>, String> {
+        LogSettings { filter: filter.to_owned(), format: LogFormat::Auto }.directives()
+    }
+
+    #[test]
+    fn levels_are_read_for_all_and_by_module() {
+        let directive =
+            |module: Option<&str>, level| Directive { module: module.map(str::to_owned), level };
+        assert_eq!(
+            read(" INFO, workflow_manager::bus = debug ,lapin=off,"),
+            Ok(vec![
+                directive(None, LevelFilter::INFO),
+                directive(Some("workflow_manager::bus"), LevelFilter::DEBUG),
+                directive(Some("lapin"), LevelFilter::OFF),
+            ])
+        );
+        assert!(read("off").is_ok() && read("workflow_manager=debug,lapin=warn").is_ok());
+    }
+
+    #[test]
+    fn what_would_silence_errors_is_refused() {
+        for (filter, told) in [
+            ("warning", "did you mean warn?"),
+            ("Warning", "did you mean warn?"),
+            ("information", "did you mean info?"),
+            ("critical", "did you mean error?"),
+            ("eror", "did you mean error?"),
+            ("info,lapin=warning", "did you mean warn? (of lapin)"),
+            ("3", "\"3\" is no level"),
+            ("verbose", "did you mean debug?"),
+            ("workflow_manager::bus", "has no level, as in workflow_manager::bus=debug"),
+            ("info lapin=off", "is no module"),
+            ("info,[span]=debug", "is no module"),
+            ("info,lapin=", "\"\" is no level"),
+            ("lapin=debug", "begin with a level for all, such as \"info,lapin=debug\""),
+            ("workflow_manager::bus=debug", "its errors would be silent"),
+            ("", "begin with a level for all"),
+            (",", "begin with a level for all"),
+        ] {
+            let error = read(filter).expect_err(filter);
+            assert!(error.contains(told) && error.contains("log.filter"), "{filter}: {error}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What is allowed in settings and hardly meant.
+
+use super::files::is_open_to_all;
+use super::{Settings, Source, secrets};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+impl Settings {
+    /// What is allowed and hardly meant, for people: settings that meant something else in earlier
+    /// versions, variables that nobody reads, files with secrets that everybody can read.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.former_meanings();
+        warnings.extend(self.sources.strays.iter().cloned());
+        warnings.extend(self.open_secrets());
+        warnings
+    }
+
+    /// The files with secrets that every user of this machine can read.
+    fn open_secrets(&self) -> Vec<String> {
+        let kafka = self.kafka_sections().flat_map(|(_, section)| {
+            let names = ["ssl.key.location", "ssl.keystore.location"];
+            names.into_iter().filter_map(|name| Some((name, section.properties.0.get(name)?)))
+        });
+        let mut files: Vec<(String, String)> =
+            [("http.tls.key", &self.http.tls.key), ("http.tokens_file", &self.http.tokens_file)]
+                .into_iter()
+                .chain(kafka)
+                .map(|(what, file)| (what.to_owned(), file.clone()))
+                .collect();
+        files.extend(secrets::files());
+        // What is masked is a secret. Anything else that cannot be written as JSON is none.
+        let of_file = self.sourced().unwrap_or_default().into_iter().filter_map(|setting| {
+            let hides = setting.source == Source::File && setting.value.to_string().contains("***");
+            hides.then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
+        });
+        let mut known = BTreeSet::new();
+        files.extend(of_file.filter(|(_, file)| known.insert(file.clone())));
+        files.retain(|(_, file)| !file.is_empty() && is_open_to_all(Path::new(file)));
+        let told = files.into_iter().map(|(what, file)| {
+            format!(
+                "{what}: every user of this machine can read {file}, and with it a secret: chmod \
+                 600 {file}, with the manager's user as its owner"
+            )
+        });
+        told.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Overrides;
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_with_secrets_that_everybody_reads_are_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).expect("open");
+        let file = |name: &str, text: &str, mode: u32| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).expect("written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+            file.to_string_lossy().into_owned()
+        };
+        let hash = format!("sha256:{}", "0".repeat(64));
+        let tokens = format!("tokens: {{ a: {{ hash: \"{hash}\", scope: read }} }}");
+        for (mode, is_told) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
+            let tokens = file("tokens.yaml", &tokens, mode);
+            let text = format!(
+                "amqp: {{ server: 'amqp://me:hidden@host' }}\nhttp: {{ tokens_file: '{tokens}' }}"
+            );
+            let config = file("settings.yaml", &text, mode);
+            let settings = Settings::load(Some(config.as_ref()), &Overrides::default());
+            let told = settings.expect("settings").warnings();
+            let names = |part: &str| told.iter().any(|line| line.contains(part));
+            let expected = if is_told { 2 } else { 0 };
+            assert_eq!(told.len(), expected, "{mode:o}: {told:?}");
+            assert!(!is_told || names("http.tokens_file: every") && names("amqp.server: every"));
+        }
+        // Without a secret in it a file of settings may be open.
+        let config = file("open.yaml", "http: { page: false }", 0o644);
+        let settings = Settings::load(Some(config.as_ref()), &Overrides::default());
+        assert_eq!(settings.expect("settings").warnings(), Vec::<String>::new());
+    }
+}
