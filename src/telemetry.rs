@@ -4,6 +4,7 @@
 mod lines;
 pub mod log;
 pub mod rates;
+pub mod series;
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -11,12 +12,16 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use serde::Serialize;
+use series::Series;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// All metrics of a process.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// Which workflows and steps have series of their own.
+    pub series: Arc<Series>,
     /// `workflow_actor_mailbox_depth{actor}`: messages waiting.
     pub mailbox_depth: IntGaugeVec,
     /// `workflow_actor_mailbox_high_water{actor}`: the most that ever waited in one mailbox.
@@ -337,6 +342,7 @@ impl Metrics {
                 &["outcome"],
             ),
             registry: registry.clone(),
+            series: Arc::default(),
         };
         kept.gauges("build_info", "always 1; the version is a label", &["version"])
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -367,6 +373,7 @@ impl Metrics {
 
     /// The exposition text.
     pub fn render(&self) -> String {
+        self.forget_what_is_gone();
         let mut text = Vec::new();
         // Writing to memory fails only for malformed families, which registration has refused.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);

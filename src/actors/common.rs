@@ -91,6 +91,7 @@ impl Common {
             window_bytes: settings.fanout.window_bytes,
         };
         let (metrics, health) = (Metrics::new(), Health::new(settings.default_bus()));
+        metrics.series_of(&definitions, settings.metrics.steps_max);
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let traces = Traces::new(&settings, &metrics);
@@ -131,6 +132,7 @@ impl Common {
 
     /// Replaces the definitions; running jobs keep theirs.
     pub(super) fn set_definitions(&self, definitions: Definitions) {
+        self.metrics.series_of(&definitions, self.settings.metrics.steps_max);
         *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 

@@ -453,6 +453,7 @@ const LOCKS: [(&str, &str); 28] = [
     ("telemetry/lines.rs", "the lines that are to be written"),
     ("telemetry/log.rs", "when a line was last let through"),
     ("telemetry/rates.rs", "what became of jobs in each minute"),
+    ("telemetry/series.rs", "which workflows and steps have series of their own"),
 ];
 
 #[test]

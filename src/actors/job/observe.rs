@@ -29,6 +29,9 @@ impl JobActor {
                 |state: JobState| metrics.jobs.with_label_values(&[&*workflow, state.word()]);
             self.counted.into_iter().for_each(|before| gauge(before).dec());
             now.into_iter().for_each(|now| gauge(now).inc());
+            if now.is_some() {
+                metrics.series.needs(job.definition());
+            }
         }
         self.counted = now;
     }
@@ -118,7 +121,7 @@ impl JobActor {
     ) {
         let metrics = &self.ways.common.metrics;
         let (name, attempt) = (&*job.graph().step(step).name, job.step(step).attempt);
-        let labels = [workflow, name];
+        let labels = [workflow, metrics.series.label(workflow, name)];
         match entry {
             StepEntry::Started { attempt, .. } => {
                 metrics.dispatched.with_label_values(&labels).inc();
@@ -217,8 +220,9 @@ impl JobActor {
         let (metrics, run) = (&self.ways.common.metrics, job.step(step));
         let name = &*job.graph().step(step).name;
         let elapsed = run.started.map_or(0, |started| now.0 - started.0);
-        metrics.replied.with_label_values(&[workflow, name]).inc();
-        metrics.step_duration.with_label_values(&[workflow, name]).observe(elapsed as f64 / 1e9);
+        let labels = [workflow, metrics.series.label(workflow, name)];
+        metrics.replied.with_label_values(&labels).inc();
+        metrics.step_duration.with_label_values(&labels).observe(elapsed as f64 / 1e9);
         tracing::debug!(
             job = %self.id,
             step = name,

@@ -1,0 +1,322 @@
+//! Which workflows and steps have series of their own. There are as many as the workflow files say,
+//! up to a bound, and none of what is gone: a workflow that is in no file any more, and that no
+//! running job has, is told of no longer.
+
+use super::Metrics;
+use crate::engine::Definition;
+use prometheus::core::Collector;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+/// The label of the steps that have no series of their own. No step has this name.
+pub const OTHER: &str = "__other__";
+
+/// Definitions by the workflows' full names.
+type Definitions = BTreeMap<String, Arc<Definition>>;
+
+/// What has series of its own.
+#[derive(Default)]
+pub struct Series(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    steps_max: usize,
+    /// Those in the files.
+    current: HashMap<String, Arc<Definition>>,
+    /// Others, which running jobs have.
+    former: Vec<Weak<Definition>>,
+    /// The steps that have series of their own, by the workflows' full names.
+    own: HashMap<String, HashSet<Arc<str>>>,
+}
+
+/// What there are too many of, to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany {
+    /// So many steps have no series of their own.
+    pub without: usize,
+    /// Of so many.
+    pub steps: usize,
+}
+
+impl Series {
+    /// Replaces what the files say; what running jobs have stays. With more steps than `steps_max`
+    /// those of the largest workflows are counted together.
+    pub fn redefine(&self, definitions: &Definitions, steps_max: usize) -> Option<TooMany> {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut known.current);
+        let (gone, own) = (before.into_values(), std::mem::take(&mut known.own));
+        known.steps_max = steps_max;
+        known.current = definitions.clone().into_iter().collect();
+        let is_gone = |definition: &Arc<Definition>| {
+            !definitions.values().any(|current| Arc::ptr_eq(current, definition))
+        };
+        let gone: Vec<_> = gone.filter(is_gone).collect();
+        known.former.extend(gone.iter().map(Arc::downgrade));
+        drop(gone);
+        let mut by_size: Vec<_> =
+            known.current.iter().map(|(name, definition)| (steps(definition), name)).collect();
+        by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
+        let all = by_size.iter().map(|(steps, _)| steps.len()).sum();
+        let (mut count, mut shown) = (0, HashMap::new());
+        for (steps, name) in by_size {
+            count += steps.len();
+            if count <= steps_max {
+                shown.insert(name.clone(), steps);
+            }
+        }
+        let with: usize = shown.values().map(HashSet::len).sum();
+        known.own = shown;
+        // What a running job has goes on being told of, if it was.
+        for definition in known.alive() {
+            let name = definition.full_name();
+            let Some(before) = own.get(&*name) else { continue };
+            let kept: Vec<_> =
+                steps(&definition).into_iter().filter(|step| before.contains(step)).collect();
+            known.own.entry(name).or_default().extend(kept);
+        }
+        (with < all).then_some(TooMany { without: all - with, steps: all })
+    }
+
+    /// A job has this definition, which may be in no file.
+    pub fn needs(&self, definition: &Arc<Definition>) {
+        let name = definition.full_name();
+        let is_known = |known: &Known| {
+            known.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
+                || known.former.iter().any(|former| former.as_ptr() == Arc::as_ptr(definition))
+        };
+        if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if is_known(&known) {
+            return;
+        }
+        known.former.push(Arc::downgrade(definition));
+        let is_current = known.current.contains_key(&*name) && !known.own.contains_key(&*name);
+        let count: usize = known.own.values().map(HashSet::len).sum();
+        let own = known.own.get(&*name);
+        let new: Vec<_> = steps(definition)
+            .into_iter()
+            .filter(|step| own.is_none_or(|own| !own.contains(step)))
+            .collect();
+        if !is_current && count + new.len() <= known.steps_max {
+            known.own.entry(name).or_default().extend(new);
+        }
+    }
+
+    /// The label of a step.
+    pub fn label<'s>(&self, workflow: &str, step: &'s str) -> &'s str {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_own = known.own.get(workflow).is_some_and(|steps| steps.contains(step));
+        if is_own { step } else { OTHER }
+    }
+
+    /// Forgets the definitions that no job has any more; whether there were any. What is left is
+    /// needed.
+    fn forget(&self) -> Option<Needed> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if known.former.iter().all(|former| former.strong_count() > 0) {
+            return None;
+        }
+        drop(known);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.former.retain(|former| former.strong_count() > 0);
+        let mut needed: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
+        let alive = known.alive();
+        for definition in known.current.values().chain(&alive) {
+            needed.entry(definition.full_name()).or_default().extend(steps(definition));
+        }
+        known.own.retain(|name, own| match needed.get(name) {
+            Some(steps) => {
+                own.retain(|step| steps.contains(step));
+                true
+            }
+            None => false,
+        });
+        Some(Needed(needed))
+    }
+}
+
+impl Known {
+    fn alive(&self) -> Vec<Arc<Definition>> {
+        self.former.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What series may tell of.
+struct Needed(HashMap<String, HashSet<Arc<str>>>);
+
+impl Needed {
+    fn has(&self, workflow: &str, step: Option<&str>) -> bool {
+        self.0
+            .get(workflow)
+            .is_some_and(|steps| step.is_none_or(|step| step == OTHER || steps.contains(step)))
+    }
+}
+
+fn steps(definition: &Definition) -> HashSet<Arc<str>> {
+    definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| step.name.clone()).collect()
+}
+
+impl Metrics {
+    /// Takes what the files say, and tells if there is too much of it.
+    pub fn series_of(&self, definitions: &Definitions, steps_max: usize) {
+        if let Some(TooMany { without, steps }) = self.series.redefine(definitions, steps_max) {
+            tracing::warn!(
+                steps,
+                without,
+                "metrics.steps_max is {steps_max}: steps of the largest workflows have no series \
+                 of their own, and are counted together as step=\"{OTHER}\""
+            );
+        }
+        self.forget_what_is_gone();
+    }
+
+    /// Removes the series of workflows and steps that are in no file, and that no running job has.
+    pub fn forget_what_is_gone(&self) {
+        let Some(needed) = self.series.forget() else { return };
+        macro_rules! forget {
+            ($($family:ident),*) => {$(
+                for labels in labels_of(&self.$family) {
+                    let of = |name: &str| {
+                        labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+                    };
+                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
+                        let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
+                        let names: HashMap<&str, &str> = pairs.collect();
+                        // Somebody else may have removed it.
+                        let _ = self.$family.remove(&names);
+                    }
+                }
+            )*};
+        }
+        forget!(dispatched, redispatched, confirmed, replied, failed, retried, step_duration);
+        forget!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
+    }
+}
+
+fn labels_of(family: &impl Collector) -> Vec<Vec<(String, String)>> {
+    let families = family.collect();
+    let metrics = families.iter().flat_map(|family| family.get_metric());
+    let labels = metrics.map(|metric| {
+        let pairs = metric.get_label().iter();
+        pairs.map(|pair| (pair.name().to_owned(), pair.value().to_owned())).collect()
+    });
+    labels.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Graph, Step};
+
+    fn definition(name: &str, steps: &[&str]) -> Arc<Definition> {
+        let steps = steps.iter().map(|step| Step::named(step)).collect();
+        Arc::new(Definition {
+            name: name.to_owned(),
+            vhost: String::new(),
+            bus: None,
+            deadline: None,
+            retention: None,
+            graphs: vec![Graph::new(name.to_owned(), None, steps)],
+        })
+    }
+
+    fn files(definitions: &[&Arc<Definition>]) -> Definitions {
+        definitions.iter().map(|found| (found.full_name(), (*found).clone())).collect()
+    }
+
+    /// Counts a step, as a job does.
+    fn count(metrics: &Metrics, workflow: &str, step: &str) {
+        let label = metrics.series.label(workflow, step);
+        metrics.replied.with_label_values(&[workflow, label]).inc();
+        metrics.step_duration.with_label_values(&[workflow, label]).observe(1.0);
+        metrics.jobs_created.with_label_values(&[workflow]).inc();
+    }
+
+    fn told(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.render();
+        let lines = text.lines().filter(|line| line.starts_with("workflow_steps_replied_total"));
+        let mut told: Vec<String> = lines
+            .map(|line| line.split(['{', '}']).nth(1).expect("labels").replace('"', ""))
+            .collect();
+        told.sort_unstable();
+        told
+    }
+
+    #[test]
+    fn reloads_leave_no_series_of_what_is_gone() {
+        let metrics = Metrics::new();
+        let stays = definition("stays", &["a"]);
+        let mut lines = Vec::new();
+        for round in 0..60 {
+            let (workflow, step) = (format!("w{round}"), format!("s{round}"));
+            let (gone, renamed) =
+                (definition(&workflow, &["a"]), definition("renamed", &["kept", &step]));
+            assert_eq!(metrics.series.redefine(&files(&[&stays, &gone, &renamed]), 100), None);
+            for (workflow, step) in
+                [("stays", "a"), (&workflow, "a"), ("renamed", "kept"), ("renamed", &step)]
+            {
+                count(&metrics, workflow, step);
+            }
+            lines.push(metrics.render().lines().count());
+        }
+        assert_eq!(lines[1], lines[59], "as many as at the beginning");
+        assert_eq!(
+            told(&metrics),
+            [
+                "step=a,workflow=stays",
+                "step=a,workflow=w59",
+                "step=kept,workflow=renamed",
+                "step=s59,workflow=renamed",
+            ]
+        );
+        assert!(metrics.render().contains("{step=\"a\",workflow=\"stays\"} 60"), "it goes on");
+    }
+
+    #[test]
+    fn a_running_job_keeps_its_series() {
+        let metrics = Metrics::new();
+        let (before, after) = (definition("w", &["a"]), definition("w", &["b"]));
+        metrics.series.redefine(&files(&[&before]), 100);
+        metrics.series.needs(&before);
+        count(&metrics, "w", "a");
+        metrics.series.redefine(&files(&[&after]), 100);
+        // The job goes on.
+        count(&metrics, "w", "a");
+        assert!(metrics.render().contains("replied_total{step=\"a\",workflow=\"w\"} 2"));
+        drop(before);
+        assert!(told(&metrics).is_empty());
+
+        // One that was recovered has a definition that no file had in this process.
+        let recovered = definition("gone", &["x"]);
+        metrics.series.needs(&recovered);
+        count(&metrics, "gone", "x");
+        assert_eq!(told(&metrics), ["step=x,workflow=gone"]);
+        drop(recovered);
+        assert!(told(&metrics).is_empty());
+    }
+
+    #[test]
+    fn with_too_many_steps_those_of_the_largest_workflows_are_counted_together() {
+        let metrics = Metrics::new();
+        let names: Vec<String> = (0..1_000).map(|at| format!("s{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (large, small) = (definition("large", &names), definition("small", &["a", "b"]));
+        let all = files(&[&large, &small]);
+        let too_many = metrics.series.redefine(&all, 500);
+        assert_eq!(too_many, Some(TooMany { without: 1_000, steps: 1_002 }));
+        names.iter().for_each(|step| count(&metrics, "large", step));
+        count(&metrics, "small", "a");
+        metrics.series.needs(&large);
+        count(&metrics, "large", "s1");
+        assert_eq!(told(&metrics), ["step=__other__,workflow=large", "step=a,workflow=small"]);
+        assert!(metrics.render().contains("{step=\"__other__\",workflow=\"large\"} 1001"));
+        assert!(metrics.render().lines().count() < 500);
+        // None has any.
+        metrics.series.redefine(&all, 0);
+        assert_eq!(metrics.series.label("small", "a"), OTHER);
+        assert_eq!(metrics.series.redefine(&all, 1_002), None);
+        assert_eq!(metrics.series.label("large", "s999"), "s999");
+    }
+}
