@@ -2,11 +2,10 @@
 //! checked yet.
 
 use super::place::Position;
-use super::queue_keys::QueueKeys;
 use super::values::Word;
 use super::yaml::Layout;
 use crate::engine::expression::ExpressionError;
-use crate::engine::{FanOutKeys, Millis, OnFailure, Retry, StatusWords};
+use crate::engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};
 use std::sync::Arc;
 
 /// A workflow as it stands in the file.
@@ -30,6 +29,14 @@ pub(super) struct GraphDraft {
     pub(super) name: Option<Word>,
     pub(super) fan_out: Option<FanOutKeys>,
     pub(super) steps: Vec<StepDraft>,
+}
+
+/// What is said about queues, and where.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QueueKeys {
+    pub(super) said: QueueDeclaration,
+    /// Where the first of the keys stands.
+    pub(super) at: Option<Position>,
 }
 
 /// A step: its keys have the right types, and what they name is not looked up yet.

@@ -2,10 +2,10 @@
 //! workflow for all its steps.
 
 use super::calls::{queue, steps};
-use super::draft::{StepDraft, WorkflowDraft};
+use super::draft::{QueueKeys, StepDraft, WorkflowDraft};
 use super::fields::Fields;
-use super::place::Position;
 use super::report::Report;
+use super::schema::{QUEUE_ARGUMENTS_KEY as ARGUMENTS, QUEUE_TYPE_KEY as TYPE};
 use super::values::found;
 use super::yaml::{Entry, Scalar, Value};
 use crate::engine::words::{enumerated, quoted};
@@ -14,20 +14,6 @@ use crate::engine::{
 };
 use crate::settings::{AmqpSection, BusKind, Settings, is_url};
 use std::collections::HashMap;
-
-/// The key of the type.
-pub(super) const TYPE: &str = "queueType";
-
-/// The key of the arguments.
-pub(super) const ARGUMENTS: &str = "queueArguments";
-
-/// What is said about queues, and where.
-#[derive(Clone, Debug, Default)]
-pub(super) struct QueueKeys {
-    pub(super) said: QueueDeclaration,
-    /// Where the first of the keys stands.
-    pub(super) at: Option<Position>,
-}
 
 /// Both keys of a step or workflow.
 pub(super) fn read(fields: &Fields<'_>, report: &mut Report) -> QueueKeys {

@@ -5,8 +5,13 @@ use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
     VHOSTS_MAX,
 };
-use super::queue_keys;
 use crate::engine::words::{enumerated, nearest, quoted};
+
+/// The key of the type of a queue.
+pub(super) const QUEUE_TYPE_KEY: &str = "queueType";
+
+/// The key of the arguments of a queue.
+pub(super) const QUEUE_ARGUMENTS_KEY: &str = "queueArguments";
 
 /// The kinds of mapping in a workflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,14 +118,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
     optional(
         Section::Workflow,
-        queue_keys::TYPE,
+        QUEUE_TYPE_KEY,
         ValueKind::Choice(&["classic", "quorum"]),
         "The type with which the queues of its workers, and its own, are declared where they are \
          missing; only over AMQP. Default: as the queue was seen, else amqp.queue_type.",
     ),
     optional(
         Section::Workflow,
-        queue_keys::ARGUMENTS,
+        QUEUE_ARGUMENTS_KEY,
         ValueKind::QueueArguments,
         "The arguments with which these queues are declared, such as { x-max-length: 10000 }. \
          Default: as the queue was seen, else the setting amqp.queue_arguments.",
@@ -208,14 +213,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
     optional(
         Section::Step,
-        queue_keys::TYPE,
+        QUEUE_TYPE_KEY,
         ValueKind::Choice(&["classic", "quorum"]),
         "The type with which the queue is declared where it is missing; only over AMQP. Default: \
          that of the workflow.",
     ),
     optional(
         Section::Step,
-        queue_keys::ARGUMENTS,
+        QUEUE_ARGUMENTS_KEY,
         ValueKind::QueueArguments,
         "The arguments with which the queue is declared, such as { x-max-priority: 9 }. Default: \
          those of the workflow.",
