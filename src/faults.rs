@@ -19,10 +19,14 @@
 //! | `journal::derive` | what is committed is not derived, as above |
 //! | `journal::positions` | positions of buses are not written, as above |
 //! | `journal::committed` | between the commit and what follows from it |
+//! | `journal::sweep` | before a part of what is past its retention is deleted: |
+//! | | a delay makes sense here |
 //! | `archive::read` | before the archive reads the journal: a delay makes sense here |
 //! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: |
 //! | | `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
+//! | `router::part` | before the router tells the next jobs of what all are told: |
+//! | | a delay makes sense here |
 //! | `router::round` | before the router passes a round of the supervisor on: |
 //! | | a delay makes sense here |
 //! | `manager::stop` | before a stop: a delay makes sense here |

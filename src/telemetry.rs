@@ -40,6 +40,10 @@ pub struct Metrics {
     pub journal_queue: Histogram,
     /// `workflow_journal_failures_total{kind}`: commits that failed and were tried again.
     pub journal_failures: IntCounterVec,
+    /// `workflow_journal_deleted_total{why}`: top-level jobs deleted by retention or by a client.
+    pub deleted: IntCounterVec,
+    /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
+    pub deletion: Histogram,
     /// `workflow_steps_dispatched_total{workflow,step}`
     pub dispatched: IntCounterVec,
     /// `workflow_steps_redispatched_total{workflow,step}`: those of them that were sent once more,
@@ -176,6 +180,16 @@ impl Metrics {
                 "journal_failures_total",
                 "commits that failed and are tried again",
                 &["kind"],
+            ),
+            deleted: kept.counters(
+                "journal_deleted_total",
+                "top-level jobs deleted, by retention or by a client",
+                &["why"],
+            ),
+            deletion: kept.histogram(
+                "journal_deletion_seconds",
+                "time of one part of a deletion",
+                seconds(),
             ),
             dispatched: kept.counters(
                 "steps_dispatched_total",

@@ -29,8 +29,8 @@ enum WantedBy {
     Supervisor(JobNumber),
 }
 
-/// The most jobs that one read rebuilds.
-const REBUILT_AT_ONCE: usize = 1_000;
+/// The most jobs that one read rebuilds: whoever looks up another one waits for it.
+const REBUILT_AT_ONCE: usize = 200;
 
 impl Archive {
     /// The archive.

@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How many jobs are asked at once.
+pub(super) const JOBS_AT_ONCE: usize = 10_000;
+
 /// A redispatch of all steps that wait on a queue.
 pub struct Bulk {
     pub(super) queue: Address,

@@ -1,7 +1,11 @@
 //! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
 //! disk is free goes into one transaction; only after its commit do the effects leave.
 
-use super::answer::{Answer, Erased, Refusal};
+mod delete;
+mod deletions;
+mod pace;
+
+use super::answer::{Answer, Refusal};
 use super::answer_on_drop::AnswerOnDrop;
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
@@ -9,12 +13,11 @@ use super::outbox::Messages;
 use super::positions::Positions;
 use super::ways::Ways;
 use crate::clock;
-use crate::engine::Millis;
 use crate::faults;
-use crate::journal::{Deleted, Open};
 use crate::journal::{JobNumber, Journal, JournalError, Loss, Remedy};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
+use deletions::Deletions;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +37,7 @@ pub struct JournalActor {
     is_writing_confirms: bool,
     /// How far buses have come.
     positions: Positions,
+    deletions: Deletions,
     /// How many records the last commit had.
     group: usize,
 }
@@ -71,9 +75,6 @@ const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 /// almost the same for a hundred as for ten.
 const GROUP_UNDER_LOAD: usize = 8;
 
-/// Top-level jobs deleted in one transaction by retention.
-const RETENTION_BATCH: u32 = 200;
-
 /// The exit code after an I/O error, for the supervisor of the process (EX_IOERR of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
 
@@ -89,6 +90,7 @@ impl JournalActor {
             is_deriving: false,
             is_writing_confirms: false,
             positions: Positions::default(),
+            deletions: Deletions::new(),
             group: 0,
         }
     }
@@ -106,35 +108,11 @@ impl JournalActor {
             JournalInput::Retain => {
                 ctx.run_interval(
                     self.ways.common.settings.journal.retention_interval.0,
-                    |actor, ctx| actor.delete_retained(ctx),
+                    |actor, ctx| actor.retain(ctx),
                 );
-                self.delete_retained(ctx);
+                self.retain(ctx);
             }
-            JournalInput::Delete(number, answer) => {
-                let is_behind = !self.commit(ctx);
-                if is_behind && self.flush == Flush::Lost {
-                    let refused = Answer::Erased(answer, Err(refusal(&self.ways)));
-                    return Outgoing::Answer(refused).release(&self.ways);
-                }
-                let outcome = match self.store.delete(&[number]) {
-                    Ok(deleted) if deleted.left > 0 => Err(Refusal::Conflict(
-                        "the job has not ended, or goes on meanwhile: cancel it first, or ask again"
-                            .to_owned(),
-                    )),
-                    Ok(deleted) => {
-                        self.close(&deleted);
-                        Ok(Erased)
-                    }
-                    Err(error) => match error.remedy() {
-                        Remedy::WaitForRoom => Err(Refusal::Overloaded(error.to_string())),
-                        Remedy::Exit => {
-                            self.broken(&error);
-                            Err(refusal(&self.ways))
-                        }
-                    },
-                };
-                Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.ways);
-            }
+            JournalInput::Delete(number, answer) => self.erase(number, answer, ctx),
             JournalInput::Forget(_) if self.flush == Flush::Lost => {}
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
                 Ok(()) => {}
@@ -430,42 +408,9 @@ impl JournalActor {
         // What is read now may be the file of somebody else.
         ways.common.reader.close(what, Duration::ZERO);
         self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.ways));
-    }
-
-    fn delete_retained(&mut self, ctx: &mut Context<Self>) {
-        if !self.check_files() {
-            return;
-        }
-        let kept = Millis(
-            u64::try_from(self.ways.common.settings.journal.retention.0.as_millis())
-                .unwrap_or(u64::MAX),
-        );
-        match self.store.delete_ended(clock::now(), kept, RETENTION_BATCH) {
-            Ok(deleted) => {
-                self.close(&deleted);
-                if deleted.roots > 0 {
-                    tracing::debug!(
-                        jobs = deleted.roots,
-                        "deleted ended jobs past their retention"
-                    );
-                }
-                if deleted.roots == RETENTION_BATCH as usize {
-                    ctx.notify(RetentionIsDue);
-                }
-            }
-            Err(error) if error.remedy() == Remedy::WaitForRoom => {
-                tracing::warn!(%error, "retention has to wait")
-            }
-            Err(error) => self.broken(&error),
-        }
-    }
-
-    /// Ends the actors of deleted jobs. A failed job may have waited for late replies.
-    fn close(&self, deleted: &Deleted) {
-        let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
-        let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();
-        if !leaving.is_empty() {
-            self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
+        for client in self.deletions.take_clients() {
+            let refused = Answer::Erased(client, Err(refusal(&self.ways)));
+            Outgoing::Answer(refused).release(&self.ways);
         }
     }
 }
@@ -488,11 +433,6 @@ fn refusal(ways: &Ways) -> Refusal {
 
 struct CommitIsDue;
 impl actix::Message for CommitIsDue {
-    type Result = ();
-}
-
-struct RetentionIsDue;
-impl actix::Message for RetentionIsDue {
     type Result = ();
 }
 
@@ -524,14 +464,6 @@ impl Handler<CommitIsDue> for JournalActor {
 
     fn handle(&mut self, _: CommitIsDue, ctx: &mut Self::Context) {
         self.commit_if_due(ctx);
-    }
-}
-
-impl Handler<RetentionIsDue> for JournalActor {
-    type Result = ();
-
-    fn handle(&mut self, _: RetentionIsDue, ctx: &mut Self::Context) {
-        self.delete_retained(ctx);
     }
 }
 

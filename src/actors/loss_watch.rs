@@ -8,7 +8,7 @@
 //! old, and a reply may be under way. So only steps that have waited for the whole span count, and
 //! no looks at its beginning or its end.
 
-use super::bulk::{Bulk, Census};
+use super::bulk::{Bulk, Census, JOBS_AT_ONCE};
 use super::losses::QueueLoss;
 use super::mail::{BusInput, JobInput, RouterInput};
 use super::ways::Ways;
@@ -201,11 +201,20 @@ impl LossWatch {
 
 /// How many steps have waited on each queue for a span; none: the manager is stopping.
 async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
-    let (answer, counted) = oneshot::channel();
-    let census = Arc::new(Census::new(bus.clone(), span, answer));
-    ways.routes.each(|job| job.post(JobInput::Count(census.clone())));
-    drop(census);
-    counted.await.ok()
+    let mut waiting: HashMap<Arc<str>, u64> = HashMap::new();
+    for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
+        let (answer, counted) = oneshot::channel();
+        let census = Arc::new(Census::new(bus.clone(), span, answer));
+        // One that has left meanwhile waits for nothing.
+        for job in some.iter().filter_map(|id| ways.routes.find(*id)) {
+            job.post(JobInput::Count(census.clone()));
+        }
+        drop(census);
+        for (queue, count) in counted.await.ok()? {
+            *waiting.entry(queue).or_default() += count;
+        }
+    }
+    Some(waiting)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! worker declares it as it likes.
 
 use super::answer_on_drop::AnswerOnDrop;
-use super::bulk::{Wait, Waits};
+use super::bulk::{JOBS_AT_ONCE, Wait, Waits};
 use super::mail::{BusInput, JobInput};
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, BusState};
@@ -23,9 +23,6 @@ pub const LOOKED_EVERY: Duration = Duration::from_secs(10);
 /// They are looked at more rarely where the jobs take long to say which queues they wait on: the
 /// pause is at least this many times as long.
 const PAUSE_FACTOR: u32 = 20;
-
-/// How many jobs are asked at once.
-const JOBS_AT_ONCE: usize = 10_000;
 
 /// How long the jobs may take to say what they wait on.
 const ANSWERS_MAX: Duration = Duration::from_secs(5);

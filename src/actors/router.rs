@@ -6,8 +6,8 @@ mod children;
 mod lives;
 mod lookups;
 mod operations;
+mod rounds;
 
-use super::answer_on_drop::AnswerOnDrop;
 use super::call::Call;
 use super::mail::{JobInput, JournalInput, RouterInput};
 use super::mailbox::{Mail, Owner};
@@ -18,7 +18,7 @@ use crate::bus::{Address, Delivery};
 use crate::engine::words::shortened;
 use crate::engine::{CorrelationId, Input, Reply};
 use crate::faults;
-use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, Context, Handler};
 use asks::{Ask, LookUps};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,10 +73,12 @@ impl Router {
             RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
-                let done = AnswerOnDrop::new(answer);
-                for mailbox in self.ways.routes.all_live() {
-                    mailbox.post(JobInput::Redispatch { bulk: bulk.clone(), done: done.clone() });
-                }
+                let tell = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
+                // Whoever asked may have gone.
+                let then = |_: &Router| {
+                    let _ = answer.send(());
+                };
+                self.tell_all(tell, then, ctx);
             }
             // Whoever asked may have gone.
             RouterInput::CatchUp(answer) => drop(answer.send(())),
@@ -99,20 +101,12 @@ impl Router {
             "the queue is not there: it is declared, and running steps that waited in it are \
              dispatched again"
         );
-        let (all, heard_by_all) = oneshot::channel();
-        let heard = AnswerOnDrop::new(all);
-        for mailbox in self.ways.routes.all_live() {
-            let (queue, done) = (queue.clone(), heard.clone());
-            mailbox.post(JobInput::QueueMissing { queue, done });
-        }
-        drop(heard);
-        let ways = self.ways.clone();
-        let asks = async move {
-            // It is answered when the last of them is dropped, whatever becomes of their actors.
-            let _ = heard_by_all.await;
-            ways.mailboxes().journal.post(JournalInput::Committed(taken));
+        let queue = queue.clone();
+        let tell = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
+        let then = |router: &Router| {
+            router.ways.mailboxes().journal.post(JournalInput::Committed(taken));
         };
-        ctx.spawn(asks.into_actor(self));
+        self.tell_all(tell, then, ctx);
     }
 
     fn deliver(&self, delivery: Delivery) {

@@ -155,11 +155,6 @@ impl Routes {
         self.0.table.iter().map(|live| *live.key()).collect()
     }
 
-    /// Does something with each job that takes input, in no order. `act` must not look anything up.
-    pub(super) fn each(&self, mut act: impl FnMut(&Mailbox<JobInput>)) {
-        self.0.table.iter().for_each(|live| act(&live.mailbox));
-    }
-
     /// All jobs that take input, in the order of their creation.
     pub(super) fn all_live(&self) -> Vec<Mailbox<JobInput>> {
         let live = self.0.table.iter().map(|live| (live.number, live.mailbox.clone()));

@@ -78,8 +78,12 @@ pub struct Position {
 /// What a deletion took away.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    /// How many top-level jobs.
+    /// How many top-level jobs, each with all its children.
     pub roots: usize,
+    /// How many rows: a job is one, and each of its records.
+    pub rows: usize,
+    /// There is more to delete, for which the rows did not last.
+    pub is_part: bool,
     /// How many were left because they run.
     pub left: usize,
     /// The top-level jobs, and those child jobs that still waited for late replies: an actor may

@@ -48,8 +48,8 @@ pub trait Journal: Send {
     /// Whether confirms wait for a record of their jobs.
     fn has_confirms(&self) -> bool;
 
-    /// Writes a record for each job whose confirms have waited since the last call, or longer.
-    /// Tells whether any still wait.
+    /// Writes a record for each job whose confirms have waited since the last call, or longer, but
+    /// not for more than some thousands. Tells whether any still wait.
     fn write_confirms(&mut self) -> Result<bool, JournalError>;
 
     /// Commits positions, all or none, over those of the same partitions. Whatever they count as
@@ -63,18 +63,20 @@ pub trait Journal: Send {
     /// their first jobs.
     fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
-    /// Deletes up to `limit` top-level jobs, with their children, that ended long enough ago. The
-    /// definition that a job started with says how long it is kept. If it says nothing, `kept`
-    /// does.
+    /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
+    /// ago. The definition that a job started with says how long it is kept. If it says nothing,
+    /// `kept` does.
     fn delete_ended(
         &mut self,
         now: Timestamp,
         kept: Millis,
-        limit: u32,
+        rows_max: u32,
     ) -> Result<Deleted, JournalError>;
 
-    /// Deletes top-level jobs by number, with their children; not those that run.
-    fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError>;
+    /// Deletes up to `rows_max` rows of top-level jobs by number, with their children; not of those
+    /// that run. If a part of one is left, whatever comes for it is void: it is deleted further by
+    /// further calls, and, once its retention is over, after a crash.
+    fn delete(&mut self, roots: &[JobNumber], rows_max: u32) -> Result<Deleted, JournalError>;
 
     /// Deletes notices, all or none.
     fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;

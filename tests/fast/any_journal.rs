@@ -1,10 +1,15 @@
 //! What holds of any journal, asked through the traits alone: each rule is a test for each kind of
 //! journal. What is told of files and of SQLite is in `journal`, `journal_files` and `derived`.
 
+mod parts;
 mod past;
 mod searches;
 
 use crate::world::LIMITS;
+use parts::{
+    a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
+    a_sweep_in_parts_deletes_all_that_is_due,
+};
 use past::{
     confirms_wait_for_a_record_of_their_job_or_get_one,
     jobs_are_counted_by_state_and_by_definition,
@@ -89,6 +94,8 @@ rules! {
     a_confirm_counts_at_once_and_after_a_crash
     confirms_wait_for_a_record_of_their_job_or_get_one
     retention_deletes_what_ended_and_nothing_else
+    a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read
+    a_sweep_in_parts_deletes_all_that_is_due
     an_id_that_comes_back_leads_to_the_newest_job
     a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry
     lists_and_statuses_show_what_is_committed
@@ -324,11 +331,11 @@ fn records_of_a_deleted_job_are_void(place: &dyn Place) {
     let (mut live, created) = Live::create(1, 1, &chain());
     let (mut other, of_other) = Live::create(4, 4, &chain());
     journal.append(&[&created, &of_other]).expect("commits");
-    let deleted = journal.delete(&[1]).expect("looks");
+    let deleted = journal.delete(&[1], u32::MAX).expect("looks");
     assert_eq!((deleted.roots, deleted.left), (0, 1), "it runs");
     let end = [live.reply("a", "{}"), live.reply("b", "{}")];
     assert!(journal.append(&[&end[0], &end[1]]).expect("commits").is_empty());
-    assert_eq!(journal.delete(&[1]).expect("deletes").roots, 1);
+    assert_eq!(journal.delete(&[1], u32::MAX).expect("deletes").roots, 1);
     // A child job that was about to start, records that were on their way, and a confirm.
     let (_, mut child) = Live::create(2, 2, &chain());
     child.created = child.created.map(|created| NewJob { parent: Some(1), root: 1, ..created });

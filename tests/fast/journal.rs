@@ -325,7 +325,7 @@ fn a_full_journal_of_which_nothing_is_derived_can_be_emptied() {
     let last = fill(&mut store, 0, add_large);
     assert!(last > 20 && store.is_behind());
     for number in 1..=last {
-        assert_eq!(store.delete(&[number]).expect("deletes").roots, 1, "job {number}");
+        assert_eq!(store.delete(&[number], u32::MAX).expect("deletes").roots, 1, "job {number}");
     }
     assert!(fill(&mut store, last, add_large) > last + 20, "there is as much room as before");
 }
@@ -342,13 +342,13 @@ fn without_room_to_derive_what_is_derived_can_be_deleted_and_makes_room() {
     assert!(last > 100 && store.is_behind(), "{last}");
     let behind = store.derive().expect_err("there is no room");
     assert_eq!(behind.remedy(), Remedy::WaitForRoom, "{behind}");
-    let new = store.delete(&[last]).expect_err("it is not derived");
+    let new = store.delete(&[last], u32::MAX).expect_err("it is not derived");
     assert_eq!(new.remedy(), Remedy::WaitForRoom, "{new}");
     for number in 1..=30 {
-        assert_eq!(store.delete(&[number]).expect("deletes").roots, 1, "job {number}");
+        assert_eq!(store.delete(&[number], u32::MAX).expect("deletes").roots, 1, "job {number}");
     }
     store.derive().expect("there is room");
-    assert_eq!(store.delete(&[last]).expect("reads").left, 1, "it runs");
+    assert_eq!(store.delete(&[last], u32::MAX).expect("reads").left, 1, "it runs");
     drop(store);
     let store = Store::open(&options(&file)).expect("whole");
     let (_, kept) = new_job(last - 1);

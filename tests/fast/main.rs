@@ -48,6 +48,8 @@ mod searches;
 mod simulation;
 mod statuses;
 mod steps;
+#[cfg(feature = "failpoints")]
+mod sweep;
 #[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;

@@ -188,7 +188,7 @@ fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
                 committed(&mut store);
             }
         }
-        assert!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 2).expect("deletes").roots > 0);
+        assert!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 6).expect("deletes").roots > 0);
         committed(&mut store);
     }
 }

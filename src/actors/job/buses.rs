@@ -2,6 +2,7 @@
 
 use super::JobActor;
 use crate::actors::answer_on_drop::AnswerOnDrop;
+use crate::actors::mail::Outgoing;
 use crate::actors::ways::Ways;
 use crate::bus::{Address, BusKey};
 use crate::engine::{Input, StepIndex, UnreadReplies};
@@ -31,14 +32,12 @@ impl JobActor {
         sent.filter_map(|step| Some((step, until(step)?))).collect()
     }
 
-    /// Sends the messages that waited in that queue again. `done` is dropped once the journal has
-    /// the record in its mailbox.
+    /// Sends the messages that waited in that queue again. `done` is dropped after the commit.
     pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<AnswerOnDrop>) {
         let steps: Vec<StepIndex> = self.confirmed_in(queue).collect();
         if !steps.is_empty() {
-            self.take(Input::QueueMissing(steps), Vec::new());
+            self.take(Input::QueueMissing(steps), vec![Outgoing::Hold(done)]);
         }
-        drop(done);
     }
 
     /// Its steps that wait for a reply, and whose message this bus has confirmed.

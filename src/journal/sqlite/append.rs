@@ -38,7 +38,7 @@ struct Written {
 }
 
 /// At most this many rows are committed and not yet derived; then they are derived at once.
-const TAIL_ROWS_MAX: usize = 8_192;
+const TAIL_ROWS_MAX: usize = 4_096;
 
 impl Core {
     /// Commits records, in order, in one transaction: all or nothing. Records of jobs that were
@@ -85,11 +85,16 @@ impl Core {
             let mut find_last =
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
             let mut find_job =
-                transaction.prepare_cached("SELECT 1 FROM jobs WHERE number = ?1")?;
-            let mut is_there = |number: JobNumber, written: &Written| {
+                transaction.prepare_cached("SELECT root FROM jobs WHERE number = ?1")?;
+            let mut is_there = |number: JobNumber, written: &Written| -> rusqlite::Result<bool> {
                 let is_new =
                     written.new.contains_key(&number) || self.tail.new_job(number).is_some();
-                if is_new { Ok(true) } else { find_job.exists([number]) }
+                if is_new {
+                    return Ok(true);
+                }
+                let root: Option<JobNumber> =
+                    find_job.query_row([number], |row| row.get(0)).optional()?;
+                Ok(root.is_some_and(|root| !self.leaving.contains_key(&root)))
             };
             for record in records {
                 fail_point("journal::write")?;

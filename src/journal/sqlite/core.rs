@@ -24,6 +24,10 @@ use std::sync::Arc;
 /// Commits leave one in this many pages free: for what is derived from them, and for deletions.
 const RESERVE_SHARE: u32 = 8;
 
+/// Families of which a part is deleted already, by their top-level jobs: the jobs that are left,
+/// parents before their children. Whatever comes for one of them is void.
+pub(super) type Leaving = HashMap<JobNumber, Vec<JobNumber>>;
+
 /// The writing end of the journal. One per file over all processes: it holds a lock.
 pub(super) struct Core {
     pub(super) connection: Connection,
@@ -34,6 +38,7 @@ pub(super) struct Core {
     /// The one looked up last: mostly the next one too, and its hash need not be made again.
     pub(super) latest: Option<(Arc<Definition>, i64)>,
     pub(super) relations: Relations,
+    pub(super) leaving: Leaving,
     /// How long each definition, by its number, has its jobs kept.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
     /// Dropped behind the connection, as what it holds open must be.
@@ -79,6 +84,7 @@ impl Core {
             definitions: HashMap::new(),
             latest: None,
             relations: Relations::default(),
+            leaving: Leaving::new(),
             retentions: BTreeMap::new(),
             watch,
             lock,
@@ -148,6 +154,11 @@ impl Core {
         let written = self.mending(write);
         self.allow(self.for_commits())?;
         written
+    }
+
+    fn synchronize(&self, how: &str) -> Result<(), JournalError> {
+        let set = self.connection.pragma_update(None, "synchronous", how);
+        set.map_err(|error| self.error(error))
     }
 
     /// Does `write`. If a relation makes it fail, the relation is dropped and `write` is done

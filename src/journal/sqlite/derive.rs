@@ -17,6 +17,9 @@ use crate::journal::recover::{JobRow, Past, Rebuild};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How many jobs get a record for their confirms in one transaction: commits wait for it.
+const CONFIRMS_AT_ONCE: usize = 5_000;
+
 impl Core {
     /// Derives what is committed. It does not wait for the disk: what a crash takes away of it is
     /// derived again at the next start.
@@ -27,13 +30,8 @@ impl Core {
             return Ok(());
         }
         let tail = std::mem::take(&mut self.tail);
-        let relaxed = |core: &Core, how: &str| {
-            let set = core.connection.pragma_update(None, "synchronous", how);
-            set.map_err(|error| core.error(error))
-        };
-        let derived = relaxed(self, "NORMAL")
-            .and_then(|()| self.with_reserve(|core| core.derive_in_transaction(&tail)))
-            .and_then(|()| relaxed(self, "FULL"));
+        let derived =
+            self.relaxed(|core| core.with_reserve(|core| core.derive_in_transaction(&tail)));
         match &derived {
             Ok(()) => {
                 self.confirms.done.clear();
@@ -41,8 +39,7 @@ impl Core {
             }
             Err(error) => {
                 self.tail = tail;
-                let is_strict = relaxed(self, "FULL").is_ok();
-                if error.remedy() == Remedy::Exit || !is_strict {
+                if error.remedy() == Remedy::Exit {
                     self.broken = Some(error.to_string());
                 }
             }
@@ -87,11 +84,14 @@ impl Core {
         Ok(transaction.commit()?)
     }
 
-    /// Writes a record for each job whose confirms have waited since the last call, or longer.
-    /// Tells whether any still wait.
+    /// Writes a record for each job whose confirms have waited since the last call, or longer, but
+    /// not for more than some thousands. Tells whether any still wait.
     pub(super) fn write_confirms(&mut self) -> Result<bool, JournalError> {
-        let jobs = self.confirms.since(self.confirms_written_to);
-        self.confirms_written_to = self.last;
+        let mut jobs = self.confirms.since(self.confirms_written_to);
+        if jobs.len() <= CONFIRMS_AT_ONCE {
+            self.confirms_written_to = self.last;
+        }
+        jobs.truncate(CONFIRMS_AT_ONCE);
         if !jobs.is_empty() {
             self.unless_broken()?;
             let last =

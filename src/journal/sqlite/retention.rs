@@ -6,35 +6,62 @@ use super::relation::WriteFailed;
 use crate::engine::{JobId, Millis, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{Deleted, JobNumber, Open};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// What one transaction has deleted.
+#[derive(Default)]
+struct Taken {
+    deleted: Deleted,
+    /// Jobs of which rows were deleted.
+    numbers: Vec<JobNumber>,
+    /// Families that are gone.
+    gone: Vec<JobNumber>,
+    /// The family of which a part is left.
+    begun: Option<(JobNumber, Vec<JobNumber>)>,
+}
 
 impl Core {
-    /// Deletes up to `limit` top-level jobs, with their children, that ended long enough ago. The
-    /// definition that a job started with says how long it is kept. If it says nothing, `kept`
-    /// does.
+    /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
+    /// ago. The definition that a job started with says how long it is kept. If it says nothing,
+    /// `kept` does.
     pub(super) fn delete_ended(
         &mut self,
         now: Timestamp,
         kept: Millis,
-        limit: u32,
+        rows_max: u32,
     ) -> Result<Deleted, JournalError> {
+        self.unless_broken()?;
         match self.derive() {
             Err(error) if error.remedy() == Remedy::Exit => return Err(error),
             // What is not derived is not deleted.
             Ok(()) | Err(_) => {}
         }
-        let roots = self.past_retention(now, kept, limit).map_err(|error| self.error(error))?;
-        self.delete(&roots)
+        // A family has at least a row.
+        let roots = self.past_retention(now, kept, rows_max).map_err(|error| self.error(error))?;
+        let is_more = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
+        let mut deleted = self.delete(&roots, rows_max)?;
+        deleted.is_part |= is_more && deleted.roots > 0;
+        Ok(deleted)
     }
 
-    /// Deletes top-level jobs by number, with their children; not those that run.
-    pub(super) fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
+    /// Deletes up to `rows_max` rows of top-level jobs by number, with their children; not of those
+    /// that run.
+    pub(super) fn delete(
+        &mut self,
+        roots: &[JobNumber],
+        rows_max: u32,
+    ) -> Result<Deleted, JournalError> {
         if roots.is_empty() {
             return Ok(Deleted::default());
         }
         let roots = self.deletable(roots)?;
-        let (deleted, numbers) = self.with_reserve(|core| core.delete_in_transaction(&roots))?;
+        let taken = self.with_reserve(|core| core.delete_in_transaction(&roots, rows_max))?;
+        let Taken { deleted, numbers, gone, begun } = taken;
         numbers.into_iter().for_each(|number| self.confirms.written(number));
+        self.leaving.extend(begun);
+        for root in gone {
+            self.leaving.remove(&root);
+        }
         Ok(deleted)
     }
 
@@ -109,51 +136,134 @@ impl Core {
         Ok(())
     }
 
+    /// Goes through whole families, as far as the rows last. Of a large one the child jobs go
+    /// before their parents, and the last rows of a job before its first. So what a crash leaves of
+    /// it can be read, and is deleted like the others.
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],
-    ) -> Result<(Deleted, Vec<JobNumber>), WriteFailed> {
+        rows_max: u32,
+    ) -> Result<Taken, WriteFailed> {
+        let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX);
         let transaction = self.connection.transaction()?;
-        let (mut deleted, mut numbers) = (Deleted::default(), Vec::new());
+        let mut taken = Taken::default();
         for root in roots {
+            if taken.deleted.rows >= rows_max {
+                taken.deleted.is_part = true;
+                break;
+            }
             let found: Option<(String, bool)> = transaction
                 .prepare_cached(
                     "SELECT workflow, ended IS NULL FROM jobs WHERE number = ?1 AND parent IS NULL",
                 )?
                 .query_row([root], |row| Ok((row.get(0)?, row.get(1)?)))
                 .optional()?;
-            match found {
-                None => {}
-                Some((_, true)) => {
-                    deleted.left += 1;
+            let workflow = match found {
+                None => {
+                    taken.gone.push(*root);
                     continue;
                 }
-                Some((workflow, false)) => {
+                Some((_, true)) => {
+                    taken.deleted.left += 1;
+                    continue;
+                }
+                Some((workflow, false)) => workflow,
+            };
+            let mut family = match self.leaving.get(root) {
+                Some(left) => left.clone(),
+                None => family(&transaction, *root)?,
+            };
+            while let Some(number) = family.last().copied() {
+                let left = rows_max.saturating_sub(taken.deleted.rows);
+                if left == 0 {
+                    break;
+                }
+                if number == *root {
                     self.relations.delete(&transaction, &workflow, *root)?;
-                    deleted.roots += 1;
+                }
+                if delete_rows(&transaction, number, *root, left, &mut taken)? {
+                    family.pop();
                 }
             }
-            let mut open = transaction.prepare_cached(
-                "SELECT id, number FROM jobs WHERE root = ?1 AND (open = 1 OR number = ?1)",
-            )?;
-            let open = open.query_map([root], |row| {
-                Ok(Open { id: JobId(uuid::Uuid::from_bytes(row.get(0)?)), number: row.get(1)? })
-            })?;
-            deleted.open.extend(open.collect::<rusqlite::Result<Vec<Open>>>()?);
-            let mut all = transaction.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
-            let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
-            for number in all.collect::<rusqlite::Result<Vec<JobNumber>>>()? {
-                let own =
-                    "DELETE FROM entries WHERE seq IN (SELECT seq FROM places WHERE job = ?1)";
-                transaction.prepare_cached(own)?.execute([number])?;
-                transaction
-                    .prepare_cached("DELETE FROM places WHERE job = ?1")?
-                    .execute([number])?;
-                numbers.push(number);
+            if family.is_empty() {
+                taken.gone.push(*root);
+                taken.deleted.roots += 1;
+            } else {
+                if family.len() > 1 {
+                    close(&transaction, *root, (*root, false), &mut taken.deleted)?;
+                }
+                taken.deleted.is_part = true;
+                taken.begun = Some((*root, family));
+                break;
             }
-            transaction.prepare_cached("DELETE FROM jobs WHERE root = ?1")?.execute([root])?;
         }
         transaction.commit()?;
-        Ok((deleted, numbers))
+        Ok(taken)
     }
+}
+
+/// The numbers of a family, its top-level job first.
+fn family(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
+    let mut all = connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
+    let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
+    let mut numbers: Vec<JobNumber> = all.collect::<rusqlite::Result<_>>()?;
+    // A parent is older than its children.
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Deletes up to so many rows of a job, the last ones first, and the job itself with its first row.
+/// Tells whether it is gone.
+fn delete_rows(
+    connection: &Connection,
+    job: JobNumber,
+    root: JobNumber,
+    rows_max: usize,
+    taken: &mut Taken,
+) -> rusqlite::Result<bool> {
+    let limit = i64::try_from(rows_max).unwrap_or(i64::MAX);
+    let last = "SELECT first, seq FROM places WHERE job = ?1 ORDER BY first DESC LIMIT ?2";
+    let mut places = connection.prepare_cached(last)?;
+    let places = places.query_map(params![job, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let places: Vec<(i64, i64)> = places.collect::<rusqlite::Result<_>>()?;
+    let mut delete = connection.prepare_cached("DELETE FROM entries WHERE seq = ?1")?;
+    for (_, seq) in &places {
+        delete.execute([seq])?;
+    }
+    if let Some((first, _)) = places.last() {
+        let delete = "DELETE FROM places WHERE job = ?1 AND first >= ?2";
+        connection.prepare_cached(delete)?.execute([job, *first])?;
+    }
+    taken.numbers.push(job);
+    taken.deleted.rows += places.len();
+    // It had rows to spare: none is left.
+    let is_gone = places.len() < rows_max;
+    close(connection, job, (root, is_gone), &mut taken.deleted)?;
+    if is_gone {
+        taken.deleted.rows += 1;
+        connection.prepare_cached("DELETE FROM jobs WHERE number = ?1")?.execute([job])?;
+    }
+    Ok(is_gone)
+}
+
+/// Notes a job that is being deleted, if it may have an actor. One that stays for now takes no more
+/// input, also after a crash.
+fn close(
+    connection: &Connection,
+    job: JobNumber,
+    (root, is_gone): (JobNumber, bool),
+    deleted: &mut Deleted,
+) -> rusqlite::Result<()> {
+    let (id, is_open) = connection
+        .prepare_cached("SELECT id, open FROM jobs WHERE number = ?1")?
+        .query_row([job], |row| {
+        Ok((JobId(uuid::Uuid::from_bytes(row.get(0)?)), row.get(1)?))
+    })?;
+    if is_open && !is_gone {
+        connection.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?.execute([job])?;
+    }
+    if is_open || job == root {
+        deleted.open.push(Open { id, number: job });
+    }
+    Ok(())
 }

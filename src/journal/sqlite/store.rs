@@ -98,13 +98,13 @@ impl Journal for Store {
         &mut self,
         now: Timestamp,
         kept: Millis,
-        limit: u32,
+        rows_max: u32,
     ) -> Result<Deleted, JournalError> {
-        self.core().delete_ended(now, kept, limit)
+        self.core().delete_ended(now, kept, rows_max)
     }
 
-    fn delete(&mut self, roots: &[JobNumber]) -> Result<Deleted, JournalError> {
-        self.core().delete(roots)
+    fn delete(&mut self, roots: &[JobNumber], rows_max: u32) -> Result<Deleted, JournalError> {
+        self.core().delete(roots, rows_max)
     }
 
     fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {

@@ -129,7 +129,7 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
     let mut store = place.open(&all);
     assert_eq!(store.recover().expect("recovers").len(), definitions.len());
     lives[2].take(Input::operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
-    store.delete(&[3]).expect("deletes");
+    store.delete(&[3], u32::MAX).expect("deletes");
     let left: usize = definitions
         .iter()
         .map(|d| {

@@ -87,7 +87,7 @@ fn a_table_that_cannot_be_made_stops_nothing_but_itself() {
     neighbour.commit(&mut store);
     assert_eq!(place.rows("SELECT job, state, a FROM status_v"), [neighbour.row()]);
     assert_eq!(place.rows("SELECT state FROM jobs"), [["completed"], ["running"]]);
-    store.delete(&[1]).expect("deletes");
+    store.delete(&[1], u32::MAX).expect("deletes");
     drop(store);
     place.change("DROP TABLE \"index a of w\"");
     let mut store = place.open(&[&definition, &other]);

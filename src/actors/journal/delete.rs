@@ -1,0 +1,134 @@
+//! Deleting: jobs that clients erase, and jobs past their retention. Both go a part at a time. What
+//! is due is committed before each part, and behind it the thread is left to others for as long.
+
+use super::deletions::Sweep;
+use super::{Flush, JournalActor, refusal};
+use crate::actors::answer::{Answer, Client, Erased, Refusal};
+use crate::actors::mail::{Leave, Outgoing, RouterInput};
+use crate::clock;
+use crate::engine::Millis;
+use crate::faults;
+use crate::journal::{Deleted, JobNumber, Open, Remedy};
+use actix::{AsyncContext, Context};
+use tokio::time::Instant;
+
+impl JournalActor {
+    /// A client erases an ended job.
+    pub(super) fn erase(
+        &mut self,
+        number: JobNumber,
+        answer: Client<Erased>,
+        ctx: &mut Context<Self>,
+    ) {
+        let is_behind = !self.commit(ctx);
+        if is_behind && self.flush == Flush::Lost {
+            let refused = Answer::Erased(answer, Err(refusal(&self.ways)));
+            return Outgoing::Answer(refused).release(&self.ways);
+        }
+        self.erase_part(number, answer);
+        self.rest(ctx);
+    }
+
+    fn erase_part(&mut self, number: JobNumber, answer: Client<Erased>) {
+        let begun = clock::ticks();
+        let deleted = self.store.delete(&[number], self.deletions.pace.rows());
+        let outcome = match deleted {
+            Ok(deleted) if deleted.left > 0 => Err(Refusal::Conflict(
+                "the job has not ended, or goes on meanwhile: cancel it first, or ask again"
+                    .to_owned(),
+            )),
+            Ok(deleted) => {
+                self.note(&deleted, begun, "client");
+                if deleted.is_part {
+                    return self.deletions.erasures.push_back((number, answer));
+                }
+                Ok(Erased)
+            }
+            Err(error) => match error.remedy() {
+                Remedy::WaitForRoom => Err(Refusal::Overloaded(error.to_string())),
+                Remedy::Exit => {
+                    self.broken(&error);
+                    Err(refusal(&self.ways))
+                }
+            },
+        };
+        Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.ways);
+    }
+
+    /// Begins to delete what is past its retention, unless that is under way.
+    pub(super) fn retain(&mut self, ctx: &mut Context<Self>) {
+        if self.deletions.sweep.is_none() {
+            self.deletions.sweep = Some(Sweep { begun: clock::ticks(), jobs: 0 });
+            self.delete_part(ctx);
+        }
+    }
+
+    /// Deletes one part of what is to be deleted, unless the thread is left to others now.
+    fn delete_part(&mut self, ctx: &mut Context<Self>) {
+        if self.deletions.is_resting || !self.check_files() {
+            return;
+        }
+        if matches!(self.flush, Flush::Due | Flush::Lagging) {
+            self.commit(ctx);
+        }
+        match self.deletions.erasures.pop_front() {
+            Some((number, answer)) => self.erase_part(number, answer),
+            None => self.sweep_part(),
+        }
+        self.rest(ctx);
+    }
+
+    fn sweep_part(&mut self) {
+        let Some(mut sweep) = self.deletions.sweep.take() else { return };
+        let begun = clock::ticks();
+        faults::hit("journal::sweep");
+        let retention = self.ways.common.settings.journal.retention.0;
+        let kept = Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX));
+        match self.store.delete_ended(clock::now(), kept, self.deletions.pace.rows()) {
+            Ok(deleted) => {
+                sweep.jobs += deleted.roots;
+                if deleted.is_part {
+                    self.deletions.sweep = Some(sweep);
+                } else if sweep.jobs > 0 {
+                    tracing::info!(
+                        jobs = sweep.jobs,
+                        elapsed_ms = Millis::of(sweep.begun.elapsed()).0,
+                        "deleted ended jobs past their retention"
+                    );
+                }
+                self.note(&deleted, begun, "retention");
+            }
+            Err(error) if error.remedy() == Remedy::WaitForRoom => {
+                tracing::warn!(%error, "retention has to wait")
+            }
+            Err(error) => self.broken(&error),
+        }
+    }
+
+    /// Ends the actors of deleted jobs, and counts. A failed job may have waited for late replies.
+    fn note(&mut self, deleted: &Deleted, begun: Instant, why: &str) {
+        let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
+        let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();
+        if !leaving.is_empty() {
+            self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
+        }
+        let span = begun.elapsed();
+        if deleted.rows > 0 {
+            let metrics = &self.ways.common.metrics;
+            metrics.deletion.observe(span.as_secs_f64());
+            metrics.deleted.with_label_values(&[why]).inc_by(deleted.roots as u64);
+        }
+        self.deletions.pace.took(deleted.rows, span);
+    }
+
+    /// Leaves the thread to others, then goes on, if there is more to delete.
+    fn rest(&mut self, ctx: &mut Context<Self>) {
+        let is_more = self.deletions.sweep.is_some() || !self.deletions.erasures.is_empty();
+        if is_more && !std::mem::replace(&mut self.deletions.is_resting, true) {
+            ctx.run_later(self.deletions.pace.rest(), |actor, ctx| {
+                actor.deletions.is_resting = false;
+                actor.delete_part(ctx);
+            });
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What is being deleted: jobs that clients erase, and jobs past their retention.
+
+use super::pace::Pace;
+use crate::actors::answer::{Client, Erased};
+use crate::journal::JobNumber;
+use std::collections::VecDeque;
+use tokio::time::Instant;
+
+/// What is being deleted.
+pub(super) struct Deletions {
+    /// Jobs of which a part is left, each with the client who erases it.
+    pub(super) erasures: VecDeque<(JobNumber, Client<Erased>)>,
+    pub(super) sweep: Option<Sweep>,
+    pub(super) pace: Pace,
+    /// Whether the next part is scheduled.
+    pub(super) is_resting: bool,
+}
+
+/// The deletion of all jobs that are past their retention.
+pub(super) struct Sweep {
+    pub(super) begun: Instant,
+    /// Top-level jobs deleted so far.
+    pub(super) jobs: usize,
+}
+
+impl Deletions {
+    pub(super) fn new() -> Deletions {
+        Deletions { erasures: VecDeque::new(), sweep: None, pace: Pace::new(), is_resting: false }
+    }
+
+    /// Those who wait for the end of a deletion, which will not come.
+    pub(super) fn take_clients(&mut self) -> impl Iterator<Item = Client<Erased>> {
+        std::mem::take(&mut self.erasures).into_iter().map(|(_, client)| client)
+    }
+}

@@ -1,0 +1,78 @@
+//! How much is done in one go, so that nobody waits long for the thread meanwhile.
+
+use std::time::Duration;
+
+/// What one part should take: an answer that waits for the thread waits for one part at most.
+const PART: Duration = Duration::from_millis(40);
+
+/// The rows of the first part, which tells how fast the disk is.
+const ROWS_FIRST: u32 = 500;
+
+/// The fewest rows of a part: with fewer the commit costs more than the rows do.
+const ROWS_MIN: u32 = 50;
+
+/// The most rows of a part.
+const ROWS_MAX: u32 = 50_000;
+
+/// The least rest behind a part.
+const REST_MIN: Duration = Duration::from_millis(1);
+
+/// The longest rest behind a part.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// How many rows a part has, by what the last one took.
+pub(super) struct Pace {
+    rows: u32,
+    rest: Duration,
+}
+
+impl Pace {
+    /// Before the first part.
+    pub(super) fn new() -> Pace {
+        Pace { rows: ROWS_FIRST, rest: REST_MIN }
+    }
+
+    /// The rows of the next part.
+    pub(super) fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// How long the thread is left to others before the next part: half of the time is theirs.
+    pub(super) fn rest(&self) -> Duration {
+        self.rest
+    }
+
+    /// A part of so many rows took so long.
+    pub(super) fn took(&mut self, rows: usize, span: Duration) {
+        let fitting = f64::from(self.rows) * PART.as_secs_f64() / span.as_secs_f64().max(1e-6);
+        // A part that had fewer rows tells nothing of what more would take.
+        let is_full = rows >= self.rows as usize;
+        let most = if is_full { self.rows.saturating_mul(2) } else { self.rows };
+        self.rows = (fitting as u32).min(most).clamp(ROWS_MIN, ROWS_MAX);
+        self.rest = span.clamp(REST_MIN, REST_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_shrinks_at_once_grows_step_by_step_and_is_followed_by_as_long_a_rest() {
+        let mut pace = Pace::new();
+        pace.took(500, PART * 5);
+        assert_eq!((pace.rows(), pace.rest()), (100, PART * 5));
+        pace.took(100, PART / 100);
+        assert_eq!(pace.rows(), 200, "at most twice as many");
+        pace.took(3, PART / 100);
+        assert_eq!(pace.rows(), 200, "a small part tells nothing");
+        pace.took(1, PART * 2);
+        assert_eq!(pace.rows(), 100, "but that it was slow");
+        for _ in 0..99 {
+            pace.took(pace.rows() as usize, Duration::ZERO);
+        }
+        assert_eq!(pace.rows(), ROWS_MAX);
+        pace.took(1, Duration::from_secs(99));
+        assert_eq!((pace.rows(), pace.rest()), (ROWS_MIN, REST_MAX));
+    }
+}

@@ -1,0 +1,97 @@
+//! What is done to many jobs is done in parts, and the journal goes on with everything else between
+//! them.
+
+use crate::alone::alone;
+use crate::waits::until;
+use crate::world::LIMITS;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use workflow_manager::actors::manager;
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{
+    Context, Definition, Graph, Input, Job, JobId, Message, Operation, Origin, Step,
+    Timestamp,
+};
+use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+/// Jobs past their retention; each has a row of its own, and two of its record.
+const EXPIRED: i64 = 500;
+const ROWS_EACH: usize = 3;
+
+/// What a part takes at least: so the parts become small.
+const SLOW: Duration = Duration::from_millis(100);
+
+fn options(file: &Path) -> Options {
+    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 }
+}
+
+/// A journal with cancelled jobs that are past every retention.
+fn fill(file: &Path) {
+    let graph = Graph::new("old".to_owned(), None, vec![Step::named("a")]);
+    let definition = Arc::new(Definition::new("old", vec![graph]));
+    let context = Context { now: Timestamp(1), limits: &LIMITS };
+    let mut records = Vec::new();
+    for number in 1..=EXPIRED {
+        let id = JobId(uuid::Uuid::from_u128(number as u128));
+        let origin = Origin::top_level(id, definition.clone(), Timestamp(1));
+        let message = Message::parse(b"{}").expect("a message");
+        let (mut job, begun) = Job::create(origin.clone(), message, &context);
+        let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
+        records.push(Record::of(number, Some(created), begun));
+        let cancel = Operation::Cancel { reason: "a test".into() };
+        let ended = job.take(Input::operate(cancel), &context).expect("taken");
+        records.push(Record::of(number, None, ended));
+    }
+    let mut store = Store::open(&options(file)).expect("opens");
+    store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
+}
+
+async fn a_sweep() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    fill(&file);
+    let parts = Arc::new(AtomicUsize::new(0));
+    let counted = parts.clone();
+    fail::cfg_callback("journal::sweep", move || {
+        std::thread::sleep(SLOW);
+        counted.fetch_add(1, Ordering::SeqCst);
+    })
+    .expect("a failpoint");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = file;
+    let definitions =
+        load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
+    let manager =
+        manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
+    let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
+    let (mut answered, mut longest) = (0, 0);
+    while deleted.get() < EXPIRED as u64 {
+        let before = parts.load(Ordering::SeqCst);
+        let message = Message::parse(b"{}").expect("a message");
+        manager.create("w", None, message).await.expect("created");
+        longest = longest.max(parts.load(Ordering::SeqCst) - before);
+        answered += 1;
+    }
+    let all = parts.load(Ordering::SeqCst);
+    assert!(all >= EXPIRED as usize * ROWS_EACH / 500 + 4, "small parts: {all}");
+    assert!(answered > all, "{answered} answers beside {all} parts");
+    assert!(longest <= 2, "an answer has waited for {longest} of {all} parts");
+    until("the sweep is over, and counted", || {
+        let text = manager.common().metrics.render();
+        text.contains("workflow_journal_deletion_seconds_count").then_some(())
+    })
+    .await;
+    assert!(
+        manager.common().reader.state_counts().expect("reads").iter().all(|count| count.0 == "w")
+    );
+    manager.stop().await;
+}
+
+#[test]
+fn what_is_due_is_committed_between_the_parts_of_a_sweep() {
+    alone("sweep::what_is_due_is_committed_between_the_parts_of_a_sweep", a_sweep());
+}
