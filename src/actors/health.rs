@@ -23,15 +23,37 @@ pub struct Health {
     changed: Notify,
 }
 
-/// Whether commits find room on the disk.
+/// Whether commits find room on the disk, and a file that nobody keeps locked.
 #[derive(Clone, Copy, Debug)]
 enum Room {
     /// They always have.
     There,
     /// The journal waits for it.
-    Missing,
+    Missing(Want),
     /// It was missing, and has been back since then, by the wall clock and by a monotonic one.
     BackSince(Timestamp, tokio::time::Instant),
+}
+
+/// What the journal waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Room on the disk.
+    Room,
+    /// Another program that keeps the file locked.
+    Lock,
+}
+
+impl Want {
+    /// What it means for whoever waits.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Want::Room => "no room on the disk: nothing is accepted until there is",
+            Want::Lock => {
+                "another program keeps the journal's file locked: nothing is accepted until it \
+                 lets go (fuser or lsof on the file tells which)"
+            }
+        }
+    }
 }
 
 /// What is known of a bus.
@@ -123,7 +145,7 @@ impl Health {
     pub fn unsent_before(&self, sent_first: Duration) -> Option<Timestamp> {
         match self.room() {
             Room::There => None,
-            Room::Missing => Some(Timestamp(i64::MAX)),
+            Room::Missing(_) => Some(Timestamp(i64::MAX)),
             Room::BackSince(at, since) => {
                 (clock::ticks().saturating_duration_since(since) < sent_first).then_some(at)
             }
@@ -134,27 +156,47 @@ impl Health {
         *self.room.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the journal waits for room on the disk.
+    /// Whether the journal waits, for whatever.
     pub fn is_journal_full(&self) -> bool {
-        matches!(self.room(), Room::Missing)
+        self.journal_wants().is_some()
     }
 
-    /// Notes whether the journal found room on the disk. Tells whether that has changed.
-    pub(super) fn note_room(&self, is_there: bool) -> bool {
-        if is_there != self.is_journal_full() {
-            return false;
+    /// What the journal waits for, if it waits.
+    pub fn journal_wants(&self) -> Option<Want> {
+        match self.room() {
+            Room::Missing(want) => Some(want),
+            Room::There | Room::BackSince(..) => None,
         }
-        *self.room.write().unwrap_or_else(PoisonError::into_inner) =
-            if is_there { Room::BackSince(clock::now(), clock::ticks()) } else { Room::Missing };
-        true
+    }
+
+    /// Notes whether the journal could be written. Tells whether that has changed.
+    pub(super) fn note_room(&self, is_there: bool) -> bool {
+        if !is_there {
+            return self.note_waiting(Want::Room);
+        }
+        let has_waited = self.is_journal_full();
+        if has_waited {
+            self.set_room(Room::BackSince(clock::now(), clock::ticks()));
+        }
+        has_waited
+    }
+
+    /// Notes what the journal waits for. Tells whether that has changed.
+    pub(super) fn note_waiting(&self, want: Want) -> bool {
+        let is_new = self.journal_wants() != Some(want);
+        if is_new {
+            self.set_room(Room::Missing(want));
+        }
+        is_new
+    }
+
+    fn set_room(&self, room: Room) {
+        *self.room.write().unwrap_or_else(PoisonError::into_inner) = room;
     }
 
     /// Each check: its name, whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let full = self
-            .is_journal_full()
-            .then_some("no room on the disk: nothing is accepted until there is");
-        let bad = self.lost_journal().or(full);
+        let bad = self.lost_journal().or(self.journal_wants().map(Want::sentence));
         let stopping = self.stopping.load(Ordering::Relaxed);
         let mut checks = vec![
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),

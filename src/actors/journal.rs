@@ -7,6 +7,7 @@ mod pace;
 
 use super::answer::{Answer, Refusal};
 use super::answer_on_drop::AnswerOnDrop;
+use super::health::Want;
 use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
 use super::mailbox::{Mail, Owner};
 use super::outbox::Messages;
@@ -55,8 +56,8 @@ enum Flush {
     Lagging,
     /// As soon as the mailbox is empty; under load, after `journal.linger`.
     Due,
-    /// When there may be room on the disk again.
-    WaitingForRoom,
+    /// When there may be room on the disk again, or another program has let go of the file.
+    Waiting,
     /// Never again: the journal's file is lost.
     Lost,
 }
@@ -116,7 +117,7 @@ impl JournalActor {
             JournalInput::Forget(_) if self.flush == Flush::Lost => {}
             JournalInput::Forget(notices) => match self.store.forget(&notices) {
                 Ok(()) => {}
-                Err(error) if error.remedy() == Remedy::WaitForRoom => {
+                Err(error) if error.remedy().is_wait() => {
                     ctx.run_later(
                         self.ways.common.settings.journal.full_retry.0,
                         move |actor, ctx| actor.receive(JournalInput::Forget(notices), ctx),
@@ -139,7 +140,7 @@ impl JournalActor {
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
                     match error.remedy() {
-                        Remedy::WaitForRoom => {
+                        Remedy::WaitForRoom | Remedy::WaitForLock => {
                             tracing::warn!(%error, "the tables of statuses have to wait")
                         }
                         Remedy::Exit => self.broken(&error),
@@ -185,7 +186,7 @@ impl JournalActor {
                     }
                 });
             }
-            (Flush::Lagging, false) | (Flush::Due | Flush::WaitingForRoom | Flush::Lost, _) => {}
+            (Flush::Lagging, false) | (Flush::Due | Flush::Waiting | Flush::Lost, _) => {}
         }
     }
 
@@ -195,8 +196,8 @@ impl JournalActor {
         }
     }
 
-    /// Commits what waits, then releases its effects; false while the disk is full, and when the
-    /// journal is lost.
+    /// Commits what waits, then releases its effects; false while the journal has to
+    /// wait, and when it is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
         if !self.check_files() {
             return false;
@@ -211,7 +212,8 @@ impl JournalActor {
             Ok(gone) => gone,
             Err(error) => {
                 match error.remedy() {
-                    Remedy::WaitForRoom => self.wait_for_room(&error, ctx),
+                    Remedy::WaitForRoom => self.wait_for(Want::Room, &error, ctx),
+                    Remedy::WaitForLock => self.wait_for(Want::Lock, &error, ctx),
                     Remedy::Exit => self.broken(&error),
                 }
                 return false;
@@ -234,8 +236,16 @@ impl JournalActor {
         let metrics = &self.ways.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(self.waiting.len() as f64);
+        let wanted = self.ways.common.health.journal_wants();
         if self.ways.common.health.note_room(true) {
-            tracing::info!("there is room on the disk again: the journal goes on");
+            match wanted {
+                Some(Want::Lock) => {
+                    tracing::info!("the other program has let go of the journal: it goes on")
+                }
+                Some(Want::Room) | None => {
+                    tracing::info!("there is room on the disk again: the journal goes on")
+                }
+            }
             self.ways.common.health.tell_change();
         }
         let waiting = std::mem::take(&mut self.waiting);
@@ -316,8 +326,8 @@ impl JournalActor {
         match self.store.write_positions(&self.positions.all()) {
             Ok(()) => self.positions.written(),
             Err(error) => match error.remedy() {
-                // Until there is room, more is read again after a crash.
-                Remedy::WaitForRoom => {
+                // Until then, more is read again after a crash.
+                Remedy::WaitForRoom | Remedy::WaitForLock => {
                     ctx.run_later(
                         self.ways.common.settings.journal.full_retry.0,
                         Self::write_positions,
@@ -328,7 +338,7 @@ impl JournalActor {
         }
     }
 
-    /// Derives what is committed; false while there is no room.
+    /// Derives what is committed; false while that has to wait.
     fn derive(&mut self) -> bool {
         match self.store.derive() {
             Ok(()) => true,
@@ -345,8 +355,8 @@ impl JournalActor {
         match result {
             Ok(()) => self.follow_up(ctx),
             Err(error) => match error.remedy() {
-                // All is committed: lists and statuses stay behind until there is room.
-                Remedy::WaitForRoom => {
+                // All is committed: lists and statuses stay behind until then.
+                Remedy::WaitForRoom | Remedy::WaitForLock => {
                     ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow_up);
                 }
                 Remedy::Exit => self.broken(&error),
@@ -354,15 +364,16 @@ impl JournalActor {
         }
     }
 
-    fn wait_for_room(&mut self, error: &JournalError, ctx: &mut Context<Self>) {
-        self.flush = Flush::WaitingForRoom;
-        self.ways.common.metrics.journal_failures.with_label_values(&["full"]).inc();
-        if self.ways.common.health.note_room(false) {
-            tracing::error!(
-                %error,
-                waiting = self.waiting.len(),
-                "no room for the journal: nothing is acknowledged or answered until there is"
-            );
+    fn wait_for(&mut self, want: Want, error: &JournalError, ctx: &mut Context<Self>) {
+        self.flush = Flush::Waiting;
+        let kind = match want {
+            Want::Room => "full",
+            Want::Lock => "locked",
+        };
+        self.ways.common.metrics.journal_failures.with_label_values(&[kind]).inc();
+        if self.ways.common.health.note_waiting(want) {
+            let what = want.sentence();
+            tracing::error!(%error, waiting = self.waiting.len(), "{what}");
         }
         if !std::mem::replace(&mut self.is_retried, true) {
             ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {

@@ -29,7 +29,7 @@ use crate::clock;
 use crate::engine::{Definition, JobId, Message, Millis, Operation};
 use crate::events::Surroundings;
 use crate::faults;
-use crate::journal::{Journal, NoticeNumber, Options, Recovered, Remedy, Store};
+use crate::journal::{Journal, JournalError, NoticeNumber, Options, Recovered, Remedy, Store};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use std::sync::Arc;
@@ -39,6 +39,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The least time that threads have to end once they are told to.
 const JOINED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The pause between two tries to open a journal that another program keeps locked.
+const OPENED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A running manager, in this process.
 pub struct Manager {
@@ -136,7 +139,7 @@ pub fn start_on(
         verify_bytes_max: journal.verify_bytes_max,
         pages_max: journal.pages_max,
     };
-    let mut store: Box<dyn Journal> = Box::new(Store::open(&options)?);
+    let mut store: Box<dyn Journal> = Box::new(open(&options)?);
     let started = clock::instant();
     let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
     let recovered: Vec<Recovered> = recovered.collect();
@@ -152,7 +155,9 @@ pub fn start_on(
     {
         match error.remedy() {
             // The first job of each workflow makes the table that is missing.
-            Remedy::WaitForRoom => tracing::warn!(%error, "no room for the tables of statuses"),
+            Remedy::WaitForRoom | Remedy::WaitForLock => {
+                tracing::warn!(%error, "the tables of statuses have to wait")
+            }
             Remedy::Exit => return Err(error.into()),
         }
     }
@@ -184,6 +189,19 @@ pub fn start_on(
         })?;
     }
     Ok(Manager { ways, fatal, arbiters })
+}
+
+/// Opens the journal. While another program keeps its file locked, the start waits.
+fn open(options: &Options) -> Result<Store, JournalError> {
+    loop {
+        match Store::open(options) {
+            Err(error) if error.remedy() == Remedy::WaitForLock => {
+                tracing::warn!(%error, "the start waits for the journal");
+                std::thread::sleep(OPENED_AGAIN_AFTER);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn start_actors(

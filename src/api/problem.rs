@@ -192,6 +192,9 @@ impl From<JournalError> for Problem {
         if let JournalError::Closed { why, .. } = &error {
             return Problem::overloaded(why.to_string());
         }
+        if error.remedy().is_wait() {
+            return Problem::overloaded(error.to_string());
+        }
         tracing::error!(%error, "a read of the journal failed");
         Problem::broken(error.to_string())
     }

@@ -6,6 +6,7 @@ use super::query::Query;
 use super::reads;
 use super::topic::{TopicStep, Where};
 use crate::actors::door;
+use crate::actors::health::Want;
 use crate::actors::queue_watch;
 use crate::actors::ways::Ways;
 use crate::bus::{BusKey, BusState, QueueLook, Trouble};
@@ -114,11 +115,18 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running if ways.common.health.is_journal_full() => told(
-            WaitCause::JournalFull,
-            "no room on the journal's disk: nothing goes on until there is".to_owned(),
-        ),
-        JobState::Running => None,
+        JobState::Running => match ways.common.health.journal_wants() {
+            Some(Want::Room) => told(
+                WaitCause::JournalFull,
+                "no room on the journal's disk: nothing goes on until there is".to_owned(),
+            ),
+            Some(Want::Lock) => told(
+                WaitCause::JournalFull,
+                "another program keeps the journal's file locked: nothing goes on until it lets go"
+                    .to_owned(),
+            ),
+            None => None,
+        },
     }
 }
 

@@ -179,9 +179,22 @@ pub enum JournalError {
 pub enum Remedy {
     /// No room: the transaction is rolled back; try again when there is room.
     WaitForRoom,
+    /// Another program keeps the file locked, which is no damage: the transaction is rolled back;
+    /// try again when it has let go.
+    WaitForLock,
     /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the
     /// process, recover at the next start.
     Exit,
+}
+
+impl Remedy {
+    /// Whether it can be tried again.
+    pub fn is_wait(self) -> bool {
+        match self {
+            Remedy::WaitForRoom | Remedy::WaitForLock => true,
+            Remedy::Exit => false,
+        }
+    }
 }
 
 impl JournalError {

@@ -31,6 +31,8 @@ mod journal_files;
 mod kafka;
 mod leaving;
 mod load;
+#[cfg(feature = "failpoints")]
+mod locked;
 mod missing_queues;
 mod openapi;
 mod orders;

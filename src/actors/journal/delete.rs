@@ -45,7 +45,9 @@ impl JournalActor {
                 Ok(Erased)
             }
             Err(error) => match error.remedy() {
-                Remedy::WaitForRoom => Err(Refusal::Overloaded(error.to_string())),
+                Remedy::WaitForRoom | Remedy::WaitForLock => {
+                    Err(Refusal::Overloaded(error.to_string()))
+                }
                 Remedy::Exit => {
                     self.broken(&error);
                     Err(refusal(&self.ways))
@@ -98,7 +100,7 @@ impl JournalActor {
                 }
                 self.note(&deleted, begun, "retention");
             }
-            Err(error) if error.remedy() == Remedy::WaitForRoom => {
+            Err(error) if error.remedy().is_wait() => {
                 tracing::warn!(%error, "retention has to wait")
             }
             Err(error) => self.broken(&error),

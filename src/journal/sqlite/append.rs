@@ -58,6 +58,7 @@ impl Core {
                 WriteFailed::Journal(error) => error,
             }
         })?;
+        self.is_locked.set(false);
         let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
         for (record, seq) in records.iter().zip(rows) {
             if let Some(seq) = seq {

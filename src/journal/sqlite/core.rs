@@ -15,6 +15,7 @@ use crate::journal::error::{JournalError, Loss, Remedy};
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{self, JobParts, JobRow, Recovered};
 use rusqlite::{Connection, ErrorCode};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -56,6 +57,8 @@ pub(super) struct Core {
     pub(super) confirms_written_to: i64,
     /// The most pages that the file may have; 0: no limit.
     pages_max: u32,
+    /// Another program kept the file locked at the last try to write.
+    pub(super) is_locked: Cell<bool>,
     /// Why nothing can be written any more.
     pub(super) broken: Option<String>,
 }
@@ -95,6 +98,7 @@ impl Core {
             confirms: Confirms::default(),
             confirms_written_to: 0,
             pages_max: options.pages_max,
+            is_locked: Cell::new(false),
             broken: None,
         };
         let caught_up = core.catch_up().and_then(|()| core.allow(core.for_commits()));
@@ -152,7 +156,26 @@ impl Core {
     ) -> Result<T, JournalError> {
         self.allow(self.pages_max)?;
         let written = self.mending(write);
-        self.allow(self.for_commits())?;
+        if let Err(error) = self.allow(self.for_commits()) {
+            // What is written is written. The next commit may use more room.
+            tracing::warn!(%error, "the reserve of the journal is not kept for now");
+        }
+        written
+    }
+
+    /// Does `write` without waiting for the disk: what a crash takes away of it is done again
+    /// later.
+    pub(super) fn relaxed<T>(
+        &mut self,
+        write: impl FnOnce(&mut Core) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        self.synchronize("NORMAL")?;
+        let written = write(self);
+        if let Err(error) = self.synchronize("FULL") {
+            // A commit that does not wait for the disk must not be taken for one that does.
+            self.broken = Some(error.to_string());
+            return written.and(Err(error));
+        }
         written
     }
 
@@ -273,7 +296,9 @@ impl Core {
     }
 
     pub(super) fn error(&self, error: rusqlite::Error) -> JournalError {
-        failed(&self.file, &error)
+        let error = failed(&self.file, &error);
+        self.is_locked.set(error.remedy() == Remedy::WaitForLock);
+        error
     }
 }
 

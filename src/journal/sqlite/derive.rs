@@ -34,6 +34,7 @@ impl Core {
             self.relaxed(|core| core.with_reserve(|core| core.derive_in_transaction(&tail)));
         match &derived {
             Ok(()) => {
+                self.is_locked.set(false);
                 self.confirms.done.clear();
                 self.new_ids.clear();
             }
@@ -45,6 +46,19 @@ impl Core {
             }
         }
         derived
+    }
+
+    /// The same for a reader. While another program keeps the file locked, each reader would hold
+    /// up the next one: the journal's own tries tell when that is over.
+    pub(super) fn derive_for_reader(&mut self) -> Result<(), JournalError> {
+        if !self.is_locked.get() || self.tail.is_empty() {
+            return self.derive();
+        }
+        Err(JournalError::Failed {
+            file: self.file.to_string(),
+            what: "another program keeps it locked".to_owned(),
+            remedy: Remedy::WaitForLock,
+        })
     }
 
     fn derive_in_transaction(&mut self, tail: &Tail) -> Result<(), WriteFailed> {

@@ -359,7 +359,7 @@ impl Reader {
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         if let Some(core) = self.shared.writer.as_ref().and_then(|writer| writer.core.upgrade()) {
-            let derived = core.lock().unwrap_or_else(PoisonError::into_inner).derive();
+            let derived = core.lock().unwrap_or_else(PoisonError::into_inner).derive_for_reader();
             match derived {
                 Err(error) if error.remedy() == Remedy::Exit => return Err(error),
                 Ok(()) | Err(_) => {}

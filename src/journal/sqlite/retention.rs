@@ -71,7 +71,7 @@ impl Core {
         let no_room = match self.derive() {
             Ok(()) => return Ok(roots.to_vec()),
             Err(error) => match error.remedy() {
-                Remedy::WaitForRoom => error,
+                Remedy::WaitForRoom | Remedy::WaitForLock => error,
                 Remedy::Exit => return Err(error),
             },
         };

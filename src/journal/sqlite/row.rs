@@ -264,9 +264,10 @@ pub(super) fn failed(file: &str, error: &rusqlite::Error) -> JournalError {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             (". It and its directory must be writable for this user", Remedy::Exit)
         }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (". Another program has it open, and keeps it locked: end that one", Remedy::Exit)
-        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
+            ". Another program has it open, and keeps it locked: end that one",
+            Remedy::WaitForLock,
+        ),
         Some(_) | None => ("", Remedy::Exit),
     };
     JournalError::Failed { file: file.to_owned(), what: format!("{error}{advice}"), remedy }
@@ -369,7 +370,8 @@ mod tests {
             (ffi::SQLITE_IOERR_SHMSIZE, "disk is full or broken", Remedy::Exit),
             (ffi::SQLITE_READONLY, "must be writable", Remedy::Exit),
             (ffi::SQLITE_CANTOPEN, "must be writable", Remedy::Exit),
-            (ffi::SQLITE_BUSY, "Another program", Remedy::Exit),
+            (ffi::SQLITE_BUSY, "Another program", Remedy::WaitForLock),
+            (ffi::SQLITE_LOCKED, "Another program", Remedy::WaitForLock),
             (ffi::SQLITE_MISUSE, "", Remedy::Exit),
         ] {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);

@@ -155,9 +155,16 @@ const DERIVED_SINCE: i64 = 7;
 /// The schema version since which buses have positions.
 const POSITIONS_SINCE: i64 = 9;
 
-/// How long a write waits for a reader that upgrades its lock, in milliseconds; readers never block
-/// in WAL.
+/// How long opening, and a read, waits for another program that keeps the file locked, in
+/// milliseconds; readers never block in WAL.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
+
+/// How long a write of a manager that runs waits for that, in milliseconds: then it tells that it
+/// waits, and tries again.
+const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
+
+/// What a `-wal` that is empty again keeps of its size, in bytes.
+const WAL_KEPT_BYTES: i64 = 16 << 20;
 
 /// Prepared statements kept: the relations of statuses have one for each set of columns that change
 /// together.
@@ -219,6 +226,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     {
         tracing::debug!(%error, "the -wal stays as it is for now");
     }
+    connection.busy_timeout(Duration::from_millis(WRITE_BUSY_TIMEOUT_MS)).map_err(failed)?;
     Ok(connection)
 }
 

@@ -1,0 +1,223 @@
+//! Another program that keeps the journal's file locked does no damage: what writes waits until it
+//! lets go, and what is decided meanwhile is kept.
+
+use crate::alone::alone;
+use crate::waits::until;
+use crate::world::LIMITS;
+use rusqlite::Connection;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use workflow_manager::actors::answer::Refusal;
+use workflow_manager::actors::door;
+use workflow_manager::actors::health::Want;
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{
+    Context, Definition, Graph, Input, Job, JobId, JobState, Message, Millis, Operation, Origin,
+    Step, StepIndex, Timestamp,
+};
+use workflow_manager::journal::{
+    Journal, JournalError, NewJob, Notice, Options, Position, Reader, Record, Records, Remedy,
+    Store,
+};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+/// A program that keeps the file locked until it is dropped.
+struct Lock(Connection);
+
+impl Lock {
+    fn on(file: &Path) -> Lock {
+        let connection = Connection::open(file).expect("opens");
+        connection.busy_timeout(Duration::from_secs(60)).expect("set");
+        connection.execute_batch("BEGIN IMMEDIATE").expect("locked");
+        Lock(connection)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.execute_batch("ROLLBACK").expect("unlocked");
+    }
+}
+
+fn options(file: &Path) -> Options {
+    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+}
+
+fn definition() -> Arc<Definition> {
+    let graph = Graph::new("w".to_owned(), None, vec![Step::named("a")]);
+    Arc::new(Definition::new("w", vec![graph]))
+}
+
+const CONTEXT: Context<'static> = Context { now: Timestamp(1), limits: &LIMITS };
+
+fn new_job(number: i64) -> (Job, Record) {
+    let id = JobId(uuid::Uuid::from_u128(number as u128));
+    let origin = Origin::top_level(id, definition(), Timestamp(1));
+    let message = Message::parse(b"{}").expect("a message");
+    let (job, begun) = Job::create(origin.clone(), message, &CONTEXT);
+    let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
+    (job, Record::of(number, Some(created), begun))
+}
+
+fn taken(job: &mut Job, number: i64, input: Input) -> Record {
+    Record::of(number, None, job.take(input, &CONTEXT).expect("taken"))
+}
+
+/// A kind of write, and its name.
+type Write<'a> = (&'a str, Box<dyn FnMut(&mut Store) -> Result<(), JournalError> + 'a>);
+
+#[test]
+fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let (mut first, of_first) = new_job(1);
+    let cancel = Operation::Cancel { reason: "a test".into() };
+    let end = taken(&mut first, 1, Input::operate(cancel.clone()));
+    let (mut second, of_second) = new_job(2);
+    let noticed = Notice { at: Timestamp(1), body: "{}".into() };
+    let of_second = Record { notice: Some(noticed), ..of_second };
+    store.append(&[&of_first, &end, &of_second]).expect("commits");
+    let input = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
+    let confirm = taken(&mut second, 2, input);
+    store.append(&[&confirm]).expect("commits");
+    store.write_confirms().expect("writes none yet");
+    let end = taken(&mut second, 2, Input::operate(cancel));
+    let position = Position { bus: "b".into(), topic: "t".into(), partition: 0, offset: 1 };
+    let [notice] =
+        store.records().notices(0, 9).expect("reads")[..].to_vec().try_into().expect("one");
+    let w = definition();
+    let writes: Vec<Write<'_>> = vec![
+        ("derives", Box::new(|store| store.derive())),
+        ("writes confirms", Box::new(|store| store.write_confirms().map(|_| ()))),
+        ("makes tables", Box::new(|store| store.make_status_tables(&[&*w]))),
+        ("appends", Box::new(|store| store.append(&[&end]).map(|_| ()))),
+        ("writes positions", Box::new(|store| store.write_positions(&[position.clone()]))),
+        ("forgets", Box::new(|store| store.forget(&[notice.0]))),
+        ("deletes", Box::new(|store| store.delete(&[1], u32::MAX).map(|_| ()))),
+        (
+            "deletes what is past its retention",
+            Box::new(|store| {
+                store.delete_ended(Timestamp(i64::MAX), Millis(0), u32::MAX).map(|_| ())
+            }),
+        ),
+    ];
+    for (what, mut write) in writes {
+        let lock = Lock::on(&file);
+        let error = write(&mut store).expect_err(what);
+        assert_eq!(error.remedy(), Remedy::WaitForLock, "{what}: {error}");
+        assert!(error.to_string().contains("locked"), "{what}: {error}");
+        let _ = store.records().job(first.id()).expect("what is committed is read meanwhile");
+        drop(lock);
+        write(&mut store).expect(what);
+        assert_eq!(store.check_files(), Ok(()), "{what}");
+    }
+    drop(store);
+    let mut store = Store::open(&options(&file)).expect("whole, and verified");
+    assert_eq!(store.next_number().expect("a number"), 1, "all was deleted");
+}
+
+async fn start(file: &Path) -> Manager {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = file.to_owned();
+    let workers = Workers::new().with("a", 1, |message| Ok(message.body.to_bytes()));
+    let text = "workflows: [{name: w, steps: [{name: a}]}]";
+    let definitions = load_text("test.yaml", text).expect("valid").definitions;
+    manager::start(settings, definitions, workers).await.expect("starts")
+}
+
+async fn a_lock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let manager = start(&file).await;
+    let message = || Message::parse(b"{}").expect("a message");
+    let lock = Lock::on(&file);
+    let ways = manager.ways().clone();
+    let waiting = door::create(&ways, "w", None, message(), None);
+    let mut waiting = Box::pin(waiting);
+    let health = &manager.common().health;
+    tokio::select! {
+        _ = &mut waiting => panic!("it is answered before its commit"),
+        () = until("readiness tells", || {
+            (health.journal_wants() == Some(Want::Lock)).then_some(())
+        }) => {}
+    }
+    let told = health.checks().into_iter().find(|(name, ..)| name == "journal").expect("a check");
+    assert!(!told.1 && told.2.contains("another program"), "{told:?}");
+    let refused = manager.create("w", None, message()).await.expect_err("is refused");
+    assert!(matches!(refused, Refusal::Overloaded(_)), "{refused:?}");
+    let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
+    let seen = failures.get();
+    until("it tries again and again", || (failures.get() > seen + 1).then_some(())).await;
+    drop(lock);
+    let id = waiting.as_mut().await.expect("created").id();
+    until("it goes on", || (!manager.ways().routes.is_live(id)).then_some(())).await;
+    assert!(health.accepts());
+    manager.stop().await;
+    let kept = Reader::new(&file).job(id).expect("read").expect("there").job;
+    assert_eq!(kept.state(), JobState::Completed);
+}
+
+#[test]
+fn a_manager_waits_for_another_program_s_lock_and_goes_on() {
+    alone("locked::a_manager_waits_for_another_program_s_lock_and_goes_on", a_lock());
+}
+
+async fn a_vacuum() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let manager = start(&file).await;
+    let message = || Message::parse(b"{}").expect("a message");
+    let mut ids = Vec::new();
+    for round in 0..20 {
+        let vacuum = file.clone();
+        let other = std::thread::spawn(move || {
+            let other = Connection::open(vacuum).expect("opens");
+            other.busy_timeout(Duration::from_secs(60)).expect("set");
+            other.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").expect("vacuums");
+        });
+        for _ in 0..10 {
+            ids.push(manager.create("w", None, message()).await.expect("created").id());
+        }
+        other.join().unwrap_or_else(|_| panic!("round {round}"));
+    }
+    let live = |id: &&JobId| manager.ways().routes.is_live(**id);
+    until("all end", || ids.iter().find(live).is_none().then_some(())).await;
+    assert!(manager.common().health.lost_journal().is_none(), "a VACUUM is no loss");
+    manager.stop().await;
+    let mut store = Store::open(&options(&file)).expect("whole, and verified");
+    assert_eq!(store.next_number().expect("a number"), ids.len() as i64 + 1);
+}
+
+#[test]
+fn another_program_s_vacuum_does_no_harm() {
+    alone("locked::another_program_s_vacuum_does_no_harm", a_vacuum());
+}
+
+#[test]
+fn a_start_waits_for_another_program_s_lock() {
+    let test = async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        start(&file).await.stop().await;
+        let lock = Connection::open(&file).expect("opens");
+        lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; COMMIT")
+            .expect("locked, also for readers");
+        let error = Store::open(&options(&file)).err().expect("is refused");
+        assert_eq!(error.remedy(), Remedy::WaitForLock, "{error}");
+        let unlocked = std::thread::spawn(move || {
+            // As long as the first try to open waits.
+            std::thread::sleep(Duration::from_secs(6));
+            drop(lock);
+        });
+        let manager = start(&file).await;
+        let message = Message::parse(b"{}").expect("a message");
+        manager.create("w", None, message).await.expect("created");
+        manager.stop().await;
+        unlocked.join().expect("unlocked");
+    };
+    alone("locked::a_start_waits_for_another_program_s_lock", test);
+}
