@@ -40,6 +40,10 @@ pub struct Metrics {
     pub journal_queue: Histogram,
     /// `workflow_journal_failures_total{kind}`: commits that failed and were tried again.
     pub journal_failures: IntCounterVec,
+    /// `workflow_journal_file_bytes{file}`: the sizes of the main file and the `-wal`.
+    pub journal_bytes: IntGaugeVec,
+    /// `workflow_journal_free_bytes`: what is free within the main file.
+    pub journal_free_bytes: IntGauge,
     /// `workflow_journal_deleted_total{why}`: top-level jobs deleted by retention or by a client.
     pub deleted: IntCounterVec,
     /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
@@ -180,6 +184,15 @@ impl Metrics {
                 "journal_failures_total",
                 "commits that failed and are tried again",
                 &["kind"],
+            ),
+            journal_bytes: kept.gauges(
+                "journal_file_bytes",
+                "the size of a file of the journal",
+                &["file"],
+            ),
+            journal_free_bytes: kept.gauge(
+                "journal_free_bytes",
+                "what is free within the journal's main file, and used again",
             ),
             deleted: kept.counters(
                 "journal_deleted_total",

@@ -3,7 +3,9 @@
 
 mod delete;
 mod deletions;
+mod files;
 mod pace;
+mod wal;
 
 use super::answer::{Answer, Refusal};
 use super::answer_on_drop::AnswerOnDrop;
@@ -23,6 +25,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wal::WalTold;
 
 /// Owns the journal's writing end.
 pub struct JournalActor {
@@ -39,6 +42,7 @@ pub struct JournalActor {
     /// How far buses have come.
     positions: Positions,
     deletions: Deletions,
+    wal_told: WalTold,
     /// How many records the last commit had.
     group: usize,
 }
@@ -92,6 +96,7 @@ impl JournalActor {
             is_writing_confirms: false,
             positions: Positions::default(),
             deletions: Deletions::new(),
+            wal_told: WalTold::default(),
             group: 0,
         }
     }
@@ -452,7 +457,9 @@ impl Actor for JournalActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(FILES_CHECKED_EVERY, |actor, _| {
-            actor.check_files();
+            if actor.check_files() {
+                actor.show_files();
+            }
         });
     }
 }

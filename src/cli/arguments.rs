@@ -379,6 +379,9 @@ pub struct BackupArguments {
     /// How much is copied at most, in MiB a second; 0: as fast as it can be
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub rate: u32,
+    /// Leave out what is free within the file: the copy is as small as it can be
+    #[arg(long)]
+    pub vacuum: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

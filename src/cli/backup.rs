@@ -9,10 +9,11 @@ use std::num::NonZero;
 
 const MIB: u64 = 1 << 20;
 
-/// `backup --db FILE TARGET [--rate MIB]`
+/// `backup --db FILE TARGET [--rate MIB] [--vacuum]`
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
-    let copied = journal::back_up(&arguments.db, &arguments.target, rate).map_err(refused)?;
+    let BackupArguments { db, target, vacuum, .. } = arguments;
+    let copied = journal::back_up(db, target, rate, *vacuum).map_err(refused)?;
     let what = format!("{} is a copy of {}", arguments.target.display(), arguments.db.display());
     tell(&what, copied, arguments.json, out)
 }

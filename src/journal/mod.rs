@@ -17,7 +17,7 @@ pub use query::{
     ItemRow, JobAt, KeptJob, NEWEST, ParentRow, RecordHead, RecordPage, SearchOrder, StatusFilter,
     StatusRow,
 };
-pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record};
+pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record, Sizes};
 pub use recover::Recovered;
 pub use sqlite::{Copied, INDEXED_COLUMNS_MAX, Options, Reader, Store, back_up, check, restore};
 pub use traits::{Journal, Records};

@@ -1,4 +1,4 @@
-//! What goes into a journal, and what a deletion took out of it.
+//! What goes into a journal, what a deletion took out of it, and what it takes on the disk.
 
 use crate::engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::sync::Arc;
@@ -98,4 +98,15 @@ pub struct Open {
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
+}
+
+/// What a journal takes on the disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// The main file.
+    pub main: u64,
+    /// What is committed and not in the main file yet.
+    pub wal: u64,
+    /// What is free within the main file, and used again.
+    pub free: u64,
 }

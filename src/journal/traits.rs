@@ -6,7 +6,7 @@ use super::query::{
     ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
     ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
 };
-use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record};
+use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record, Sizes};
 use super::recover::Recovered;
 use crate::engine::{
     Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
@@ -28,6 +28,9 @@ pub trait Journal: Send {
     ///
     /// What has happened to it.
     fn check_files(&mut self) -> Result<(), Loss>;
+
+    /// What it takes on the disk now; none, if that cannot be told.
+    fn sizes(&mut self) -> Option<Sizes>;
 
     /// The number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;

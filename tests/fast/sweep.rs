@@ -11,10 +11,10 @@ use std::time::Duration;
 use workflow_manager::actors::manager;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
-    Context, Definition, Graph, Input, Job, JobId, Message, Operation, Origin, Step,
+    Context, Definition, Graph, Input, Job, JobId, Message, Millis, Operation, Origin, Step,
     Timestamp,
 };
-use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
+use workflow_manager::journal::{Journal, NewJob, Options, Record, Store, back_up};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
@@ -89,6 +89,23 @@ async fn a_sweep() {
         manager.common().reader.state_counts().expect("reads").iter().all(|count| count.0 == "w")
     );
     manager.stop().await;
+}
+
+#[test]
+fn a_backup_that_is_vacuumed_leaves_out_what_is_free() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [file, whole, small] =
+        ["j.db", "whole.db", "small.db"].map(|name| folder.path().join(name));
+    fill(&file);
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let before = store.sizes().expect("told");
+    let deleted = store.delete_ended(Timestamp(i64::MAX), Millis(0), u32::MAX).expect("deletes");
+    assert_eq!(deleted.roots, EXPIRED as usize);
+    let after = store.sizes().expect("told");
+    assert!(after.free > before.free, "{after:?}");
+    let whole = back_up(&file, &whole, None, false).expect("copied").bytes;
+    let small = back_up(&file, &small, None, true).expect("copied").bytes;
+    assert!(small <= whole - after.free, "{small} of {whole}, {} free", after.free);
 }
 
 #[test]

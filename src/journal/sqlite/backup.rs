@@ -34,7 +34,7 @@ pub struct Copied {
 
 /// Copies the journal at `from`, as it is now, to a new file, at most so many bytes a second. A
 /// manager may run on it and is not held up; its `-wal` grows meanwhile. The copy is verified, and
-/// has its name only then.
+/// has its name only then. `is_vacuumed`: without what is free within the file.
 ///
 /// # Errors
 ///
@@ -43,8 +43,12 @@ pub fn back_up(
     from: &Path,
     to: &Path,
     bytes_a_second: Option<NonZero<u64>>,
+    is_vacuumed: bool,
 ) -> Result<Copied, JournalError> {
     let new = New::copied(from, to, bytes_a_second)?;
+    if is_vacuumed {
+        new.vacuum()?;
+    }
     let open_jobs = new.open()?.recover()?.len();
     new.finish(open_jobs)
 }
@@ -127,6 +131,12 @@ impl New {
         remove_all(&partial);
         place::make(&partial).map_err(unreachable)?;
         Ok(New { path, partial })
+    }
+
+    /// Leaves out the pages that are free.
+    fn vacuum(&self) -> Result<(), JournalError> {
+        let vacuum = || Connection::open(&self.partial)?.execute_batch("VACUUM");
+        vacuum().map_err(|error| failed(&self.partial.display().to_string(), &error))
     }
 
     /// Opens it: verified, as at a start.

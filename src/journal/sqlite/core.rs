@@ -12,7 +12,7 @@ use super::watch::Watch;
 use crate::engine::{Definition, DefinitionHash, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss, Remedy};
-use crate::journal::record::JobNumber;
+use crate::journal::record::{JobNumber, Sizes};
 use crate::journal::recover::{self, JobParts, JobRow, Recovered};
 use rusqlite::{Connection, ErrorCode};
 use std::cell::Cell;
@@ -123,6 +123,19 @@ impl Core {
         let found = self.watch.look().and_then(|()| held(&mut self.lock));
         self.is_lost |= found.is_err();
         found
+    }
+
+    /// What the files take on the disk now.
+    pub(super) fn sizes(&self) -> Option<Sizes> {
+        let bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
+        let pragma = |name: &str| {
+            let sql = format!("PRAGMA {name}");
+            let mut statement = self.connection.prepare_cached(&sql).ok()?;
+            statement.query_row([], |row| row.get::<_, u32>(0)).ok()
+        };
+        let free = u64::from(pragma("freelist_count")?) * u64::from(pragma("page_size")?);
+        let wal = bytes(&place::beside(&self.path, "-wal")).unwrap_or_default();
+        Some(Sizes { main: bytes(&self.path)?, wal, free })
     }
 
     /// The number after the highest in use.

@@ -260,6 +260,7 @@ pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite:
 fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)?;
     let kibibytes = i64::try_from(options.cache_bytes / 1024).unwrap_or(i64::MAX);
     connection.pragma_update(None, "cache_size", -kibibytes)?;
     if options.pages_max > 0 {

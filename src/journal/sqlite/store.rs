@@ -6,7 +6,7 @@ use super::reader::Reader;
 use super::schema::Options;
 use crate::engine::{Definition, Millis, Timestamp};
 use crate::journal::error::{JournalError, Loss};
-use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Position, Record};
+use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Position, Record, Sizes};
 use crate::journal::recover::Recovered;
 use crate::journal::traits::{Journal, Records};
 use std::collections::BTreeSet;
@@ -56,6 +56,10 @@ impl Journal for Store {
 
     fn check_files(&mut self) -> Result<(), Loss> {
         self.core().check_files()
+    }
+
+    fn sizes(&mut self) -> Option<Sizes> {
+        self.core().sizes()
     }
 
     fn next_number(&mut self) -> Result<JobNumber, JournalError> {

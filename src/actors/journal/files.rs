@@ -1,0 +1,29 @@
+//! What the journal's files take on the disk, told once a second. The `-wal` grows while somebody
+//! reads the file without an end, and nothing else would tell.
+
+use super::JournalActor;
+use super::wal::News;
+
+impl JournalActor {
+    /// Shows the sizes as metrics.
+    pub(super) fn show_files(&mut self) {
+        let metrics = &self.ways.common.metrics;
+        let Some(sizes) = self.store.sizes() else { return };
+        let shown = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        metrics.journal_bytes.with_label_values(&["main"]).set(shown(sizes.main));
+        metrics.journal_bytes.with_label_values(&["wal"]).set(shown(sizes.wal));
+        metrics.journal_free_bytes.set(shown(sizes.free));
+        let mebibytes = sizes.wal >> 20;
+        match self.wal_told.look(sizes.wal) {
+            Some(News::Grown) => tracing::warn!(
+                mebibytes,
+                "the journal's -wal grows: it cannot be emptied while a program reads the file \
+                 without an end, or a backup is under way (fuser or lsof on the file tells which)"
+            ),
+            Some(News::SmallAgain) => {
+                tracing::info!(mebibytes, "the journal's -wal is small again")
+            }
+            None => {}
+        }
+    }
+}
