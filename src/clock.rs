@@ -1,21 +1,117 @@
-//! The wall clock and random ids are read here and nowhere else.
+//! The wall clock and random ids are read here and nowhere else. Here too the wall clock is
+//! compared with a monotonic one: if they part by minutes, somebody has set the wall clock.
 
 use crate::engine::{JobId, Timestamp};
 use crate::faults;
-use std::time::{Instant, SystemTime};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// If the clocks part by this much, the wall clock was set, in nanoseconds. Less is a correction,
+/// which all follow.
+const SET_BY_MIN_NS: i64 = 120_000_000_000;
+
+/// If a reading of both clocks takes longer than this, it says nothing of how they differ: the
+/// process was stopped in between.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// Both clocks as they were read first in this process.
+static FIRST: OnceLock<(Instant, i64)> = OnceLock::new();
+
+/// By how much the wall clock was set since then, all in all, in nanoseconds.
+static SET_BY: AtomicI64 = AtomicI64::new(0);
+
+/// How long after the first reading it was set last, in nanoseconds; 0: never.
+static SET_AT: AtomicI64 = AtomicI64::new(0);
 
 /// The wall clock.
-#[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn now() -> Timestamp {
+    Timestamp(read().0)
+}
+
+/// The wall clock, and by how much it was set until then.
+fn read() -> (i64, i64) {
     if let Some(at) = faults::now() {
-        return Timestamp(at);
+        return (at, 0);
     }
+    let before = instant();
+    let wall = wall();
+    let read_in = before.elapsed();
+    let (began, first) = *FIRST.get_or_init(|| (before, wall));
+    let elapsed = nanoseconds(before.saturating_duration_since(began));
+    loop {
+        let set_by = SET_BY.load(Ordering::Acquire);
+        let parted = wall.saturating_sub(first).saturating_sub(elapsed).saturating_sub(set_by);
+        if parted.abs() < SET_BY_MIN_NS || read_in > READ_WITHIN {
+            return (wall, set_by);
+        }
+        let now = set_by.saturating_add(parted);
+        if SET_BY.compare_exchange(set_by, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            SET_AT.store(elapsed.max(1), Ordering::Release);
+            tracing::warn!(
+                by_s = parted / 1_000_000_000,
+                "the clock was set: jobs under way go on by the time that has passed, and \
+                 retention waits until the clock has been steady for an hour"
+            );
+            return (wall, now);
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the one place")]
+fn wall() -> i64 {
     let skew_s: i64 =
         faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or_default();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_add(skew_s * 1_000_000_000),
-    )
+    nanoseconds(since).saturating_add(skew_s * 1_000_000_000)
+}
+
+fn nanoseconds(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// By how much the wall clock was set since the process began, all in all, in seconds.
+pub fn set_by_s() -> i64 {
+    let nanoseconds = SET_BY.load(Ordering::Acquire);
+    // Rounded: the two clocks are read one after the other.
+    (nanoseconds + 500_000_000 * nanoseconds.signum()) / 1_000_000_000
+}
+
+/// How long ago the wall clock was set last; none: never since the process began.
+pub fn set_ago() -> Option<Duration> {
+    let (began, _) = FIRST.get()?;
+    let at = u64::try_from(SET_AT.load(Ordering::Acquire)).ok().filter(|at| *at > 0)?;
+    Some(began.elapsed().saturating_sub(Duration::from_nanos(at)))
+}
+
+/// The wall clock as it was set at some moment, whatever it is set to later: it goes on by the time
+/// that passes. What began then measures by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    set_by: i64,
+}
+
+impl Steady {
+    /// As it is set now.
+    pub fn begin() -> Steady {
+        Steady { set_by: if faults::now().is_some() { 0 } else { SET_BY.load(Ordering::Acquire) } }
+    }
+
+    /// What it shows.
+    pub fn now(self) -> Timestamp {
+        let (wall, set_by) = read();
+        self.shown(wall, set_by)
+    }
+
+    /// What it shows when the wall clock, as that is set now, shows `at`.
+    pub fn at(self, at: Timestamp) -> Timestamp {
+        let (_, set_by) = read();
+        self.shown(at.0, set_by)
+    }
+
+    fn shown(self, wall: i64, set_by: i64) -> Timestamp {
+        Timestamp(wall.saturating_sub(set_by.saturating_sub(self.set_by)))
+    }
 }
 
 /// A point on the monotonic clock, for durations.

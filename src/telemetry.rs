@@ -44,6 +44,8 @@ pub struct Metrics {
     pub journal_bytes: IntGaugeVec,
     /// `workflow_journal_free_bytes`: what is free within the main file.
     pub journal_free_bytes: IntGauge,
+    /// `workflow_clock_set_by_seconds`: by how much the clock was set since the start.
+    pub clock_set_by: IntGauge,
     /// `workflow_journal_deleted_total{why}`: top-level jobs deleted by retention or by a client.
     pub deleted: IntCounterVec,
     /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
@@ -193,6 +195,10 @@ impl Metrics {
             journal_free_bytes: kept.gauge(
                 "journal_free_bytes",
                 "what is free within the journal's main file, and used again",
+            ),
+            clock_set_by: kept.gauge(
+                "clock_set_by_seconds",
+                "by how much the wall clock was set since the process began",
             ),
             deleted: kept.counters(
                 "journal_deleted_total",

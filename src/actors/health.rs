@@ -202,6 +202,14 @@ impl Health {
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
+        if let Some(ago) = clock::set_ago() {
+            let (by_s, ago_s) = (clock::set_by_s(), ago.as_secs());
+            let sentence = format!(
+                "ok: it was set by {by_s} s since the start, the last time {ago_s} s ago \
+                 (retention waits for an hour)"
+            );
+            checks.push(("clock".to_owned(), true, sentence));
+        }
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
         for (BusKey { bus: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
             let mut name = "bus".to_owned();

@@ -45,7 +45,7 @@ use super::messages::{caller_answer, step_message};
 use super::reply_log::LoggedReply;
 use super::steps_done::StepsDone;
 use super::ways::Ways;
-use crate::clock;
+use crate::clock::Steady;
 use crate::engine::{
     CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected,
     StepEntry, Timestamp,
@@ -66,6 +66,8 @@ pub struct JobActor {
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
     life: Life,
+    /// By which the job measures: whoever sets the wall clock changes none of its times.
+    clock: Steady,
     /// How many inputs it has heard: all that were sent to its mailbox, except those still in it.
     heard: u64,
     /// The state in which the metrics count the job.
@@ -102,6 +104,7 @@ impl JobActor {
             root,
             parent,
             life: Life::Starting(start),
+            clock: Steady::begin(),
             heard: 0,
             counted: None,
             ended_before: None,
@@ -216,7 +219,7 @@ impl JobActor {
     /// panic of the engine affects only this job: the supervisor has it rebuilt. Meanwhile its
     /// inputs are set aside, and the delivery that was being taken goes back to its queue.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
-        let (ways, now) = (self.ways.clone(), clock::now());
+        let (ways, now) = (self.ways.clone(), self.clock.now());
         let limits = self.limits();
         let Some(job) = self.life.job_mut() else { return };
         self.ended_before = job.ended().map(|ended| (ended, job.state()));

@@ -12,6 +12,8 @@ mod buses;
 mod by_hand;
 mod calls;
 mod children;
+#[cfg(feature = "failpoints")]
+mod clock_set;
 mod conformance;
 mod derived;
 mod embedded;

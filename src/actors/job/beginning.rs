@@ -5,7 +5,6 @@ use super::life::Life;
 use super::start::Start;
 use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::mail::{ANY_ROUND, JobInput, Leave, Outgoing, RouterInput};
-use crate::clock;
 use crate::engine::{
     Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepIndex,
 };
@@ -15,7 +14,7 @@ use std::sync::Arc;
 
 impl JobActor {
     pub(super) fn begin(&mut self, start: Start) {
-        let now = clock::now();
+        let now = self.clock.now();
         match start {
             Start::New { origin, message, caller, release } => {
                 let context = Context { now, limits: &self.limits() };
@@ -113,7 +112,7 @@ impl JobActor {
         self.count();
         self.draw_on_budget();
         self.steps_now().into_iter().for_each(|outgoing| outgoing.release(&self.ways));
-        let (ways, now) = (self.ways.clone(), clock::now());
+        let (ways, now) = (self.ways.clone(), self.clock.now());
         effects
             .into_iter()
             .filter_map(|effect| self.outgoing(effect, now))

@@ -23,7 +23,8 @@ impl JobActor {
             // Nobody can have replied to a message that was never sent.
             let unsent = job.step(step).waits_for_start().then(|| health.parted(&bus)).flatten();
             let unread = unsent.or(unread);
-            unread.max(health.unsent_before(settings.amqp.replies_first.0))
+            let until = unread.max(health.unsent_before(settings.amqp.replies_first.0));
+            until.map(|at| self.clock.at(at))
         };
         let sent = job
             .graph()

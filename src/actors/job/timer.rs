@@ -2,7 +2,6 @@
 
 use super::JobActor;
 use super::life::Life;
-use crate::clock;
 use crate::engine::{Input, Timestamp};
 use actix::AsyncContext;
 use std::time::Duration;
@@ -15,7 +14,7 @@ const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl JobActor {
-    /// Waits for what is due next. The wall clock tells, once, how long; the wait itself is
+    /// Waits for what is due next. The job's clock tells, once, how long; the wait itself is
     /// monotonic.
     pub(super) fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         let due = match &self.life {
@@ -31,7 +30,7 @@ impl JobActor {
         }
         let Some(due) = due else { return };
         let (awaited, pause) = self.next_wait(due);
-        let is_enough = left(awaited) <= pause;
+        let is_enough = self.left(awaited) <= pause;
         let wait = ctx.run_later(pause, move |actor, ctx| {
             actor.timer = None;
             if is_enough {
@@ -47,7 +46,7 @@ impl JobActor {
     /// The time to wait for, and how long to wait now: a time that is far away is waited for in
     /// parts.
     fn next_wait(&self, due: Timestamp) -> (Timestamp, Duration) {
-        let pause = left(due).min(WAIT_MAX);
+        let pause = self.left(due).min(WAIT_MAX);
         if !pause.is_zero() {
             return (due, pause);
         }
@@ -58,14 +57,14 @@ impl JobActor {
         // A reply that is not read yet may still make this timeout void, or the message is not sent
         // yet. Whatever is due besides must not wait for that.
         match other {
-            Some(other) if left(other) < HEARD_AGAIN_AFTER => (other, left(other)),
+            Some(other) if self.left(other) < HEARD_AGAIN_AFTER => (other, self.left(other)),
             Some(_) | None => (due, HEARD_AGAIN_AFTER),
         }
     }
-}
 
-/// How long it is until then, by the wall clock.
-fn left(due: Timestamp) -> Duration {
-    let left_ns = due.0.saturating_sub(clock::now().0);
-    Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default())
+    /// How long it is until then.
+    fn left(&self, due: Timestamp) -> Duration {
+        let left_ns = due.0.saturating_sub(self.clock.now().0);
+        Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default())
+    }
 }

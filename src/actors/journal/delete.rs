@@ -10,7 +10,23 @@ use crate::engine::Millis;
 use crate::faults;
 use crate::journal::{Deleted, JobNumber, Open, Remedy};
 use actix::{AsyncContext, Context};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// How long retention waits once somebody has set the clock: a clock that is wrong must not delete
+/// what is to be kept, and may be set right meanwhile.
+const STEADY_FOR: Duration = Duration::from_secs(3600);
+
+/// Whether the clock can be relied on to tell how long ago jobs have ended.
+fn is_steady() -> bool {
+    // Reading it shows whether it was set.
+    clock::now();
+    is_steady_since(clock::set_ago())
+}
+
+fn is_steady_since(set_ago: Option<Duration>) -> bool {
+    set_ago.is_none_or(|ago| ago >= STEADY_FOR)
+}
 
 impl JournalActor {
     /// A client erases an ended job.
@@ -59,7 +75,7 @@ impl JournalActor {
 
     /// Begins to delete what is past its retention, unless that is under way.
     pub(super) fn retain(&mut self, ctx: &mut Context<Self>) {
-        if self.deletions.sweep.is_none() {
+        if self.deletions.sweep.is_none() && is_steady() {
             self.deletions.sweep = Some(Sweep { begun: clock::ticks(), jobs: 0 });
             self.delete_part(ctx);
         }
@@ -84,9 +100,17 @@ impl JournalActor {
         let Some(mut sweep) = self.deletions.sweep.take() else { return };
         let begun = clock::ticks();
         faults::hit("journal::sweep");
+        let now = clock::now();
+        if !is_steady() {
+            tracing::warn!(
+                jobs = sweep.jobs,
+                "retention stops: the clock was set while it deleted jobs"
+            );
+            return;
+        }
         let retention = self.ways.common.settings.journal.retention.0;
         let kept = Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX));
-        match self.store.delete_ended(clock::now(), kept, self.deletions.pace.rows()) {
+        match self.store.delete_ended(now, kept, self.deletions.pace.rows()) {
             Ok(deleted) => {
                 sweep.jobs += deleted.roots;
                 if deleted.is_part {
@@ -132,5 +156,18 @@ impl JournalActor {
                 actor.delete_part(ctx);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_goes_on_once_the_clock_has_been_steady_for_long_enough() {
+        assert!(is_steady_since(None), "it was never set");
+        assert!(!is_steady_since(Some(Duration::ZERO)));
+        assert!(!is_steady_since(Some(STEADY_FOR - Duration::from_secs(1))));
+        assert!(is_steady_since(Some(STEADY_FOR)));
     }
 }

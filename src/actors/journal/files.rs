@@ -3,11 +3,15 @@
 
 use super::JournalActor;
 use super::wal::News;
+use crate::clock;
 
 impl JournalActor {
-    /// Shows the sizes as metrics.
+    /// Shows the sizes as metrics, and whether the clock was set, on which retention relies.
     pub(super) fn show_files(&mut self) {
+        // Reading it shows that.
+        clock::now();
         let metrics = &self.ways.common.metrics;
+        metrics.clock_set_by.set(clock::set_by_s());
         let Some(sizes) = self.store.sizes() else { return };
         let shown = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         metrics.journal_bytes.with_label_values(&["main"]).set(shown(sizes.main));
