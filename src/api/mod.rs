@@ -37,6 +37,7 @@ mod step;
 mod token;
 mod topic;
 pub mod why;
+mod why_words;
 mod worker;
 mod workflows;
 

@@ -5,14 +5,14 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads;
 use super::topic::{TopicStep, Where};
-use crate::actors::door;
+use super::why_words::{all_busy, condition_of, counted, counted_long, left};
 use crate::actors::health::Want;
-use crate::actors::queue_watch;
 use crate::actors::ways::Ways;
+use crate::actors::{door, queue_watch};
 use crate::bus::{BusKey, BusState, QueueLook, Trouble};
 use crate::clock;
 use crate::engine::{
-    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState, Timestamp,
+    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState,
 };
 use crate::times::rfc3339;
 use crate::view::failures;
@@ -128,13 +128,6 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
             None => None,
         },
     }
-}
-
-fn condition_of(step: &str, condition: &str) -> String {
-    format!(
-        "condition: step \"{step}\" was skipped, its `when: {condition}` came to false; the job \
-         is completed"
-    )
 }
 
 async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
@@ -258,10 +251,9 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::There { messages, consumers, is_full: true, .. } if !run.confirmed => told(
             WaitCause::QueueFull,
             format!(
-                "queue full: the broker refuses the message of step \"{name}\", since queue \
-                 \"{queue}\" holds as much as it may (x-max-length, or a policy's max-length, with \
-                 overflow reject-publish); {} there for its {}, and the manager sends the message \
-                 again until it is taken",
+                "queue full: the broker takes no more on queue \"{queue}\" (overflow \
+                 reject-publish), and the manager sends the message of step \"{name}\" until it \
+                 does; {} there for its {}",
                 counted(messages, "message waits", "messages wait"),
                 counted(consumers, "consumer", "consumers")
             ),
@@ -302,8 +294,8 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         QueueLook::Missing => told(
             WaitCause::NoConsumer,
             format!(
-                "no consumer on queue \"{queue}\": the queue itself is missing; the manager looks \
-                 for it every {}, declares it and sends the message again",
+                "no consumer on queue \"{queue}\": the queue itself is missing; within {} it is \
+                 declared, and the message sent again",
                 Millis::of(queue_watch::LOOKED_EVERY)
             ),
         ),
@@ -397,15 +389,6 @@ impl ServiceStep<'_> {
             ),
         }
     }
-}
-
-fn all_busy(step: &str, queue: &str, messages: u32, consumers: u32, timeout: &str) -> String {
-    format!(
-        "all busy: {} on queue \"{queue}\" for its {}, most likely the message of step \"{step}\" \
-         is among them or with a worker; {timeout}",
-        counted(messages, "message waits", "messages wait"),
-        counted(consumers, "consumer", "consumers")
-    )
 }
 
 /// The broker's statistics are at most this old, unless it is told to collect them less often
@@ -520,14 +503,6 @@ impl ConfirmedStep<'_> {
     }
 }
 
-fn counted_long(count: u64, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
-}
-
-fn counted(count: u32, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
-}
-
 async fn of_fan_out(
     ways: &Ways,
     job: &Job,
@@ -603,8 +578,4 @@ fn waiting(job: &Job) -> Why {
 async fn look(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
     let unknown = || QueueLook::Unknown("the bus does not tell".to_owned());
     door::inspect(ways, bus, vec![queue.clone()]).await.pop().unwrap_or_else(unknown)
-}
-
-fn left(at: Timestamp) -> String {
-    Millis(u64::try_from((at.0 - clock::now().0) / 1_000_000).unwrap_or_default()).to_string()
 }
