@@ -208,7 +208,7 @@ fn labels_of(family: &impl Collector) -> Vec<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Graph, Step};
+    use crate::engine::{Graph, QueueDeclaration, Step};
 
     fn definition(name: &str, steps: &[&str]) -> Arc<Definition> {
         let steps = steps.iter().map(|step| Step::named(step)).collect();
@@ -218,6 +218,7 @@ mod tests {
             bus: None,
             deadline: None,
             retention: None,
+            queue: QueueDeclaration::default(),
             graphs: vec![Graph::new(name.to_owned(), None, steps)],
         })
     }

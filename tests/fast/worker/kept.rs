@@ -211,7 +211,8 @@ fn the_token_of_a_worker_is_good_for_its_queue_after_a_rename_and_for_no_other()
         let tokens = |settings: &mut Settings| {
             settings.http.token = Secret("the-token-of-the-operator".to_owned());
             let queues = Names(vec!["prices".to_owned()]);
-            let worker = WorkerToken { token: Secret(TOKEN.to_owned()), queues };
+            let vhost = String::new();
+            let worker = WorkerToken { token: Secret(TOKEN.to_owned()), queues, vhost };
             settings.http.workers = [("pricer".to_owned(), worker)].into();
         };
         loaded(folder, BEFORE, tokens, |api| async move {
