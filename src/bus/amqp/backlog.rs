@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// What the owner of the bus asks for, in this order.
 pub(super) enum Order {
-    Publish(Publication),
+    Publish(Box<Publication>),
     /// The message with this id is of no use any more: what is not sent is not sent.
     Withdraw(String),
 }
@@ -55,7 +55,7 @@ impl Backlog {
                         forgotten += self.forget(&withdrawn);
                         withdrawn.clear();
                     }
-                    self.waiting.push_back(Held::new(message));
+                    self.waiting.push_back(Held::new(*message));
                 }
             }
         }
@@ -74,6 +74,8 @@ impl Backlog {
             queue.retain(|held| !is_meant(held));
             forgotten += before - queue.len();
         }
-        forgotten + self.delayed.extract_if(.., |_, held| is_meant(held)).count()
+        let before = self.delayed.len();
+        self.delayed.retain(|_, held| !is_meant(held));
+        forgotten + before - self.delayed.len()
     }
 }

@@ -445,7 +445,7 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
 fn expiration(left: Duration) -> Option<ShortString> {
     let left_ms = u32::try_from(left.as_millis()).ok()?;
     // With 0 it would be gone before a worker could have it.
-    Some(short(&left_ms.max(1).to_string()))
+    Some(short(left_ms.max(1).to_string()))
 }
 
 /// The properties of a message (docs/worker-protocol.md); `user`: the manager's own.

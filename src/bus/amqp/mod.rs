@@ -143,7 +143,7 @@ impl Bus for AmqpBus {
         }
         // Refused only once the bus is closed: the message is journaled as unconfirmed, and the
         // next start sends it.
-        let _ = self.outbox.send(Order::Publish(message));
+        let _ = self.outbox.send(Order::Publish(Box::new(message)));
     }
 
     /// What is not on its way to the broker is not sent.

@@ -165,7 +165,9 @@ impl Publisher {
             held.retain(|held| !is_it(held));
             forgotten += before - held.len();
         }
-        forgotten += self.delayed.extract_if(.., |_, held| is_it(held)).count();
+        let before = self.delayed.len();
+        self.delayed.retain(|_, held| !is_it(held));
+        forgotten += before - self.delayed.len();
         (0..forgotten).for_each(|_| self.one_less());
     }
 
