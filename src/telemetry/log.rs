@@ -521,7 +521,8 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shown = %hostile, quoted = hostile, count = 7, "{hostile}");
             let forged = "x\" level=\"ERROR\" job=1";
-            tracing::info!(word = %"a.b-c:1", told = %"a=b", none = %"", %forged, debug = ?"a b", "m");
+            let (word, told, none) = ("a.b-c:1", "a=b", "");
+            tracing::info!(%word, %told, %none, %forged, debug = ?"a b", "m");
         });
         let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
         let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";

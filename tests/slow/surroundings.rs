@@ -82,8 +82,9 @@ fn no_secret_is_printed() {
     let file = folder.path().join("settings.yaml");
     let text = "{ http: { public_url: 'https://manager/' }, \
                 amqp: { management: 'http://host/?token=SECRET' }, \
-                events: { webhook: { url: 'https://hooks.example/T1/SECRETsecret0123456789' } }, \
-                traces: { endpoint: 'http://collector/v1?key=SECRET', headers: 'Authorization=SECRET' }, \
+                events: { webhook: { url: 'https://hooks.example/T1/SECRETsecret01234' } }, \
+                traces: { endpoint: 'http://collector/v1?key=SECRET', \
+                headers: 'Authorization=SECRET' }, \
                 buses: { p: { kind: push, endpoints: { q: { url: 'https://h/x?key=SECRET', \
                 headers: { Authorization: SECRET } } } } } }";
     std::fs::write(&file, text).unwrap();
