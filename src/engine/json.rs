@@ -74,10 +74,11 @@ impl Json {
     /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
     /// passes, but is no character.
     pub fn read_string(&self) -> Result<String, NotAText> {
-        match self.kind() {
-            JsonKind::String => serde_json::from_str(&self.0).map_err(|_| NotAText::Half),
-            kind => Err(NotAText::Kind(kind)),
+        let kind = self.kind();
+        if kind != JsonKind::String {
+            return Err(NotAText::Kind(kind));
         }
+        serde_json::from_str(&self.0).map_err(|_| NotAText::Half)
     }
 
     /// What kind of value this is.

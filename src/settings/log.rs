@@ -80,7 +80,7 @@ impl LogSettings {
             "log.filter is {}, which says nothing of the manager's own lines, so that its errors \
              would be silent: begin with a level for all, such as {}",
             quoted(&self.filter),
-            quoted(&format!("info,{}", self.filter).trim_end_matches(','))
+            quoted(format!("info,{}", self.filter).trim_end_matches(','))
         ))
     }
 }

@@ -188,10 +188,10 @@ impl<'de> Visitor<'de> for Builder<'_> {
 
 /// `3 (int)`: a value and its type, in an error. `null` is both.
 pub(super) fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => written(value),
-        other => format!("{} ({})", shortened(&written(other)), kind(other)),
+    if matches!(value, Value::Null) {
+        return written(value);
     }
+    format!("{} ({})", shortened(&written(value)), kind(value))
 }
 
 /// The name of a value's type.
