@@ -280,6 +280,10 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let service = Service::of_environment();
     service.recovering(&settings.journal.file);
     let stop_max = settings.shutdown.grace.0 + drain(&settings) + CUT_OFF_AFTER_GRACE;
+    let cannot_listen =
+        || format!("cannot listen on {listen}; choose another address with --listen");
+    // Before the journal is opened: a start that fails leaves it as it was.
+    let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
     let (ways, systemd) = (manager.ways().clone(), service.clone());
     actix_rt::spawn(async move {
@@ -295,11 +299,23 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             systemd.reloaded(&ways, came_of_it);
         }
     });
-    let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
-        format!("cannot listen on {listen}; choose another address with --listen")
-    })?;
-    #[cfg(feature = "grpc")]
-    let grpc = grpc(manager.ways().clone()).await?;
+    let served = match api::serve_at(manager.ways().clone(), socket).with_context(cannot_listen) {
+        #[cfg(feature = "grpc")]
+        Ok(http) => grpc(manager.ways().clone()).await.map(|grpc| (http, grpc)),
+        #[cfg(not(feature = "grpc"))]
+        Ok(http) => Ok((http, ())),
+        Err(error) => Err(error),
+    };
+    let ((server, address), grpc) = match served {
+        Ok(served) => served,
+        Err(error) => {
+            // The journal is closed in order.
+            manager.stop().await;
+            return Err(error);
+        }
+    };
+    #[cfg(not(feature = "grpc"))]
+    let () = grpc;
     let server_handle = server.handle();
     tracing::info!(
         %address,
@@ -312,7 +328,11 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let (ways, systemd) = (manager.ways().clone(), service.clone());
     actix_rt::spawn(async move { systemd.attend(&ways).await });
     let code = tokio::select! {
-        result = server => { result.context("the HTTP server ended")?; ExitCode::FAILURE }
+        result = server => {
+            let error = result.err().map(tracing::field::display);
+            tracing::error!(error, "the HTTP server ended: stopping");
+            ExitCode::FAILURE
+        }
         signal = stops.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
         reason = manager.failed() => {
             tracing::error!(reason, "the manager cannot go on: stopping");

@@ -10,7 +10,7 @@ use super::queue_watch::longest_waits;
 use super::ways::Ways;
 use crate::bus::{BusKey, QueueLook};
 use crate::clock;
-use crate::engine::{Job, JobId, Message, Request, TraceContext};
+use crate::engine::{Job, JobId, Message, Operation, Request, TraceContext};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,11 @@ pub fn operate(
     id: JobId,
     request: Request,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = asked_if_accepted(ways, |answer| RouterInput::Operate(id, request, answer));
+    let cancels = matches!(request.operation, Operation::Cancel { .. });
+    let answered = match cancels {
+        true => asked_to_cancel(ways, id, |answer| RouterInput::Operate(id, request, answer)),
+        false => asked_if_accepted(ways, |answer| RouterInput::Operate(id, request, answer)),
+    };
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -79,7 +83,7 @@ pub fn cancel(
     id: JobId,
     by: Option<Arc<str>>,
 ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-    let answered = asked_if_accepted(ways, |answer| RouterInput::Cancel(id, by, answer));
+    let answered = asked_to_cancel(ways, id, |answer| RouterInput::Cancel(id, by, answer));
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
@@ -245,6 +249,16 @@ fn asked_if_accepted<T>(
     input: impl FnOnce(Client<T>) -> RouterInput,
 ) -> Result<Pending<T>, Refusal> {
     if ways.common.health.accepts() { Ok(asked(ways, input)) } else { Err(not_now()) }
+}
+
+/// The same for cancelling a job, which needs no room on the disk if the job is under way.
+fn asked_to_cancel<T>(
+    ways: &Ways,
+    id: JobId,
+    input: impl FnOnce(Client<T>) -> RouterInput,
+) -> Result<Pending<T>, Refusal> {
+    let is_possible = ways.common.health.cancels() && ways.routes.is_live(id);
+    if is_possible { Ok(asked(ways, input)) } else { asked_if_accepted(ways, input) }
 }
 
 fn full() -> Refusal {

@@ -65,6 +65,15 @@ struct BusHealth {
     parted: Option<Timestamp>,
 }
 
+/// What clients are told once the journal is lost.
+pub fn lost(loss: &Loss) -> String {
+    format!(
+        "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
+         was accepted may be only in the files that this process has open: before you stop it see \
+         \"A journal that is lost\" in docs/operations.md"
+    )
+}
+
 impl Health {
     /// With nothing in the way. `default_bus`: the bus of workflows that name none.
     pub fn new(default_bus: &str) -> Health {
@@ -245,20 +254,19 @@ impl Health {
 
     /// Whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
-        !self.is_journal_full()
+        !self.is_journal_full() && self.cancels()
+    }
+
+    /// Whether jobs under way can be cancelled: also while there is no room on the disk.
+    pub fn cancels(&self) -> bool {
+        self.journal_wants() != Some(Want::Lock)
             && self.lost_journal().is_none()
             && !self.stopping.load(Ordering::Relaxed)
     }
 
     /// Notes that the journal is lost, until the process ends; returns the sentence that says so.
     pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
-        self.journal_lost.get_or_init(|| {
-            format!(
-                "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any \
-                 more. What was accepted may be only in the files that this process has open: \
-                 before you stop it see \"A journal that is lost\" in docs/operations.md"
-            )
-        })
+        self.journal_lost.get_or_init(|| lost(loss))
     }
 
     /// Why the journal is lost, if it is.

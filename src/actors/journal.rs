@@ -5,6 +5,7 @@ mod delete;
 mod deletions;
 mod files;
 mod pace;
+mod room;
 mod wal;
 
 use super::answer::{Answer, Refusal};
@@ -21,10 +22,11 @@ use crate::journal::{JobNumber, Journal, JournalError, Loss, Remedy};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use deletions::Deletions;
+use room::{Appended, WaitingRecord};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wal::WalTold;
 
 /// Owns the journal's writing end.
@@ -45,11 +47,6 @@ pub struct JournalActor {
     wal_told: WalTold,
     /// How many records the last commit had.
     group: usize,
-}
-
-struct WaitingRecord {
-    append: Append,
-    since: Instant,
 }
 
 /// When the next commit is due.
@@ -212,26 +209,25 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let records: Vec<_> = self.waiting.iter().map(|waiting| &waiting.append.record).collect();
-        let gone = match self.store.append(&records) {
-            Ok(gone) => gone,
-            Err(error) => {
-                match error.remedy() {
-                    Remedy::WaitForRoom => self.wait_for(Want::Room, &error, ctx),
-                    Remedy::WaitForLock => self.wait_for(Want::Lock, &error, ctx),
-                    Remedy::Exit => self.broken(&error),
+        let Appended { count, gone, no_room } =
+            match room::append(&mut *self.store, &mut self.waiting) {
+                Ok(appended) => appended,
+                Err(error) => {
+                    match error.remedy() {
+                        Remedy::WaitForRoom => self.wait_for(Want::Room, &error, ctx),
+                        Remedy::WaitForLock => self.wait_for(Want::Lock, &error, ctx),
+                        Remedy::Exit => self.broken(&error),
+                    }
+                    return false;
                 }
-                return false;
-            }
-        };
+            };
         // What went into a file that is gone was not committed.
         if !self.check_files() {
             return false;
         }
         self.follow_up(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
-            let decided = self
-                .waiting
+            let decided = self.waiting[..count]
                 .iter()
                 .map(|waiting| &waiting.append.record)
                 .filter(|record| !record.recorded.entries.is_empty());
@@ -240,20 +236,11 @@ impl JournalActor {
         faults::hit("journal::committed");
         let metrics = &self.ways.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
-        metrics.batch_records.observe(self.waiting.len() as f64);
-        let wanted = self.ways.common.health.journal_wants();
-        if self.ways.common.health.note_room(true) {
-            match wanted {
-                Some(Want::Lock) => {
-                    tracing::info!("the other program has let go of the journal: it goes on")
-                }
-                Some(Want::Room) | None => {
-                    tracing::info!("there is room on the disk again: the journal goes on")
-                }
-            }
-            self.ways.common.health.tell_change();
+        metrics.batch_records.observe(count as f64);
+        if no_room.is_none() {
+            self.note_room();
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting: Vec<_> = self.waiting.drain(..count).collect();
         self.group = waiting.len();
         self.ask_to_leave(&waiting, &gone);
         let mut messages = Messages::default();
@@ -284,7 +271,10 @@ impl JournalActor {
             }
         }
         or_end(|| messages.send(&self.ways));
-        true
+        if let Some(error) = &no_room {
+            self.wait_for(Want::Room, error, ctx);
+        }
+        no_room.is_none()
     }
 
     /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what
@@ -358,10 +348,18 @@ impl JournalActor {
 
     fn followed_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
-            Ok(()) => self.follow_up(ctx),
+            Ok(()) => {
+                if self.flush != Flush::Waiting {
+                    self.note_room();
+                }
+                self.follow_up(ctx);
+            }
             Err(error) => match error.remedy() {
                 // All is committed: lists and statuses stay behind until then.
-                Remedy::WaitForRoom | Remedy::WaitForLock => {
+                wait @ (Remedy::WaitForRoom | Remedy::WaitForLock) => {
+                    if wait == Remedy::WaitForRoom {
+                        self.note_waiting(Want::Room, &error);
+                    }
                     ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow_up);
                 }
                 Remedy::Exit => self.broken(&error),
@@ -371,6 +369,16 @@ impl JournalActor {
 
     fn wait_for(&mut self, want: Want, error: &JournalError, ctx: &mut Context<Self>) {
         self.flush = Flush::Waiting;
+        self.note_waiting(want, error);
+        if !std::mem::replace(&mut self.is_retried, true) {
+            ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {
+                actor.is_retried = false;
+                actor.commit(ctx);
+            });
+        }
+    }
+
+    fn note_waiting(&self, want: Want, error: &JournalError) {
         let kind = match want {
             Want::Room => "full",
             Want::Lock => "locked",
@@ -380,11 +388,20 @@ impl JournalActor {
             let what = want.sentence();
             tracing::error!(%error, waiting = self.waiting.len(), "{what}");
         }
-        if !std::mem::replace(&mut self.is_retried, true) {
-            ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {
-                actor.is_retried = false;
-                actor.commit(ctx);
-            });
+    }
+
+    fn note_room(&self) {
+        let wanted = self.ways.common.health.journal_wants();
+        if self.ways.common.health.note_room(true) {
+            match wanted {
+                Some(Want::Lock) => {
+                    tracing::info!("the other program has let go of the journal: it goes on")
+                }
+                Some(Want::Room) | None => {
+                    tracing::info!("there is room on the disk again: the journal goes on")
+                }
+            }
+            self.ways.common.health.tell_change();
         }
     }
 
@@ -459,6 +476,7 @@ impl Actor for JournalActor {
         ctx.run_interval(FILES_CHECKED_EVERY, |actor, _| {
             if actor.check_files() {
                 actor.show_files();
+                actor.store.keep_reserve();
             }
         });
     }

@@ -139,7 +139,7 @@ pub fn start_on(
         verify_bytes_max: journal.verify_bytes_max,
         pages_max: journal.pages_max,
     };
-    let mut store: Box<dyn Journal> = Box::new(open(&options)?);
+    let mut store: Box<dyn Journal> = Box::new(open(&options)?.keeping_reserve());
     let started = clock::instant();
     let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
     let recovered: Vec<Recovered> = recovered.collect();
@@ -180,13 +180,21 @@ pub fn start_on(
     ways.mailboxes().journal.post(JournalInput::Retain);
     if let Some(webhook) = &ways.common.webhook {
         let (journal, of_fail) = (ways.mailboxes().journal.clone(), ways.common.clone());
-        webhook.start(Surroundings {
+        let started = webhook.start(Surroundings {
             reader: ways.common.reader.clone(),
             forget: Box::new(move |notices: Vec<NoticeNumber>| {
                 journal.post(JournalInput::Forget(notices));
             }),
             fail: Box::new(move |reason| of_fail.fail(reason)),
-        })?;
+        });
+        if let Err(error) = started {
+            // The journal is closed with its thread.
+            for arbiter in arbiters {
+                arbiter.stop();
+                let _ = arbiter.join();
+            }
+            return Err(error.into());
+        }
     }
     Ok(Manager { ways, fatal, arbiters })
 }

@@ -125,7 +125,7 @@ pub async fn of_workflow(
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
         let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
-        return Ok(streamed(&common, vec![("running", running), ("completed", ended)], false));
+        return streamed(&common, vec![("running", running), ("completed", ended)], false).await;
     };
     let bytes = 2 * row_bytes(limit);
     let page = reads::answer(&common, bytes, move |reader, answer| {
@@ -204,7 +204,7 @@ pub async fn running(common: web::Data<Common>, query: Query) -> Result<HttpResp
     let [limit, cursor] = query.of(["limit", "cursor"])?;
     let after = cursor.as_deref().map_or(Ok(0), query::cursor)?;
     let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
-        return Ok(streamed(&common, vec![("jobs", Listing::All { after: 0 })], true));
+        return streamed(&common, vec![("jobs", Listing::All { after: 0 })], true).await;
     };
     let page = reads::answer(&common, row_bytes(limit), move |reader, answer| {
         let page = reader.all_running(after, limit)?;
@@ -257,11 +257,13 @@ impl Listing {
 
 /// An object of lists of ids, sent as it is read, so that no whole list is ever in memory. Empty
 /// lists are left out unless `keep_empty`.
-fn streamed(
+async fn streamed(
     common: &Arc<Common>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
-) -> HttpResponse {
+) -> Result<HttpResponse, Problem> {
+    // Once it has begun, no status can tell that it is not whole.
+    reads::read(common, |reader| reader.lists_follow()).await?;
     let state = Streaming {
         reader: common.reader.clone(),
         lists: lists.into_iter().rev().collect(),
@@ -271,11 +273,8 @@ fn streamed(
         keep_empty,
         ended: false,
     };
-    HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces(
-        common,
-        state,
-        Streaming::next_piece,
-    ))
+    let pieces = pieces(common, state, Streaming::next_piece);
+    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces))
 }
 
 struct Streaming {

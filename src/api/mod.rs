@@ -50,7 +50,7 @@ use actix_web::middleware::{Next, from_fn};
 use actix_web::{App, Error, HttpRequest, HttpResponse, Resource, Route};
 use actix_web::{guard as method, web};
 pub use problem::Problem;
-pub use server::serve;
+pub use server::{bind, serve, serve_at};
 use std::sync::Arc;
 
 /// The application: every call passes these layers, the last one first.

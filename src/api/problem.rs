@@ -1,7 +1,8 @@
 //! Errors of the API: problem details (RFC 9457).
 
+use crate::actors::health::{Want, lost};
 use crate::engine::JobId;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, Remedy};
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 use serde::Serialize;
@@ -192,8 +193,13 @@ impl From<JournalError> for Problem {
         if let JournalError::Closed { why, .. } = &error {
             return Problem::overloaded(why.to_string());
         }
-        if error.remedy().is_wait() {
-            return Problem::overloaded(error.to_string());
+        if let JournalError::Lost { loss, .. } = &error {
+            return Problem::overloaded(lost(loss));
+        }
+        match error.remedy() {
+            Remedy::WaitForRoom => return Problem::overloaded(Want::Room.sentence().to_owned()),
+            Remedy::WaitForLock => return Problem::overloaded(Want::Lock.sentence().to_owned()),
+            Remedy::Exit => {}
         }
         tracing::error!(%error, "a read of the journal failed");
         Problem::broken(error.to_string())

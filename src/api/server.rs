@@ -35,10 +35,20 @@ const BACKLOG: u32 = 4096;
 ///
 /// It cannot listen there, or the certificate cannot be used.
 pub fn serve(ways: Arc<Ways>) -> io::Result<(Server, SocketAddr)> {
+    let socket = bind(ways.common.settings.http.listen)?;
+    serve_at(ways, socket)
+}
+
+/// [`serve`] at an address that was taken before.
+///
+/// # Errors
+///
+/// It cannot listen there, or the certificate cannot be used.
+pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
     let common = ways.common.clone();
     let http = common.settings.http.clone();
     let certificate = common.access.certificate(&http.tls).map_err(io::Error::other)?;
-    let listener = listener(http.listen)?;
+    let listener = socket.listen(BACKLOG)?.into_std()?;
     let address = listener.local_addr()?;
     let max = connections_max(&common.settings);
     let places = Places::new(&common, "http.connections_max", max, http.address_connections_max);
@@ -102,10 +112,15 @@ fn entered(
     Ok((Connection::new(socket, tls.as_ref(), seated, head_timeout), Some(address)))
 }
 
-fn listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+/// Takes an address, at which nobody is answered yet.
+///
+/// # Errors
+///
+/// Another process has it, or it is none of this machine's.
+pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restart need not wait for the connections of the process before.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)?.into_std()
+    Ok(socket)
 }

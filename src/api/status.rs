@@ -6,6 +6,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{pieces, read};
 use crate::actors::common::Common;
+use crate::actors::health::Want;
 use crate::engine::id::InvalidJobId;
 use crate::engine::words::{did_you_mean, escaped, quoted};
 use crate::engine::{Definition, JobId, JobState};
@@ -39,6 +40,9 @@ pub async fn of_workflow(
     let name = workflow.clone();
     let columns = read(&common, move |reader| reader.status_columns(&name)).await?;
     let Some(columns) = columns else {
+        if common.health.is_journal_full() {
+            return Err(Problem::overloaded(Want::Room.sentence().to_owned()));
+        }
         let detail = format!(
             "the table of statuses of {workflow} is missing: the next start makes it, or the next \
              change of a job"

@@ -1,6 +1,7 @@
 //! What goes into a journal, what a deletion took out of it, and what it takes on the disk.
 
 use crate::engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A job's number in this journal: rising in the order of creation, a parent's below its
@@ -31,6 +32,14 @@ impl Record {
     pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, closed, statuses, notice: None }
+    }
+
+    /// Whether these are records of jobs that they cancel, and of no others.
+    pub(super) fn all_cancelled(records: &[&Record]) -> bool {
+        let ends = |record: &&&Record| record.state == Some(JobState::Cancelled);
+        let cancelled: BTreeSet<JobNumber> =
+            records.iter().filter(ends).map(|record| record.job).collect();
+        !cancelled.is_empty() && records.iter().all(|record| cancelled.contains(&record.job))
     }
 
     /// Of a job for which nothing was decided.

@@ -32,6 +32,13 @@ pub trait Journal: Send {
     /// What it takes on the disk now; none, if that cannot be told.
     fn sizes(&mut self) -> Option<Sizes>;
 
+    /// Makes what is missing of the room that is kept on the disk for emptying the journal, as far
+    /// as there is some.
+    fn keep_reserve(&mut self);
+
+    /// Whether the disk has no room, not the file alone: then less may find some.
+    fn is_disk_full(&self) -> bool;
+
     /// The number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;
 
@@ -230,6 +237,13 @@ pub trait Records: Send + Sync {
         step: StepIndex,
         each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
+
+    /// Whether lists, searches and statuses show all that is committed; derives it, if it is not.
+    ///
+    /// # Errors
+    ///
+    /// They do not, and cannot be made to for now: a list would be wrong.
+    fn lists_follow(&self) -> Result<(), JournalError>;
 
     /// The columns of a workflow's statuses; none if it has no table of them.
     fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;

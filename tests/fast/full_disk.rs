@@ -1,7 +1,9 @@
 //! While the disk is full nothing is sent: no worker is late, and what was never sent is withdrawn.
 
 use crate::alone::alone;
+use crate::http::serving_in;
 use crate::waits::{DEADLINE, until};
+use actix_web::http::{Method, StatusCode};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -128,4 +130,71 @@ async fn a_timeout_passes() {
 fn no_attempt_times_out_while_its_message_waits_for_room_on_the_disk() {
     let test = "full_disk::no_attempt_times_out_while_its_message_waits_for_room_on_the_disk";
     alone(test, a_timeout_passes());
+}
+
+/// Each read of what is derived, with one job that is committed and not derived.
+const LISTS: [&str; 12] = [
+    "/api/jobs",
+    "/api/jobs?limit=10",
+    "/api/jobs/search",
+    "/api/jobs/search?workflow=two&count=true",
+    "/api/workflows",
+    "/api/workflows?all=true",
+    "/api/definitions?workflow=two",
+    "/api/workflow/two",
+    "/api/workflow/two?limit=10",
+    "/api/workflow/two?limit=10&states=true",
+    "/api/status/two",
+    "/api/status/two?job=ID",
+];
+
+async fn lists_are_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    serving_in(
+        folder.path(),
+        WORKFLOWS,
+        Workers::new(),
+        |_| (),
+        |api, common| async move {
+            fail::cfg("journal::derive", "return(full)").expect("set");
+            let created = api.ask(Method::POST, "/api/workflow/two", &[], "{}").await;
+            assert_eq!(created.status, StatusCode::CREATED);
+            let id = created.json()["id"].as_str().expect("an id").to_owned();
+            until("readiness is red", || common.health.is_journal_full().then_some(())).await;
+            let words = common.health.checks().remove(0).2;
+            assert!(words.contains("no room on the disk"), "{words}");
+            let family = [format!("/api/job/{id}/children")];
+            let lists = LISTS.iter().map(|list| list.replace("ID", &id));
+            for list in lists.clone().chain(family) {
+                let answer = api.get(&list, &[]).await;
+                assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{list}");
+                assert_eq!(answer.detail(), words, "{list}");
+            }
+            // What is asked of one job is read from its record.
+            for own in ["", "/entries", "/why"] {
+                let answer = api.get(&format!("/api/job/{id}{own}"), &[]).await;
+                assert_eq!(answer.status, StatusCode::OK, "{own}");
+            }
+            fail::remove("journal::derive");
+            until("there is room", || (!common.health.is_journal_full()).then_some(())).await;
+            for list in lists {
+                let answer = api.get(&list, &[]).await;
+                let text = String::from_utf8_lossy(&answer.body).into_owned();
+                assert_eq!(answer.status, StatusCode::OK, "{list}");
+                let tells = if list.contains("/workflows") || list.contains("/definitions") {
+                    text.contains("two") || text.contains("\"running\":1")
+                } else {
+                    text.contains(&id)
+                };
+                assert!(tells, "{list}: {text}");
+            }
+        },
+    )
+    .await;
+}
+
+#[test]
+fn while_lists_cannot_follow_they_say_so_and_never_that_there_is_nothing() {
+    let test = "full_disk::while_lists_cannot_follow_they_say_so_and_never_that_there_is_nothing";
+    alone(test, lists_are_behind());
 }

@@ -95,7 +95,10 @@ fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
         ("writes confirms", Box::new(|store| store.write_confirms().map(|_| ()))),
         ("makes tables", Box::new(|store| store.make_status_tables(&[&*w]))),
         ("appends", Box::new(|store| store.append(&[&end]).map(|_| ()))),
-        ("writes positions", Box::new(|store| store.write_positions(&[position.clone()]))),
+        (
+            "writes positions",
+            Box::new(|store| store.write_positions(std::slice::from_ref(&position))),
+        ),
         ("forgets", Box::new(|store| store.forget(&[notice.0]))),
         ("deletes", Box::new(|store| store.delete(&[1], u32::MAX).map(|_| ()))),
         (

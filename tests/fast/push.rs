@@ -216,7 +216,7 @@ fn an_answer_that_says_it_is_too_large_is_not_waited_for() {
     let small = |settings: &mut Settings| settings.limits.reply_bytes_max = 100_000;
     for length in ["20000000000", "100001"] {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n {{");
-        let begun = std::time::Instant::now();
+        let begun = clock::instant();
         let (state, reason, calls) = one_with(small, move |_| Act::Stalls(head.clone().into()));
         assert_eq!((state, calls), (JobState::Failed, 1), "{reason}");
         assert!(reason.contains("more than 100000 bytes"), "{reason}");

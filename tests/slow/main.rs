@@ -30,6 +30,7 @@ mod every_bus;
 #[cfg(feature = "failpoints")]
 mod faults;
 mod follow;
+mod full_disks;
 mod grpc;
 mod harness;
 mod held_connections;

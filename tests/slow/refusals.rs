@@ -495,3 +495,39 @@ fn assert_fails(ran: &Ran, words: &[&str]) {
 fn shortened(ran: &Ran) -> String {
     ran.to_string().chars().take(3000).collect()
 }
+
+// ---- an address that is taken
+
+#[test]
+fn a_start_whose_address_is_taken_leaves_no_journal_and_no_trace_in_one() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let files = |dir: &Path| -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names
+            .map(|name| name.to_string_lossy().into_owned())
+            .filter(|name| name.starts_with("journal.db"))
+            .collect();
+        names.sort_unstable();
+        names
+    };
+    // Known before the journal is opened.
+    let mut daemon = Setup::new("", SIMPLE).listen(&address).spawn();
+    assert!(!daemon.await_end().success());
+    daemon.await_log(&["cannot listen on", &address, "--listen"]);
+    assert!(files(daemon.dir()).is_empty(), "{:?}", files(daemon.dir()));
+    // Known only after it: all is in the main file.
+    let mut daemon = Setup::new("", SIMPLE).set("grpc.listen", &address).spawn();
+    assert!(!daemon.await_end().success());
+    daemon.await_log(&["cannot listen on", &address, "grpc.listen"]);
+    let left = files(daemon.dir());
+    assert_eq!(left, ["journal.db", "journal.db.lock", "journal.db.reserve"], "no -wal");
+    let tables: i64 = Connection::open(daemon.database())
+        .and_then(|file| {
+            file.query_row("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [], |row| {
+                row.get(0)
+            })
+        })
+        .unwrap();
+    assert!(tables > 5, "the main file alone is a journal: {tables} tables");
+}

@@ -5,6 +5,7 @@
 use super::confirms::Confirms;
 use super::core::{Core, fail_point};
 use super::relation::WriteFailed;
+use super::reserve::Use;
 use super::row::{
     InnerRow, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
 };
@@ -50,14 +51,24 @@ impl Core {
         records: &[&Record],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
         self.unless_broken()?;
-        let written = self.append_in_transaction(records).map_err(|failed| {
-            // The transaction is gone, and with it what it may have added.
-            self.forget_definitions();
-            match failed {
-                WriteFailed::Sqlite(error) | WriteFailed::Relation(_, error) => self.error(error),
-                WriteFailed::Journal(error) => error,
-            }
-        })?;
+        let write = |core: &mut Core| {
+            core.append_in_transaction(records).map_err(|failed| {
+                // The transaction is gone, and with it what it may have added.
+                core.forget_definitions();
+                match failed {
+                    WriteFailed::Sqlite(error) | WriteFailed::Relation(_, error) => {
+                        core.error(error)
+                    }
+                    WriteFailed::Journal(error) => error,
+                }
+            })
+        };
+        // What is cancelled can be deleted.
+        let written = if Record::all_cancelled(records) {
+            self.emptying(write)?
+        } else {
+            self.or_in_reserve(Use::GoOn, write)?
+        };
         self.is_locked.set(false);
         let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
         for (record, seq) in records.iter().zip(rows) {

@@ -4,6 +4,7 @@ use super::changes::{NewIds, Tail};
 use super::confirms::Confirms;
 use super::place::{self, Lock, NotTaken};
 use super::relation::{Relation, WriteFailed, is_of_relation};
+use super::reserve::{Reserve, Use, is_unwritten};
 use super::row::failed;
 use super::rows::FileRows;
 use super::schema::{self, Options, read_only};
@@ -45,6 +46,8 @@ pub(super) struct Core {
     /// Dropped behind the connection, as what it holds open must be.
     watch: Watch,
     lock: Lock,
+    /// Room on the disk, for when that is full.
+    pub(super) reserve: Reserve,
     is_lost: bool,
     /// The last row of `entries` or `confirmed`.
     pub(super) last: i64,
@@ -83,6 +86,7 @@ impl Core {
         let mut core = Core {
             connection,
             file,
+            reserve: Reserve::beside(&path),
             path,
             definitions: HashMap::new(),
             latest: None,
@@ -146,13 +150,18 @@ impl Core {
             .map_err(|error| self.error(error))
     }
 
+    /// The most pages that the file may have; 0: no limit.
+    pub(super) fn pages_max(&self) -> u32 {
+        self.pages_max
+    }
+
     /// How many pages the file may have for a commit.
-    fn for_commits(&self) -> u32 {
+    pub(super) fn for_commits(&self) -> u32 {
         self.pages_max - self.pages_max / RESERVE_SHARE
     }
 
     /// Lets the file have so many pages; it keeps those that it has. 0: no limit.
-    fn allow(&self, pages: u32) -> Result<(), JournalError> {
+    pub(super) fn allow(&self, pages: u32) -> Result<(), JournalError> {
         if pages == 0 {
             return Ok(());
         }
@@ -165,10 +174,18 @@ impl Core {
     /// derive it either.
     pub(super) fn with_reserve<T>(
         &mut self,
-        write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
+        mut write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
+    ) -> Result<T, JournalError> {
+        self.emptying(|core| core.mending(&mut write))
+    }
+
+    /// Does what empties the journal, in the room that commits leave, and in that of the reserve.
+    pub(super) fn emptying<T>(
+        &mut self,
+        write: impl FnMut(&mut Core) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         self.allow(self.pages_max)?;
-        let written = self.mending(write);
+        let written = self.or_in_reserve(Use::Empty, write);
         if let Err(error) = self.allow(self.for_commits()) {
             // What is written is written. The next commit may use more room.
             tracing::warn!(%error, "the reserve of the journal is not kept for now");
@@ -309,6 +326,13 @@ impl Core {
     }
 
     pub(super) fn error(&self, error: rusqlite::Error) -> JournalError {
+        if is_unwritten(&error) && self.reserve.finds_no_room() {
+            return JournalError::Failed {
+                file: self.file.to_string(),
+                what: format!("{error}. It needs room: on its disk, or by its user's quota"),
+                remedy: Remedy::WaitForRoom,
+            };
+        }
         let error = failed(&self.file, &error);
         self.is_locked.set(error.remedy() == Remedy::WaitForLock);
         error
@@ -345,7 +369,11 @@ impl Drop for Core {
                 "what follows from the newest commits is derived at the next start"
             );
         }
-        match schema::checkpoint(&self.connection, schema::Checkpoint::Whole) {
+        let written = self.or_in_reserve(Use::Empty, |core| {
+            let whole = schema::checkpoint(&core.connection, schema::Checkpoint::Whole);
+            whole.map_err(|error| core.error(error))
+        });
+        match written {
             Ok(true) => {}
             Ok(false) => tracing::warn!(
                 journal = &*self.file,
@@ -360,6 +388,7 @@ impl Drop for Core {
                 )
             }
         }
+        self.reserve.make();
     }
 }
 

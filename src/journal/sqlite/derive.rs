@@ -61,6 +61,17 @@ impl Core {
         })
     }
 
+    /// Derives what is committed, or says why that cannot be.
+    pub(super) fn derive_all(&mut self) -> Result<(), JournalError> {
+        self.derive_for_reader()?;
+        if self.tail.is_empty() {
+            return Ok(());
+        }
+        // The files are no longer those that were opened.
+        let loss = self.check_files().err();
+        loss.map_or(Ok(()), |loss| Err(JournalError::Lost { file: self.file.to_string(), loss }))
+    }
+
     fn derive_in_transaction(&mut self, tail: &Tail) -> Result<(), WriteFailed> {
         let transaction = self.connection.transaction()?;
         fail_point("journal::derive")?;

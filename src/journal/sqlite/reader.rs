@@ -7,7 +7,7 @@ use super::row::{EntryRow, ORIGIN_ID, damaged_or_failed};
 use super::rows::{FileRows, TAIL};
 use super::schema::read_only;
 use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
-use crate::journal::error::{JournalError, Remedy};
+use crate::journal::error::JournalError;
 use crate::journal::query::{Creation, EndedCursor, KeptJob};
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{self, Rebuild, Recovered, Rows};
@@ -352,18 +352,17 @@ impl Reader {
         })
     }
 
-    /// Reads what is derived, up to what is committed by now. While there is no room to derive it,
-    /// what was derived last.
+    /// Reads what is derived, up to what is committed by now.
+    ///
+    /// # Errors
+    ///
+    /// Also while what is committed cannot be derived: lists without it would be wrong.
     pub(super) fn with_derived<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         if let Some(core) = self.shared.writer.as_ref().and_then(|writer| writer.core.upgrade()) {
-            let derived = core.lock().unwrap_or_else(PoisonError::into_inner).derive_for_reader();
-            match derived {
-                Err(error) if error.remedy() == Remedy::Exit => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+            core.lock().unwrap_or_else(PoisonError::into_inner).derive_all()?;
         }
         self.with(read)
     }

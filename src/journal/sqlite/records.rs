@@ -155,6 +155,10 @@ impl Records for Reader {
         Reader::count(self, filter, most)
     }
 
+    fn lists_follow(&self) -> Result<(), JournalError> {
+        self.with_derived(|_| Ok(()))
+    }
+
     fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
         Reader::family(self, id)
     }

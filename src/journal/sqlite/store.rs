@@ -27,9 +27,16 @@ impl Store {
     ///
     /// It is in use, damaged, of something else, or cannot be read.
     pub fn open(options: &Options) -> Result<Store, JournalError> {
-        let core = Core::open(options)?;
+        let core = Core::open(options).or_else(|error| Core::open_in_reserve(options, error))?;
         let path = core.path().to_owned();
         Ok(Store { core: Arc::new(Mutex::new(core)), path })
+    }
+
+    /// Keeps room on the disk from now on, in a file beside the journal, for emptying it when the
+    /// disk is full.
+    pub fn keeping_reserve(self) -> Store {
+        self.core().keep_reserve();
+        self
     }
 
     /// The real file, without symbolic links: readers must not follow another.
@@ -60,6 +67,14 @@ impl Journal for Store {
 
     fn sizes(&mut self) -> Option<Sizes> {
         self.core().sizes()
+    }
+
+    fn is_disk_full(&self) -> bool {
+        self.core().is_disk_full()
+    }
+
+    fn keep_reserve(&mut self) {
+        self.core().keep_reserve();
     }
 
     fn next_number(&mut self) -> Result<JobNumber, JournalError> {

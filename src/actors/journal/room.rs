@@ -1,0 +1,78 @@
+//! What is committed while there is no room for all that waits: first the jobs that are cancelled,
+//! which can be deleted then, else the beginning of what waits, as much as there is room for.
+
+use crate::actors::mail::{Append, Outgoing};
+use crate::engine::JobState;
+use crate::journal::{JobNumber, Journal, JournalError, Record, Remedy};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// A record that waits for its commit.
+pub(super) struct WaitingRecord {
+    pub(super) append: Append,
+    pub(super) since: Instant,
+}
+
+/// What has become of what waits.
+pub(super) struct Appended {
+    /// How many of the first records are committed.
+    pub(super) count: usize,
+    /// The jobs among theirs that are deleted.
+    pub(super) gone: BTreeSet<JobNumber>,
+    /// Why there are more.
+    pub(super) no_room: Option<JournalError>,
+}
+
+/// Commits what waits, or as much as there is room for.
+///
+/// # Errors
+///
+/// Nothing was committed.
+pub(super) fn append(
+    store: &mut dyn Journal,
+    waiting: &mut Vec<WaitingRecord>,
+) -> Result<Appended, JournalError> {
+    let mut no_room = None;
+    let mut count = waiting.len();
+    loop {
+        let records: Vec<&Record> =
+            waiting[..count].iter().map(|waiting| &waiting.append.record).collect();
+        match store.append(&records) {
+            Ok(gone) => return Ok(Appended { count, gone, no_room }),
+            Err(error) if error.remedy() == Remedy::WaitForRoom && count > 1 => {
+                let cancelled = if no_room.is_none() { put_cancelled_first(waiting) } else { 0 };
+                count = match cancelled {
+                    first if (1..count).contains(&first) => first,
+                    _ if store.is_disk_full() => count / 2,
+                    _ => return Err(error),
+                };
+                no_room = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Puts the records of jobs that are cancelled before those of others; how many they are. The
+/// records of a job keep their order, and between jobs there is none: what one decides for another
+/// comes after its commit.
+fn put_cancelled_first(waiting: &mut Vec<WaitingRecord>) -> usize {
+    let is_end =
+        |waiting: &&WaitingRecord| waiting.append.record.state == Some(JobState::Cancelled);
+    let cancelled: BTreeSet<JobNumber> =
+        waiting.iter().filter(is_end).map(|waiting| waiting.append.record.job).collect();
+    let (mut first, mut rest): (Vec<_>, Vec<_>) = std::mem::take(waiting)
+        .into_iter()
+        .partition(|waiting| cancelled.contains(&waiting.append.record.job));
+    // Whoever waits for all that was decided until then still does.
+    if let Some(last) = rest.last_mut() {
+        let is_hold = |outgoing: &mut Outgoing| matches!(outgoing, Outgoing::Hold(_));
+        for waiting in &mut first {
+            last.append.release.extend(waiting.append.release.extract_if(.., is_hold));
+        }
+    }
+    let count = first.len();
+    first.append(&mut rest);
+    *waiting = first;
+    count
+}
