@@ -110,6 +110,20 @@ pub enum JournalError {
         /// SQLite's findings.
         what: String,
     },
+    /// It has tables, triggers or the like that this program does not make.
+    #[error(
+        "the journal {file} is not as this program makes it: it has {what}. That can change or \
+         hide what is read and written, so nothing was opened or changed. If you have added it \
+         yourself, drop it while no manager runs (sqlite3 {file} 'DROP …'), and keep what is yours \
+         in a file of its own, from which ATTACH reaches the journal. If not, do not use the file: \
+         take a backup that you trust"
+    )]
+    Altered {
+        /// The journal's file.
+        file: String,
+        /// What it has, or has not.
+        what: String,
+    },
     /// Written by a later version.
     #[error(
         "the journal {file} has schema version {found}, this program knows {known}: it was written \
@@ -222,6 +236,7 @@ impl JournalError {
             | JournalError::Lost { .. }
             | JournalError::Damaged { .. }
             | JournalError::Malformed { .. }
+            | JournalError::Altered { .. }
             | JournalError::Newer { .. }
             | JournalError::Older { .. }
             | JournalError::Missing { .. }

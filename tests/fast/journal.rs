@@ -10,7 +10,8 @@ use workflow_manager::engine::{
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
-    Journal, JournalError, NewJob, Options, Reader, Record, Records, Remedy, Store,
+    Journal, JournalError, NewJob, Options, Reader, Record, Records, Remedy, Store, back_up, check,
+    restore,
 };
 
 fn options(file: &Path) -> Options {
@@ -388,4 +389,85 @@ fn columns_that_contradict_each_other_are_found() {
             1
         );
     }
+}
+
+#[test]
+fn a_prepared_journal_is_refused_by_name_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    {
+        let mut store = Store::open(&options(&file)).expect("opens");
+        store.append(&[&new_job(1).1]).expect("commits");
+    }
+    let whole = std::fs::read(&file).expect("readable");
+    for (evil, name) in [
+        (
+            "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END",
+            "trigger \"gone\" on \"entries\"",
+        ),
+        (
+            "CREATE TRIGGER no BEFORE DELETE ON jobs BEGIN SELECT RAISE(IGNORE); END",
+            "trigger \"no\" on \"jobs\"",
+        ),
+        (
+            "ALTER TABLE jobs RENAME TO real; CREATE VIEW jobs AS SELECT * FROM real",
+            "view \"jobs\"",
+        ),
+        ("CREATE TABLE other(a REFERENCES jobs(number))", "table \"other\""),
+        ("CREATE UNIQUE INDEX one ON jobs(workflow)", "index \"one\" on \"jobs\""),
+        ("DROP INDEX jobs_open", "no index \"jobs_open\""),
+    ] {
+        std::fs::write(&file, &whole).expect("writable");
+        rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(evil)).expect(evil);
+        let prepared = std::fs::read(&file).expect("readable");
+        let to = folder.path().join("restored.db");
+        let refusals = [
+            refused(Store::open(&options(&file))),
+            restore(&file, &to).expect_err("restored"),
+            check(&file, folder.path()).expect_err("checked"),
+            back_up(&file, &to, None).expect_err("backed up"),
+        ];
+        for error in refusals {
+            assert!(matches!(error, JournalError::Altered { .. }), "{evil}: {error}");
+            let text = error.to_string();
+            assert!(text.contains(name) && text.contains("DROP"), "{evil}: {text}");
+            assert!(text.contains(&*file.to_string_lossy()), "it names the file given: {text}");
+        }
+        assert_eq!(std::fs::read(&file).expect("readable"), prepared, "{evil}: it is as it was");
+        assert!(!to.exists(), "{evil}");
+    }
+    // An index that only finds rows is the user's affair.
+    std::fs::write(&file, &whole).expect("writable");
+    let mine = "CREATE INDEX mine ON jobs(created, workflow); ANALYZE";
+    rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(mine)).expect("made");
+    assert_eq!(Store::open(&options(&file)).expect("opens").recover().expect("reads").len(), 1);
+}
+
+#[test]
+fn journals_of_all_earlier_versions_are_what_those_made() {
+    let journals = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals");
+    let mut opened = 0;
+    for entry in std::fs::read_dir(journals).expect("readable") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "sql") {
+            continue;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("j.db");
+        let sql = std::fs::read_to_string(&path).expect("readable");
+        let make = |sql: &str| {
+            rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(sql)).expect("made");
+        };
+        make(&sql);
+        let evil = "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END";
+        make(evil);
+        let error = refused(Store::open(&options(&file)));
+        assert!(matches!(error, JournalError::Altered { .. }), "{}: {error}", path.display());
+        make("DROP TRIGGER gone");
+        let mut store = Store::open(&options(&file))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        store.next_number().expect("it is brought up");
+        opened += 1;
+    }
+    assert!(opened >= 6, "{opened} journals");
 }

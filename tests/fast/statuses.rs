@@ -244,7 +244,7 @@ fn every_entry_leaves_the_row_as_the_job_is() {
 }
 
 #[test]
-fn a_batch_writes_each_row_once() {
+fn a_trigger_that_somebody_adds_meanwhile_does_not_run() {
     let place = Place::new();
     let definition = chain("w", &["a", "b"]);
     let mut store = place.open(&[&definition]);
@@ -263,7 +263,7 @@ fn a_batch_writes_each_row_once() {
         [one].into_iter().chain(second.records.drain(..)).chain([other]).collect();
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     store.derive().expect("derives");
-    assert_eq!(place.rows("SELECT n FROM written ORDER BY n"), [["1"], ["2"]]);
+    assert!(place.rows("SELECT n FROM written").is_empty());
     assert_eq!(
         place.rows("SELECT job, state, a, b FROM status_w ORDER BY _rowid_"),
         [first.row(), second.row()]

@@ -182,9 +182,11 @@ fn copy(from: &Path, to: &Path, bytes_a_second: Option<NonZero<u64>>) -> Result<
     let of_source = |error: rusqlite::Error| failed(&file, &error);
     let of_copy = |error: rusqlite::Error| failed(&copy, &error);
     let source = read_only(from).map_err(of_source)?;
-    if schema::version(&source, &file)? == 0 {
+    let version = schema::version(&source, &file)?;
+    if version == 0 {
         return Err(JournalError::Missing { file });
     }
+    schema::check_objects(&source, version, &file)?;
     // One snapshot for the whole copy: else each commit of the manager would begin it anew.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
     let page: u32 =

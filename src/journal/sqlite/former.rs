@@ -66,7 +66,12 @@ pub(super) fn rewrite(connection: &Connection, file: &str) -> Result<(), Journal
     }
     drop(rows);
     drop(statement);
-    connection.execute_batch("DROP TABLE former_entries;").map_err(failed)
+    drop_table(connection).map_err(failed)
+}
+
+/// Drops the table `former_entries`.
+pub(super) fn drop_table(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("DROP TABLE former_entries;")
 }
 
 /// What came before a row of a job.

@@ -21,6 +21,7 @@ mod lending;
 mod notices;
 mod objects;
 mod past;
+mod objects;
 mod place;
 mod positions;
 mod reader;

@@ -7,6 +7,7 @@ use crate::journal::error::JournalError;
 use crate::journal::record::JobNumber;
 use crate::journal::recover::{Past, Rebuild};
 use crate::times::rfc3339;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -442,11 +443,19 @@ pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> 
 
 /// Takes a table and its indexes out of the schema, without touching a page of theirs.
 pub(super) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()> {
+    let defend = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, on);
+    defend(false)?;
     connection.execute_batch("PRAGMA writable_schema = ON")?;
     let deleted =
         connection.execute("DELETE FROM sqlite_schema WHERE tbl_name = ?1 COLLATE NOCASE", [name]);
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
+    defend(true)?;
     deleted.map(|_| ())
+}
+
+/// Whether a table with this name is a relation's, or in the place of one.
+pub(super) fn is_named_as_relation(table: &str) -> bool {
+    table.get(..PREFIX.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(PREFIX))
 }
 
 /// A name as an identifier of SQL.

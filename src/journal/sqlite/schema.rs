@@ -5,7 +5,7 @@ use super::row::{
     ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, POSITION_ROWS, checked_definition,
     checked_entry, checked_group, damaged_or_failed, each_row, job_row, notice, position,
 };
-use super::{former, place, relation};
+use super::{former, objects, place, relation};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
@@ -190,6 +190,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     place::make(path)
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let mut connection = Connection::open(path).map_err(failed)?;
+    objects::restrict(&connection).map_err(failed)?;
     // A transaction that begins by reading cannot write once another program has written meanwhile.
     // One that begins by writing waits for that program instead.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
@@ -201,6 +202,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     leave_wal(&connection, true).map_err(failed)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
     let version = version(&connection, file)?;
+    check_objects(&connection, version, file)?;
     if version > 0 {
         verify(&connection, options, (bytes, version), (path, file))?;
     } else {
@@ -334,6 +336,28 @@ fn known() -> i64 {
 }
 
 /// Brings the file to the newest schema, each version in a transaction of its own. What fails is
+/// Refuses a journal that has more, or other things, than one of its version.
+pub(super) fn check_objects(
+    connection: &Connection,
+    version: i64,
+    file: &str,
+) -> Result<(), JournalError> {
+    let model = model(version).map_err(|error| damaged_or_failed(file, error))?;
+    objects::check(connection, &model, file)
+}
+
+/// An empty journal of this schema version.
+fn model(version: i64) -> rusqlite::Result<Connection> {
+    let model = Connection::open_in_memory()?;
+    for (number, script) in (1..=version).zip(MIGRATIONS) {
+        model.execute_batch(script)?;
+        if number == ENTRIES_HAVE_PLACES {
+            former::drop_table(&model)?;
+        }
+    }
+    Ok(model)
+}
+
 /// rolled back when the connection is closed.
 fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
@@ -512,6 +536,7 @@ pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+    objects::restrict(&connection)?;
 /// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
 /// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might
 /// depend on the values.

@@ -1,0 +1,213 @@
+//! What the file has besides rows: its tables and indexes must be those that this program makes. A
+//! trigger could change what is written, and a table that is defined otherwise what is read, behind
+//! checksums that are right.
+
+use super::relation::is_named_as_relation;
+use super::row::damaged_or_failed;
+use crate::journal::error::JournalError;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::BTreeMap;
+
+/// Differences that are told.
+const TOLD_MAX: usize = 5;
+
+/// In the order in which they are told.
+const KINDS: [&str; 4] = ["trigger", "view", "table", "index"];
+
+/// The tables that SQLite keeps for itself.
+const OF_SQLITE: [&str; 4] = ["sqlite_sequence", "sqlite_stat1", "sqlite_stat3", "sqlite_stat4"];
+
+/// A table, an index, a view or a trigger.
+struct Object {
+    kind: String,
+    name: String,
+    table: String,
+    /// Its definition, without white space; none: SQLite has made it for a constraint.
+    sql: Option<String>,
+}
+
+/// Keeps a connection from running what others have put into the file.
+pub(super) fn restrict(connection: &Connection) -> rusqlite::Result<()> {
+    for (config, on) in [
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+    ] {
+        connection.set_db_config(config, on)?;
+    }
+    Ok(())
+}
+
+/// Refuses a journal that has other tables than `model`, an empty one of the same schema version,
+/// or what may change what is read and written.
+pub(super) fn check(
+    connection: &Connection,
+    model: &Connection,
+    file: &str,
+) -> Result<(), JournalError> {
+    let differences =
+        differences(connection, model).map_err(|error| damaged_or_failed(file, error))?;
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let more = differences.len().saturating_sub(TOLD_MAX);
+    let mut what = differences.into_iter().take(TOLD_MAX).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        what.push_str(&format!(", and {more} more"));
+    }
+    Err(JournalError::Altered { file: file.to_owned(), what })
+}
+
+fn differences(connection: &Connection, model: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut missing: BTreeMap<(String, String), Object> = objects(model)?
+        .into_iter()
+        .map(|object| ((object.kind.clone(), object.name.clone()), object))
+        .collect();
+    let mut told: Vec<(String, String)> = Vec::new();
+    for object in objects(connection)? {
+        match missing.remove(&(object.kind.clone(), object.name.clone())) {
+            Some(made) if made.table == object.table && made.sql == object.sql => {}
+            Some(_) => {
+                let what = format!("{} defined otherwise", object.told());
+                told.push((object.kind, what));
+            }
+            None if object.is_harmless(connection)? => {}
+            None => {
+                let what = object.told();
+                told.push((object.kind, what));
+            }
+        }
+    }
+    for object in missing.into_values().filter(|object| object.sql.is_some()) {
+        let what = format!("no {}", object.told());
+        told.push((object.kind, what));
+    }
+    // With a table its indexes differ: what was done is told first.
+    told.sort_by_key(|(kind, _)| KINDS.iter().position(|known| known == kind));
+    Ok(told.into_iter().map(|(_, what)| what).collect())
+}
+
+fn objects(connection: &Connection) -> rusqlite::Result<Vec<Object>> {
+    let mut statement =
+        connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid")?;
+    let objects = statement.query_map([], |row| {
+        let sql: Option<String> = row.get(3)?;
+        Ok(Object {
+            kind: row.get(0)?,
+            name: row.get(1)?,
+            table: row.get(2)?,
+            sql: sql.map(|sql| sql.split_whitespace().collect()),
+        })
+    })?;
+    objects.collect()
+}
+
+impl Object {
+    fn told(&self) -> String {
+        let Object { kind, name, table, .. } = self;
+        if name == table {
+            format!("{kind} {name:?}")
+        } else {
+            format!("{kind} {name:?} on {table:?}")
+        }
+    }
+
+    /// Whether it is none of the journal's own, and can change nothing: a table of statuses, which
+    /// is derived; what SQLite keeps; an index that finds rows and refuses none.
+    fn is_harmless(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let is_of_statuses = is_named_as_relation(&self.table);
+        match (&*self.kind, &self.sql) {
+            ("index", None) => Ok(true),
+            ("index", Some(_)) if is_of_statuses => Ok(true),
+            ("index", Some(_)) => self.is_plain_index(connection),
+            // It is dropped, and the table made.
+            ("view", _) => Ok(is_of_statuses),
+            ("table", _) if OF_SQLITE.contains(&&*self.name) => Ok(true),
+            ("table", Some(sql)) if is_of_statuses => {
+                let is_virtual = sql.to_ascii_lowercase().starts_with("createvirtual");
+                // A row that refers to one of the journal's would keep it from being deleted.
+                let refers = "SELECT 1 FROM pragma_foreign_key_list(?1)";
+                let refers = connection.query_row(refers, [&self.name], |_| Ok(())).optional()?;
+                Ok(!is_virtual && refers.is_none())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Of columns alone, of all rows, in SQLite's own order, and not unique.
+    fn is_plain_index(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        let whole = "SELECT 1 FROM pragma_index_list(?1) WHERE name = ?2 AND \"unique\" = 0 \
+                     AND partial = 0";
+        let whole =
+            connection.query_row(whole, [&self.table, &self.name], |_| Ok(())).optional()?;
+        let odd = "SELECT 1 FROM pragma_index_xinfo(?1) WHERE cid = -2 OR coll <> 'BINARY'";
+        let odd = connection.query_row(odd, [&self.name], |_| Ok(())).optional()?;
+        Ok(whole.is_some() && odd.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::sqlite::empty_journal;
+
+    /// What is refused of a journal to which this was done.
+    fn refused(sql: &str) -> Option<String> {
+        let (_folder, connection) = empty_journal();
+        connection.execute_batch(sql).expect(sql);
+        restrict(&connection).expect("restricted");
+        let (_other_folder, model) = empty_journal();
+        check(&connection, &model, "j.db").err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_can_change_or_hide_something_is_refused_by_name() {
+        for (sql, name) in [
+            (
+                "CREATE TRIGGER evil AFTER INSERT ON entries BEGIN DELETE FROM entries; END",
+                "trigger \"evil\" on \"entries\"",
+            ),
+            (
+                "CREATE TABLE status_w(a); CREATE TRIGGER t AFTER INSERT ON status_w BEGIN \
+              DELETE FROM jobs; END",
+                "trigger \"t\" on \"status_w\"",
+            ),
+            ("CREATE VIEW report AS SELECT * FROM jobs", "view \"report\""),
+            ("CREATE TABLE notes(a)", "table \"notes\""),
+            ("CREATE TABLE status_w(job REFERENCES jobs(number))", "table \"status_w\""),
+            ("CREATE UNIQUE INDEX one ON jobs(workflow)", "index \"one\" on \"jobs\""),
+            ("CREATE INDEX half ON jobs(state) WHERE abs(number) > 1", "index \"half\""),
+            ("CREATE INDEX made ON jobs(abs(number))", "index \"made\""),
+            ("DROP INDEX jobs_open", "no index \"jobs_open\" on \"jobs\""),
+            (
+                "DROP INDEX jobs_open; CREATE INDEX jobs_open ON jobs(number)",
+                "index \"jobs_open\" on \"jobs\" defined otherwise",
+            ),
+            ("ALTER TABLE entries ADD COLUMN more", "table \"entries\" defined otherwise"),
+            (
+                "ALTER TABLE jobs RENAME TO theirs; CREATE VIEW jobs AS SELECT * FROM theirs",
+                "no table \"jobs\"",
+            ),
+            ("CREATE TABLE \"jobs \"(a)", "table \"jobs \""),
+        ] {
+            let told = refused(sql).unwrap_or_else(|| panic!("{sql}: is not refused"));
+            assert!(told.contains(name), "{sql}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_can_change_nothing_is_left_alone() {
+        for sql in [
+            "",
+            "ANALYZE",
+            "VACUUM",
+            "CREATE INDEX mine ON jobs(workflow, created)",
+            "CREATE TABLE status_w(job TEXT NOT NULL) STRICT; CREATE INDEX i ON status_w(job)",
+            "CREATE VIEW status_w AS SELECT 1 AS job",
+        ] {
+            assert_eq!(refused(sql), None, "{sql}");
+        }
+    }
+}
