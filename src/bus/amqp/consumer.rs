@@ -242,7 +242,8 @@ impl Consumer {
         connection::close(&connection).await;
         match ended {
             Ended::Closed => End::Closed,
-            Ended::Cancelled => End::Lost(
+            // Only queues of calls are refitted.
+            Ended::Refitted | Ended::Cancelled => End::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),
             Ended::Failed(error) => End::Lost(self.shared.address.explain(&error)),

@@ -2,6 +2,7 @@
 //! broker.
 
 use super::acks::{Acknowledgement, Window};
+use super::call_room::{CallRoom, Place};
 use super::connection::fail_point;
 use super::pace::Pace;
 use super::received::{Aside, Unreadable, called, received, unreadable};
@@ -22,6 +23,9 @@ const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
 /// How long a closing waits for verdicts on what was delivered; what gets none is delivered again.
 const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
 
+/// How often it is looked whether a queue can be consumed with its whole prefetch again.
+const WIDENED_AFTER: Duration = Duration::from_secs(60);
+
 /// How many deliveries are taken before verdicts are looked at again.
 const DELIVERED_MAX: u32 = 64;
 
@@ -29,8 +33,8 @@ const DELIVERED_MAX: u32 = 64;
 pub(super) enum Source {
     /// Replies of workers.
     Replies,
-    /// Messages that ask for jobs, on this queue.
-    Calls(Arc<str>),
+    /// Messages that ask for jobs, on this queue, and the room for them.
+    Calls(Arc<str>, CallRoom),
 }
 
 /// The consuming of one queue, over any number of channels.
@@ -49,6 +53,8 @@ pub(super) enum Ended {
     Closed,
     /// The broker ended the consumer: the queue was deleted or moved.
     Cancelled,
+    /// The queue is to be consumed anew, with another prefetch.
+    Refitted,
     Failed(lapin::Error),
 }
 
@@ -56,6 +62,14 @@ impl Lane {
     pub(super) fn new(shared: Rc<Shared>, source: Source) -> Lane {
         let (settle, verdicts) = mpsc::unbounded_channel();
         Lane { shared, source, settle, verdicts, epoch: 0 }
+    }
+
+    /// With which prefetch it is to consume.
+    pub(super) fn prefetch(&self) -> u16 {
+        match &self.source {
+            Source::Replies => self.shared.settings.prefetch,
+            Source::Calls(_, room) => room.prefetch(),
+        }
     }
 
     /// Whether it has consumed before.
@@ -87,6 +101,8 @@ impl Lane {
         let mut window = Window::new(usize::from(self.shared.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACKS_WAIT);
         let mut pace = Pace::new(self.shared.settings.linger);
+        let mut widened = tokio::time::interval(WIDENED_AFTER);
+        widened.reset();
         loop {
             let sent = tokio::select! {
                 () = reached(phases, Phase::EndConsuming) => {
@@ -100,6 +116,7 @@ impl Lane {
                 Some(verdict) = self.verdicts.recv() => {
                     self.settle(verdict, channel, &mut window).map_err(Ended::Failed)
                 }
+                _ = widened.tick(), if window.unsettled() == 0 => self.widen().map_or(Ok(()), Err),
                 _ = early_acks.tick(), if window.owes() => {
                     let mut answers = Vec::new();
                     window.flush(true, &mut answers);
@@ -107,14 +124,34 @@ impl Lane {
                 }
             };
             if let Err(ended) = sent {
+                if matches!(ended, Ended::Refitted) {
+                    self.acknowledge_all(channel, &mut window);
+                }
                 return ended;
             }
         }
     }
 
+    /// Ends, to consume with the whole prefetch again, if it is with less.
+    fn widen(&mut self) -> Option<Ended> {
+        let Source::Calls(_, room) = &mut self.source else { return None };
+        room.is_narrow().then(|| {
+            room.widen();
+            Ended::Refitted
+        })
+    }
+
+    /// Tells the broker what it is owed.
+    fn acknowledge_all(&mut self, channel: &Channel, window: &mut Window) {
+        let mut answers = Vec::new();
+        window.flush(true, &mut answers);
+        // What cannot be told any more is delivered again.
+        let _ = tell(channel, &answers);
+    }
+
     /// Delivers this one, and some of those that have come already; tells how many these were.
     fn deliver_all(
-        &self,
+        &mut self,
         first: Option<lapin::Result<lapin::message::Delivery>>,
         deliveries: &mut lapin::Consumer,
         flow: Option<&Arc<Flow>>,
@@ -127,7 +164,7 @@ impl Lane {
                 Some(Err(error)) => return Err(Ended::Failed(error)),
                 Some(Ok(delivery)) => {
                     fail_point("amqp::deliver").map_err(Ended::Failed)?;
-                    self.deliver(delivery, flow, window);
+                    self.deliver(delivery, flow, window)?;
                 }
             }
             // What is taken from the stream must be delivered: so the last round takes nothing.
@@ -152,7 +189,7 @@ impl Lane {
         };
         let queue = match &self.source {
             Source::Replies => self.shared.settings.reply_queue.as_str().into(),
-            Source::Calls(queue) => queue.clone(),
+            Source::Calls(queue, _) => queue.clone(),
         };
         let settlement = settlement.holding(Some(taken));
         let delivery = received(delivery, settlement, self.shared.address.user());
@@ -161,27 +198,40 @@ impl Lane {
     }
 
     fn deliver(
-        &self,
+        &mut self,
         delivery: lapin::message::Delivery,
         flow: Option<&Arc<Flow>>,
         window: &mut Window,
-    ) {
+    ) -> Result<(), Ended> {
         window.deliver(delivery.delivery_tag);
         let hold = flow.map(|flow| flow.take(delivery.data.len()));
         let settlement = Settlement::new(delivery.delivery_tag, self.epoch, self.settle.clone());
         if let Some(unreadable) = unreadable(&delivery) {
-            return self.put_aside(unreadable, delivery, settlement);
+            self.put_aside(unreadable, delivery, settlement);
+            return Ok(());
         }
         let manager = self.shared.address.user();
-        (self.shared.sink)(match &self.source {
+        let event = match &mut self.source {
             Source::Replies => {
                 BusEvent::Reply(received(delivery, settlement.holding(hold), manager))
             }
-            Source::Calls(queue) => {
-                let delivery = called(delivery, settlement, manager);
+            Source::Calls(queue, room) => {
+                let is_alone = window.unsettled() <= 1;
+                let Place::Taken(taken) = room.place(delivery.data.len(), is_alone) else {
+                    tracing::info!(
+                        %queue,
+                        bytes = delivery.data.len(),
+                        prefetch = room.prefetch(),
+                        "calls wait that are large: the queue is consumed with a smaller prefetch"
+                    );
+                    return Err(Ended::Refitted);
+                };
+                let delivery = called(delivery, settlement.holding(taken), manager);
                 BusEvent::Call { queue: queue.clone(), delivery }
             }
-        });
+        };
+        (self.shared.sink)(event);
+        Ok(())
     }
 
     /// Takes this verdict and all others that are there already, then tells the broker.

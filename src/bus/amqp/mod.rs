@@ -11,6 +11,7 @@ mod acks;
 mod aside;
 mod aside_room;
 mod backlog;
+mod call_room;
 mod connection;
 mod consumer;
 mod credentials;

@@ -1,6 +1,7 @@
 //! The queues of the workflows, on which messages ask for jobs. Each is consumed on a channel of
 //! its own: one that cannot be consumed holds up neither the others nor the replies.
 
+use super::call_room::CallRoom;
 use super::connection::{LastReason, channel_error, millis};
 use super::lane::{Ended, Lane, Source};
 use super::queues::{Found, Queues, short};
@@ -18,6 +19,9 @@ use tokio::sync::{oneshot, watch};
 
 /// The pause before a queue that cannot be consumed is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
+
+/// The pause before a queue is consumed with another prefetch.
+const REFITTED_AFTER: Duration = Duration::from_secs(1);
 
 /// The consuming of all workflows' queues on one connection; it breaks off when dropped.
 pub(super) struct WorkflowQueues(actix_rt::task::JoinHandle<()>);
@@ -115,23 +119,31 @@ struct WorkflowQueue {
 impl WorkflowQueue {
     async fn run(self, mut phases: watch::Receiver<Phase>) {
         let mut last_reason = LastReason::default();
+        let settings = &self.shared.settings;
+        let room = CallRoom::new(settings.replies_bytes_max, settings.prefetch);
+        let mut lane = Lane::new(self.shared.clone(), Source::Calls(self.queue.clone(), room));
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
                 () = reached(&mut phases, Phase::EndConsuming) => return,
-                opened = self.open() => opened,
+                opened = self.open(lane.prefetch()) => opened,
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
                     last_reason = LastReason::default();
-                    let mut lane =
-                        Lane::new(self.shared.clone(), Source::Calls(self.queue.clone()));
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
                     // What has no verdict goes back to its queue. An error means that the channel
                     // is gone already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
                     match ended {
                         Ended::Closed => return,
+                        Ended::Refitted => {
+                            // By then those that went back are no longer in memory.
+                            tokio::select! {
+                                () = reached(&mut phases, Phase::EndConsuming) => return,
+                                () = tokio::time::sleep(REFITTED_AFTER) => continue,
+                            }
+                        }
                         Ended::Cancelled => {
                             "the broker ended the consumer: the queue was deleted or moved"
                                 .to_owned()
@@ -167,7 +179,7 @@ impl WorkflowQueue {
         }
     }
 
-    async fn open(&self) -> Result<(Channel, lapin::Consumer), String> {
+    async fn open(&self, prefetch: u16) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
             Some((_, said)) => said.to_owned(),
             None => self.shared.address.explain(&error),
@@ -194,10 +206,7 @@ impl WorkflowQueue {
             Found::Lost(error) => return Err(explain(error)),
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
-        channel
-            .basic_qos(self.shared.settings.prefetch, BasicQosOptions::default())
-            .await
-            .map_err(explain)?;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(explain)?;
         let consuming = channel.basic_consume(
             short(&*self.queue),
             "".into(),
