@@ -34,6 +34,9 @@ const ITEMS: usize = 1_000;
 const IDLE_JOBS: usize = 100_000;
 /// The bytes of the messages of jobs, and how many jobs have such.
 const SIZES: [(usize, usize); 3] = [(1 << 10, 20_000), (10 << 10, 5_000), (100 << 10, 1_000)];
+/// Jobs with large messages that wait, their bytes, and what jobs may hold: all of them, or few.
+const LARGE: [(usize, usize, usize); 3] =
+    [(40, 15_000_000, 1 << 40), (40, 15_000_000, 128 << 20), (2_000, 300_000, 128 << 20)];
 const CHAINS: usize = 20_000;
 const ITEMS_ENDED: usize = 100_000;
 /// Creations under way at once.
@@ -47,9 +50,15 @@ fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
 }
 
 async fn start(folder: &Path, workflows: &str) -> Manager {
+    start_within(folder, workflows, 1 << 40).await
+}
+
+/// Jobs may hold so many bytes of memory.
+async fn start_within(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
     settings.limits.jobs_running_max = IDLE_JOBS + 1;
+    settings.limits.jobs_bytes_max = jobs_bytes_max;
     let definitions = load_text("bench.yaml", workflows).expect("valid").definitions;
     let workers = Workers::new().with("work", 1, echo);
     manager::start(settings, definitions, workers).await.expect("starts")
@@ -130,6 +139,43 @@ async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
     )
 }
 
+/// What is resident, as a part of what was accepted: while jobs come in, and after a start on them.
+async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) -> String {
+    let before = process::resident();
+    let manager = start_within(folder, IDLE, jobs_bytes_max).await;
+    let text = of_size(bytes);
+    let mut accepted = 0;
+    while accepted < jobs {
+        let message = Message::parse(text.as_bytes()).expect("a message");
+        match manager.create("idle", None, message).await {
+            Ok(_) => accepted += 1,
+            // Those before it are on their way to rest.
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+    let mib = |bytes: usize| bytes / (1 << 20);
+    let part = |kib: u64| (kib * 1024) as f64 / (jobs * bytes) as f64;
+    let (held, peak) = (process::resident() - before, process::peak() - before);
+    manager.stop().await;
+    let manager = start_within(folder, IDLE, jobs_bytes_max).await;
+    let again = process::peak() - before;
+    manager.stop().await;
+    let max = if jobs_bytes_max < 1 << 40 {
+        format!("{} MiB", mib(jobs_bytes_max))
+    } else {
+        "all".to_owned()
+    };
+    format!(
+        "{jobs} jobs of {} KiB that wait, jobs may hold {max}: {} MiB accepted; resident ÷ \
+         accepted {:.2}, at the peak {:.2}, after a start on them {:.2}",
+        bytes / 1024,
+        mib(jobs * bytes),
+        part(held),
+        part(peak),
+        part(again)
+    )
+}
+
 async fn chains(folder: &Path, bytes: usize) -> String {
     let manager = start(folder, CHAIN).await;
     let message = of_size(bytes);
@@ -165,9 +211,11 @@ async fn items_ended(folder: &Path) -> String {
 fn main() {
     let mut out = std::io::stdout();
     let sizes = SIZES.map(|(bytes, jobs)| format!("waiting {bytes} {jobs}"));
+    let large_ones = LARGE.map(|(jobs, bytes, max)| format!("large {jobs} {bytes} {max}"));
     let Ok(case) = std::env::var(CASE) else {
         let fixed = ["fan_outs", "idle", "chains 100", "chains 1024", "items_ended"];
-        for case in fixed.into_iter().chain(sizes.iter().map(String::as_str)) {
+        let others = sizes.iter().chain(&large_ones).map(String::as_str);
+        for case in fixed.into_iter().chain(others) {
             let program = std::env::current_exe().expect("this program");
             let run = Command::new(program).env(CASE, case).status().expect("runs");
             assert!(run.success(), "{case}: {run}");
@@ -182,6 +230,7 @@ fn main() {
             "fan_outs" => fan_outs(folder.path()).await,
             "idle" => idle(folder.path()).await,
             "waiting" => waiting(folder.path(), number(1), number(2)).await,
+            "large" => large(folder.path(), number(1), number(2), number(3)).await,
             "chains" => chains(folder.path(), number(1)).await,
             "items_ended" => items_ended(folder.path()).await,
             other => panic!("no case {other}"),

@@ -51,7 +51,12 @@
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
 //! parents first → their effects leave. Buses deliver once the router has these jobs in its
-//! mailbox.
+//! mailbox. Those that have no room in memory are at rest.
+//!
+//! A job **at rest** is under way, and in the journal alone: memory is short, and it only waits
+//! (`actors/job/resting`), or a start had no room for it. What comes for it →
+//! `actors/router/resting`, where it is set aside → `actors/archive` rebuilds the job → the router
+//! starts its actor, and hands on what was set aside.
 //!
 //! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and
 //! its reply goes from `api/worker` by the same desk to the router; the verdict after the commit is

@@ -1,6 +1,8 @@
 //! Bounds on what others make the process hold: bytes of bodies, of answers, of messages to workers
 //! and of messages that cannot be read; and simultaneous reads of the journal.
 
+pub mod memory;
+
 use crate::settings::{EmbeddedSettings, HttpSettings};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

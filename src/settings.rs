@@ -126,6 +126,7 @@ pub struct JournalSettings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct LimitSettings {
     pub jobs_running_max: usize,
+    pub jobs_bytes_max: usize,
     pub creations_waiting_max: usize,
     pub step_message_bytes_max: usize,
     pub reply_bytes_max: usize,

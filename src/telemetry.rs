@@ -81,6 +81,16 @@ pub struct Metrics {
     pub jobs: IntGaugeVec,
     /// `workflow_child_jobs`: child jobs under way.
     pub child_jobs: IntGauge,
+    /// `workflow_jobs_bytes`: what jobs under way hold in memory.
+    pub jobs_bytes: IntGauge,
+    /// `workflow_jobs_bytes_max`: what they may hold.
+    pub jobs_bytes_max: IntGauge,
+    /// `workflow_jobs_at_rest`: jobs and child jobs under way that are in the journal alone.
+    pub jobs_at_rest: IntGauge,
+    /// `workflow_jobs_pending`: those of them, with their child jobs as one, that wait for memory.
+    pub jobs_pending: IntGauge,
+    /// `workflow_jobs_brought_back_total`: families of jobs that were at rest and came back.
+    pub jobs_brought_back: IntCounter,
     /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a look-up
     /// in the journal.
     pub look_ups_waiting: IntGauge,
@@ -272,6 +282,24 @@ impl Metrics {
             ),
             jobs: kept.gauges("jobs", "top-level jobs under way", &["workflow", "state"]),
             child_jobs: kept.gauge("child_jobs", "child jobs under way"),
+            jobs_bytes: kept
+                .gauge("jobs_bytes", "bytes that jobs and child jobs under way hold in memory"),
+            jobs_bytes_max: kept.gauge(
+                "jobs_bytes_max",
+                "bytes that jobs and child jobs under way may hold in memory",
+            ),
+            jobs_at_rest: kept.gauge(
+                "jobs_at_rest",
+                "jobs and child jobs under way that are in the journal alone",
+            ),
+            jobs_pending: kept.gauge(
+                "jobs_pending",
+                "jobs at rest, with their child jobs as one, that wait for memory",
+            ),
+            jobs_brought_back: kept.counter(
+                "jobs_brought_back_total",
+                "jobs at rest, with their child jobs as one, that were brought back into memory",
+            ),
             look_ups_waiting: kept.gauge(
                 "look_ups_waiting",
                 "creations, operations, calls and orders that wait for a look-up in the journal",

@@ -201,6 +201,14 @@ impl Refusal {
         Refusal::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
     }
 
+    /// Refuses because jobs hold as much memory as they may.
+    pub fn of_memory(held: usize, max: usize, bytes: usize) -> Refusal {
+        Refusal::Overloaded(format!(
+            "jobs under way hold {held} bytes of memory, and one of {bytes} bytes more would \
+             exceed {max} (setting limits.jobs_bytes_max): ask again when some of them have ended"
+        ))
+    }
+
     /// Refuses to delete a running job.
     pub fn of_running(id: JobId, state: JobState) -> Refusal {
         Refusal::Conflict(format!(

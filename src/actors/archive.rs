@@ -19,6 +19,8 @@ pub struct Archive {
     ways: Arc<Ways>,
     /// Jobs that are to be rebuilt.
     wanted: Vec<WantedBy>,
+    /// Those at rest.
+    at_rest: Families,
     /// Whether a barrier is under way, for jobs that were asked for before.
     is_behind: bool,
 }
@@ -29,13 +31,16 @@ enum WantedBy {
     Supervisor(JobNumber),
 }
 
+/// Jobs at rest that are to be rebuilt: families, each by the number by which it is known.
+type Families = Vec<(JobNumber, Vec<JobNumber>)>;
+
 /// The most jobs that one read rebuilds: whoever looks up another one waits for it.
 const REBUILT_AT_ONCE: usize = 200;
 
 impl Archive {
     /// The archive.
     pub fn new(ways: Arc<Ways>) -> Archive {
-        Archive { ways, wanted: Vec::new(), is_behind: false }
+        Archive { ways, wanted: Vec::new(), at_rest: Vec::new(), is_behind: false }
     }
 
     fn receive(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
@@ -50,6 +55,10 @@ impl Archive {
                 self.wanted.push(WantedBy::Supervisor(number));
                 self.rebuild(ctx);
             }
+            ArchiveInput::BringBack(families) => {
+                self.at_rest.extend(families);
+                self.rebuild(ctx);
+            }
         }
     }
 
@@ -62,21 +71,27 @@ impl Archive {
     /// Rebuilds the jobs that are wanted now, behind a barrier. Those asked for meanwhile follow
     /// behind the next one.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
-        if self.wanted.is_empty() || std::mem::replace(&mut self.is_behind, true) {
+        let is_idle = self.wanted.is_empty() && self.at_rest.is_empty();
+        if is_idle || std::mem::replace(&mut self.is_behind, true) {
             return;
         }
+        let at_rest = std::mem::take(&mut self.at_rest);
         let rest = self.wanted.split_off(self.wanted.len().min(REBUILT_AT_ONCE));
         let wanted = std::mem::replace(&mut self.wanted, rest);
         let ways = self.ways.clone();
         let barrier = async move { barrier(&ways).await };
         ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
             archive.read(wanted);
+            archive.bring_back(at_rest);
             archive.is_behind = false;
             archive.rebuild(ctx);
         }));
     }
 
     fn read(&self, wanted: Vec<WantedBy>) {
+        if wanted.is_empty() {
+            return;
+        }
         faults::hit("archive::read");
         let numbers: Vec<_> = wanted.iter().map(|wanted| self.number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
@@ -105,6 +120,28 @@ impl Archive {
             match self.ways.common.reader.recover_some(&[number]) {
                 Ok(mut job) => self.tell(wanted, Ok(job.remove(&number).map(Box::new))),
                 Err(error) => self.tell(wanted, Err(&error)),
+            }
+        }
+    }
+
+    /// Rebuilds jobs at rest, one family after the other.
+    fn bring_back(&self, at_rest: Families) {
+        let Ways { common, .. } = &*self.ways;
+        for (number, jobs) in at_rest {
+            faults::hit("archive::read");
+            match common.reader.recover_family(&jobs) {
+                Ok(found) => {
+                    let found = found.into_iter().map(|job| common.rules.recovered(job)).collect();
+                    let brought_back = RouterInput::BroughtBack(number, found);
+                    self.ways.mailboxes().router.post(brought_back);
+                }
+                // The manager is stopping, or its journal is lost.
+                Err(JournalError::Closed { .. }) => return,
+                Err(error) => {
+                    return common.fail(format!(
+                        "a job at rest cannot be rebuilt from the journal: {error}"
+                    ));
+                }
             }
         }
     }

@@ -170,21 +170,25 @@ fn taken(ways: &Ways, receipt: Receipt) {
         }
         Sent::Refusal { ack, .. } => return ack.ack(),
     };
-    // A job that has ended needs no confirm.
-    if let Some(job) = ways.routes.find(job) {
-        job.post(JobInput::OfMessage { created, input });
+    tell(ways, job, JobInput::OfMessage { created, input });
+}
+
+/// Tells a job. One that takes no input may be at rest: the router knows. One that has ended needs
+/// no news.
+fn tell(ways: &Ways, job: JobId, input: JobInput) {
+    match ways.routes.find(job) {
+        Some(job) => job.post(input),
+        None => ways.mailboxes().router.post(RouterInput::ForJob(job, Box::new(input))),
     }
 }
 
 /// Tells a job for how long a worker has its message.
 fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
     let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
-    if let Some(job) = ways.routes.find(job) {
-        let until = clock::now().after(Some(Millis::of(lease.left)));
-        let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
-        let input = Input::Leased { step, attempt, lease };
-        job.post(JobInput::OfMessage { created, input });
-    }
+    let until = clock::now().after(Some(Millis::of(lease.left)));
+    let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
+    let input = Input::Leased { step, attempt, lease };
+    tell(ways, job, JobInput::OfMessage { created, input });
 }
 
 /// Tells a job that its message has been handed over.

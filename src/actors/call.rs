@@ -51,6 +51,11 @@ impl Call {
         Call { asker, ..self }
     }
 
+    /// The bytes of its message: about what its job will take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.message.encoded_len()
+    }
+
     pub(super) fn is_of_step(&self) -> bool {
         matches!(self.asker, Asker::Step)
     }

@@ -5,6 +5,7 @@ use super::health::Health;
 use super::losses::Losses;
 use super::mail::Definitions;
 use super::mailbox::Kind;
+use super::memory::{Gauges, JobMemory};
 use super::queue_looks::QueueLooks;
 use super::rules::Rules;
 use crate::access::Access;
@@ -67,6 +68,8 @@ pub struct Common {
     pub webhook: Option<Arc<Webhook>>,
     /// The traces of jobs, if they are sent.
     pub traces: Option<Traces>,
+    /// What jobs under way hold.
+    pub memory: Arc<JobMemory>,
     /// Child jobs under way of all fan-outs.
     pub children: AtomicU32,
     next_number: AtomicI64,
@@ -90,8 +93,16 @@ impl Common {
             window: settings.fanout.window,
             window_bytes: settings.fanout.window_bytes,
         };
-        let (metrics, health) = (Metrics::new(), Health::new(settings.default_bus()));
+        let metrics = Metrics::new();
         metrics.series_of(&definitions, settings.metrics.steps_max);
+        let gauges = Gauges {
+            held: metrics.jobs_bytes.clone(),
+            max: metrics.jobs_bytes_max.clone(),
+            at_rest: metrics.jobs_at_rest.clone(),
+            pending: metrics.jobs_pending.clone(),
+        };
+        let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
+        let health = Health::new(settings.default_bus()).telling(memory.clone());
         let job_kind = Kind::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let traces = Traces::new(&settings, &metrics);
@@ -119,6 +130,7 @@ impl Common {
             feeds: Feeds::default(),
             webhook,
             traces,
+            memory,
             children: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,

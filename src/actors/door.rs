@@ -190,6 +190,16 @@ pub async fn look<T: Send + 'static>(
     seen.await.ok()
 }
 
+/// Waits until a job is not at rest: it takes input, or there is none.
+pub async fn wake(ways: &Ways, id: JobId) {
+    if ways.routes.is_at_rest(id) {
+        let (answer, answered) = oneshot::channel();
+        ways.mailboxes().router.post(RouterInput::Wake(id, answer));
+        // An error means that the manager is stopping.
+        let _ = answered.await;
+    }
+}
+
 /// Waits until the router has taken all mail that was sent to it so far.
 pub async fn routed(ways: &Ways) {
     let (answer, answered) = oneshot::channel();

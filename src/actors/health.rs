@@ -1,5 +1,6 @@
 //! What keeps the manager from working, as readiness reports it.
 
+use super::memory::JobMemory;
 use crate::bus::{BusKey, BusState};
 use crate::clock;
 use crate::engine::Timestamp;
@@ -20,6 +21,8 @@ pub struct Health {
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     default_bus: Arc<str>,
+    /// What jobs under way hold; none: nobody counts.
+    memory: Option<Arc<JobMemory>>,
     changed: Notify,
 }
 
@@ -83,8 +86,14 @@ impl Health {
             stopping: AtomicBool::new(false),
             buses: RwLock::default(),
             default_bus: default_bus.into(),
+            memory: None,
             changed: Notify::new(),
         }
+    }
+
+    /// The same, which also tells what jobs hold.
+    pub fn telling(self, memory: Arc<JobMemory>) -> Health {
+        Health { memory: Some(memory), ..self }
     }
 
     /// Keeps the state of a bus.
@@ -240,6 +249,8 @@ impl Health {
             let is_good = matches!(state, BusState::Connected | BusState::CatchingUp);
             checks.push((name, is_good, sentence));
         }
+        // Never bad: creations beyond it are told so, and all else goes on.
+        checks.extend(self.memory.iter().map(|jobs| ("memory".to_owned(), true, jobs.sentence())));
         checks
     }
 

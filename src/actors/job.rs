@@ -8,6 +8,7 @@
 //! | `start`, `beginning` | with what an actor starts: a new job, or one of the journal |
 //! | `life` | the states of an actor, and how it leaves |
 //! | `requests` | what clients ask of the job |
+//! | `resting` | when it leaves although it goes on: it only waits, and memory is short |
 //! | `redispatch`, `waiting_since` | what every job is asked: messages again, how many wait |
 //! | `buses` | which steps wait on which bus; what a missing queue means |
 //! | `child_budget` | its share of the child jobs that may be under way |
@@ -29,6 +30,7 @@ mod news;
 mod observe;
 mod redispatch;
 mod requests;
+mod resting;
 mod start;
 mod timer;
 mod waiting_since;
@@ -38,9 +40,11 @@ pub use start::{Spawn, Start};
 
 use super::answer::{Answer, Client, Now, Refusal};
 use super::mail::{
-    Append, JobInput, JournalInput, Look, NewChild, Outgoing, SupervisorInput, ToChild,
+    Append, JobInput, JournalInput, Look, NewChild, Outgoing, Rest, RouterInput, SupervisorInput,
+    ToChild,
 };
 use super::mailbox::{Mail, Owner};
+use super::memory::{Share, bytes_of};
 use super::messages::{caller_answer, step_message};
 use super::reply_log::LoggedReply;
 use super::steps_done::StepsDone;
@@ -74,8 +78,12 @@ pub struct JobActor {
     pub(super) counted: Option<JobState>,
     /// The end from which a decision lets it go on.
     pub(super) ended_before: Option<(Timestamp, JobState)>,
+    /// What it holds in memory.
+    share: Share,
     /// How many of its child jobs count towards the limit of the process.
     pub(super) children: u32,
+    /// How many inputs it had heard when it asked to rest last.
+    asked_to_rest: Option<u64>,
     /// The time that is due next, and the wait for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// How many of its steps are done, for those who look at the table.
@@ -95,7 +103,12 @@ struct AskedOperation {
 
 impl JobActor {
     /// An actor that begins when it is started.
-    pub(super) fn new(ways: Arc<Ways>, spawn: Spawn, steps_done: StepsDone) -> JobActor {
+    pub(super) fn new(
+        ways: Arc<Ways>,
+        spawn: Spawn,
+        steps_done: StepsDone,
+        share: Share,
+    ) -> JobActor {
         let Spawn { id, number, root, parent, start } = spawn;
         JobActor {
             ways,
@@ -108,6 +121,8 @@ impl JobActor {
             heard: 0,
             counted: None,
             ended_before: None,
+            share,
+            asked_to_rest: None,
             children: 0,
             timer: None,
             steps_done,
@@ -129,6 +144,7 @@ impl JobActor {
         self.act(input, ctx);
         self.heard += u64::from(is_rebuild);
         self.leave_or_go_on();
+        self.rest_if_short();
         self.set_timer(ctx);
     }
 
@@ -137,7 +153,7 @@ impl JobActor {
     fn leave_or_go_on(&mut self) {
         if self.life.is_through(self.heard) {
             let leaves = self.leave();
-            self.append_nothing(Vec::new(), leaves);
+            self.append_nothing(Vec::new(), leaves, None);
         } else {
             self.life.go_on();
         }
@@ -206,7 +222,8 @@ impl JobActor {
                 self.release_after_commit(vec![Outgoing::Hold(done)]);
             }
             // `act` has handled `Close`, and `Rebuilt` for a broken job. Here the job is live.
-            JobInput::Rebuilt { .. } | JobInput::Close => {}
+            // Whether it can rest is looked at behind each input.
+            JobInput::Rebuilt { .. } | JobInput::Rest | JobInput::Close => {}
         }
     }
 
@@ -279,10 +296,15 @@ impl JobActor {
     }
 
     fn release_after_commit(&self, release: Vec<Outgoing>) {
-        self.append_nothing(release, None);
+        self.append_nothing(release, None, None);
     }
 
-    fn append_nothing(&self, release: Vec<Outgoing>, leaves: Option<u64>) {
+    fn append_nothing(
+        &self,
+        release: Vec<Outgoing>,
+        leaves: Option<u64>,
+        rests: Option<Box<Rest>>,
+    ) {
         let record = Record::nothing(self.number);
         self.ways.mailboxes().journal.post(JournalInput::Append(Append {
             id: self.id,
@@ -290,6 +312,7 @@ impl JobActor {
             urgent: true,
             release,
             leaves,
+            rests,
         }));
     }
 
@@ -303,6 +326,7 @@ impl JobActor {
         self.observe(&decision.recorded);
         self.count();
         self.draw_on_budget();
+        self.count_bytes();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
         let urgent = !matches!(
             decision.recorded.entries.as_slice(),
@@ -325,7 +349,18 @@ impl JobActor {
             urgent,
             release,
             leaves,
+            rests: None,
         }));
+    }
+
+    /// Notes what the job holds in memory now.
+    pub(super) fn count_bytes(&mut self) {
+        if let Some(bytes) = self.job().map(bytes_of) {
+            self.share.set(bytes);
+            if self.ways.common.memory.is_short_unheard() {
+                self.ways.mailboxes().router.post(RouterInput::Short);
+            }
+        }
     }
 
     fn outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {

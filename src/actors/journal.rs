@@ -240,9 +240,9 @@ impl JournalActor {
         if no_room.is_none() {
             self.note_room();
         }
-        let waiting: Vec<_> = self.waiting.drain(..count).collect();
+        let mut waiting: Vec<_> = self.waiting.drain(..count).collect();
         self.group = waiting.len();
-        self.ask_to_leave(&waiting, &gone);
+        self.ask_to_leave(&mut waiting, &gone);
         let mut messages = Messages::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
@@ -279,7 +279,7 @@ impl JournalActor {
 
     /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what
     /// was committed. A deleted job goes even if it has something left to do.
-    fn ask_to_leave(&self, committed: &[WaitingRecord], gone: &BTreeSet<JobNumber>) {
+    fn ask_to_leave(&self, committed: &mut [WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
             if gone.contains(&number) {
@@ -288,6 +288,12 @@ impl JournalActor {
             append.leaves.map(|heard| Leave { id, number, heard: Some(heard) })
         };
         let leaving: Vec<Leave> = committed.iter().filter_map(leaves).collect();
+        for WaitingRecord { append, .. } in committed.iter_mut() {
+            let is_gone = gone.contains(&append.record.job);
+            if let Some(rest) = append.rests.take().filter(|_| !is_gone) {
+                self.ways.mailboxes().router.post(RouterInput::Rest(rest));
+            }
+        }
         if !leaving.is_empty() {
             self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
         }

@@ -3,6 +3,7 @@
 
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::answer_on_drop::AnswerOnDrop;
+use super::at_rest::AtRest;
 use super::bulk::{Bulk, Census, Waits};
 use super::call::Call;
 use super::steps_done::StepsDone;
@@ -28,8 +29,22 @@ pub const ANY_ROUND: u32 = u32::MAX;
 
 /// Mail for the router.
 pub enum RouterInput {
-    /// Jobs that were rebuilt from the journal. They start before anything else comes in.
-    Recovered(Vec<Recovered>),
+    /// Jobs that were rebuilt from the journal, and those that have no room in memory. They start
+    /// before anything else comes in.
+    Recovered(Vec<Recovered>, Vec<AtRest>),
+    /// A job that only waits wants to rest.
+    Rest(Box<Rest>),
+    /// Something has come for jobs at rest.
+    BringBack,
+    /// Jobs at rest were rebuilt from the journal: their number, by which they are known, and those
+    /// that the journal has.
+    BroughtBack(JobNumber, Vec<Recovered>),
+    /// Memory may have become short.
+    Short,
+    /// For a job, which may be at rest.
+    ForJob(JobId, Box<JobInput>),
+    /// Answered once the job is not at rest.
+    Wake(JobId, oneshot::Sender<()>),
     /// Jobs that have nothing left to do want to leave.
     Leave(Vec<Leave>),
     /// A message came in on a reply queue.
@@ -91,6 +106,14 @@ pub struct Leave {
     /// hears them, and asks again. None: it is not in the journal, because it was deleted or its
     /// creation panicked; it leaves in any case.
     pub heard: Option<u64>,
+}
+
+/// A job that wants to rest.
+pub struct Rest {
+    /// How many inputs it had heard when it only waited. If more were sent since, it stays.
+    pub heard: u64,
+    /// The job.
+    pub at_rest: AtRest,
 }
 
 /// A top-level job that a client asks for.
@@ -178,6 +201,8 @@ pub enum JobInput {
     Settled(Arc<AnswerOnDrop>),
     /// Somebody looks at the job as it is.
     Look(Look),
+    /// Memory is short: it is to rest, if it only waits.
+    Rest,
     /// Its route is gone: the actor ends.
     Close,
 }
@@ -233,6 +258,8 @@ pub struct Append {
     /// Set if nothing is left to do for the job: how many inputs it has heard. The job may leave
     /// once this is committed.
     pub leaves: Option<u64>,
+    /// Set if the job only waits and is to rest once this is committed.
+    pub rests: Option<Box<Rest>>,
 }
 
 /// Mail for the archive.
@@ -241,6 +268,9 @@ pub enum ArchiveInput {
     Find(JobId, Question),
     /// The supervisor asks for a job whose actor panicked.
     Rebuild(JobNumber),
+    /// The router asks for jobs at rest: families, each by the number by which it is known, with
+    /// the numbers of its jobs.
+    BringBack(Vec<(JobNumber, Vec<JobNumber>)>),
 }
 
 /// What is asked about an id.

@@ -9,6 +9,7 @@
 use super::announcer::{ANNOUNCED_MAX, Announcer};
 use super::answer::{Created, Erased, Now, Refusal};
 use super::archive::Archive;
+use super::at_rest::{AtRest, found_at_start};
 use super::common::{Common, by_name};
 use super::door;
 use super::journal::JournalActor;
@@ -140,16 +141,6 @@ pub fn start_on(
         pages_max: journal.pages_max,
     };
     let mut store: Box<dyn Journal> = Box::new(open(&options)?.keeping_reserve());
-    let started = clock::instant();
-    let recovered = store.recover()?.into_iter().map(|job| rules.recovered(job));
-    let recovered: Vec<Recovered> = recovered.collect();
-    if !recovered.is_empty() {
-        tracing::info!(
-            jobs = recovered.len(),
-            elapsed_ms = Millis::of(started.elapsed()).0,
-            "recovered from the journal"
-        );
-    }
     if let Err(error) = store
         .make_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
     {
@@ -167,13 +158,28 @@ pub fn start_on(
     let (table, routes) = routes::table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
     let ways = Arc::new(Ways::new(Arc::new(common), routes, desks));
+    tracing::info!(
+        jobs_bytes_max = ways.common.memory.max(),
+        "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
+    );
+    let started = clock::instant();
+    let (recovered, at_rest) =
+        found_at_start(&*store, &*ways.common.rules, ways.common.memory.max())?;
+    if !recovered.is_empty() {
+        tracing::info!(
+            jobs = recovered.len(),
+            elapsed_ms = Millis::of(started.elapsed()).0,
+            "recovered from the journal"
+        );
+    }
     // Before the actors: a recovered job may end at once.
     if let Some(traces) = &ways.common.traces {
         let common = &ways.common;
         traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
     }
     let has_threads = matches!(threads, Threads::Own(_));
-    let arbiters = start_actors(&ways, store, (table, recovered), threads, (transport, wiring))?;
+    let arbiters =
+        start_actors(&ways, store, (table, recovered, at_rest), threads, (transport, wiring))?;
     if has_threads {
         refill::start(&ways.common);
     }
@@ -215,7 +221,7 @@ fn open(options: &Options) -> Result<Store, JournalError> {
 fn start_actors(
     ways: &Arc<Ways>,
     store: Box<dyn Journal>,
-    (table, recovered): (Table, Vec<Recovered>),
+    (table, recovered, at_rest): (Table, Vec<Recovered>, Vec<AtRest>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
@@ -225,8 +231,9 @@ fn start_actors(
     let job_arbiters: Vec<ArbiterHandle> = (0..cores.div_ceil(2)).map(|_| threads.next()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
     let definitions = ways.common.definitions();
-    let used =
-        definitions.values().chain(recovered.iter().map(|recovered| recovered.job.definition()));
+    let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
+    let at_rest_use = at_rest.iter().map(|family| &family.definition);
+    let used = definitions.values().chain(recovered_use).chain(at_rest_use);
     let mut makers = Vec::new();
     for (key, served) in queues_by_bus(&ways.buses, &definitions, used) {
         if ways.common.settings.bus_kind(&key.bus).is_none() {
@@ -291,7 +298,7 @@ fn start_actors(
         gates.extend(gate);
         ways.buses.add(key, bus);
     }
-    ways.mailboxes().router.post(RouterInput::Recovered(recovered));
+    ways.mailboxes().router.post(RouterInput::Recovered(recovered, at_rest));
     // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
     drop(gates);
     Ok(match threads {

@@ -7,9 +7,10 @@
 //! | what | files |
 //! |---|---|
 //! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer_on_drop`], |
-//! | | [`answer`], [`bulk`], [`call`], [`steps_done`], [`mail`] |
+//! | | [`answer`], [`bulk`], [`call`], [`steps_done`], [`rules`], [`memory`], [`at_rest`], |
+//! | | [`mail`] |
 //! | what all look at: settings, limits, metrics, definitions, health | `losses`, |
-//! | | [`queue_looks`], [`health`], [`rules`], [`common`] |
+//! | | [`queue_looks`], [`health`], [`common`] |
 //! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], |
 //! | | [`ways`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
@@ -26,6 +27,7 @@ pub mod announcer;
 pub mod answer;
 pub mod answer_on_drop;
 pub mod archive;
+pub mod at_rest;
 pub mod bulk;
 pub mod bus;
 pub mod buses;
@@ -41,6 +43,7 @@ mod losses;
 pub mod mail;
 pub mod mailbox;
 pub mod manager;
+pub mod memory;
 pub mod messages;
 pub mod outbox;
 mod positions;

@@ -61,11 +61,11 @@ impl Outgoing {
                 ways.mailboxes().router.post(RouterInput::ToChild(to_child))
             }
             Outgoing::ToParent(parent, ended) => {
-                if let Some(job) = ways.routes.find(parent.job) {
-                    job.post(JobInput::Take {
-                        input: Input::ChildEnded { step: parent.step, index: parent.index, ended },
-                        ack: None,
-                    });
+                let input = Input::ChildEnded { step: parent.step, index: parent.index, ended };
+                match ways.routes.find(parent.job) {
+                    Some(job) => job.post(JobInput::Take { input, ack: None }),
+                    // It may be at rest.
+                    None => ways.mailboxes().router.post(RouterInput::ToJob(parent.job, input)),
                 }
             }
             Outgoing::Answer(answer) => {

@@ -3,9 +3,11 @@
 mod asks;
 mod calls;
 mod children;
+mod families;
 mod lives;
 mod lookups;
 mod operations;
+mod resting;
 mod rounds;
 
 use super::call::Call;
@@ -16,10 +18,11 @@ use super::routes::Table;
 use super::ways::Ways;
 use crate::bus::{Address, Delivery};
 use crate::engine::words::shortened;
-use crate::engine::{CorrelationId, Input, Reply};
+use crate::engine::{CorrelationId, Input, JobId, Reply};
 use crate::faults;
 use actix::{Actor, Context, Handler};
 use asks::{Ask, LookUps};
+use families::Resting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -33,6 +36,7 @@ pub struct Router {
     /// Whether the pause before they are tried again has begun.
     pub(super) is_waiting: bool,
     look_ups: LookUps,
+    resting: Resting,
 }
 
 impl Router {
@@ -44,25 +48,39 @@ impl Router {
             waiting: VecDeque::new(),
             is_waiting: false,
             look_ups: LookUps::default(),
+            resting: Resting::default(),
         }
     }
 
     fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
-            RouterInput::Recovered(jobs) => {
-                jobs.into_iter().for_each(|recovered| self.go_on(recovered))
+            RouterInput::Recovered(jobs, at_rest) => {
+                jobs.into_iter().for_each(|recovered| self.go_on(recovered));
+                self.found_at_rest(at_rest, ctx);
+                self.look_for_short_memory();
             }
-            RouterInput::Leave(leaving) => leaving.into_iter().for_each(|leave| self.let_go(leave)),
+            RouterInput::Leave(leaving) => {
+                leaving.into_iter().for_each(|leave| self.let_go(leave, ctx))
+            }
+            RouterInput::Rest(rest) => self.rest(*rest, ctx),
+            RouterInput::BringBack => self.bring_back(ctx),
+            RouterInput::BroughtBack(number, found) => self.brought_back(number, found, ctx),
+            RouterInput::Short => self.look_for_short_memory(),
             RouterInput::Delivered(delivery) => self.deliver(delivery),
             RouterInput::Called { workflow, bus, delivery } => {
                 self.called(&workflow, &bus, delivery, ctx)
             }
             RouterInput::Vouched(call) => self.take_call(call, ctx),
             RouterInput::Create(job) => self.create(job),
-            RouterInput::StartChild(child) => self.start_child(*child),
-            RouterInput::ToJob(id, input) => {
-                if let Some(job) = self.ways.routes.find(id) {
-                    job.post(JobInput::Take { input, ack: None });
+            RouterInput::StartChild(child) => self.start_child(child),
+            RouterInput::ToJob(id, input) => self.tell(id, JobInput::Take { input, ack: None }),
+            RouterInput::ForJob(id, input) => self.tell(id, *input),
+            RouterInput::Wake(id, answer) => {
+                if let Some(RouterInput::Wake(_, answer)) =
+                    self.unless_at_rest(id, RouterInput::Wake(id, answer))
+                {
+                    // Whoever asked may have gone.
+                    let _ = answer.send(());
                 }
             }
             RouterInput::ToChild(to_child) => self.ask(to_child.id, Ask::Order(to_child)),
@@ -73,12 +91,13 @@ impl Router {
             RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
             RouterInput::Found(id, found) => self.found(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
+                let queue = bulk.queue.clone();
                 let tell = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
                 // Whoever asked may have gone.
                 let then = |_: &Router| {
                     let _ = answer.send(());
                 };
-                self.tell_all(tell, then, ctx);
+                self.tell_all(&queue, tell, then, ctx);
             }
             // Whoever asked may have gone.
             RouterInput::CatchUp(answer) => drop(answer.send(())),
@@ -94,22 +113,36 @@ impl Router {
     /// is unconfirmed, while the commit of that is still under way. If the queue were declared
     /// before the commit and the process crashed, the journal would still have the message as
     /// confirmed, and nobody would send it again.
-    fn queue_missing(&self, queue: &Address, taken: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+    fn queue_missing(
+        &mut self,
+        queue: &Address,
+        taken: oneshot::Sender<()>,
+        ctx: &mut Context<Self>,
+    ) {
         tracing::info!(
             bus = %queue.bus,
             queue = %queue.queue,
             "the queue is not there: it is declared, and running steps that waited in it are \
              dispatched again"
         );
-        let queue = queue.clone();
+        let (queue, address) = (queue.clone(), queue.clone());
         let tell = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
         let then = |router: &Router| {
             router.ways.mailboxes().journal.post(JournalInput::Committed(taken));
         };
-        self.tell_all(tell, then, ctx);
+        self.tell_all(&address, tell, then, ctx);
     }
 
-    fn deliver(&self, delivery: Delivery) {
+    /// Tells a job, if it takes input; one at rest is brought back for it.
+    fn tell(&mut self, id: JobId, input: JobInput) {
+        if let Some(job) = self.ways.routes.find(id) {
+            return job.post(input);
+        }
+        // None with the id is at rest either: it has ended, and needs no news.
+        let _ = self.unless_at_rest(id, RouterInput::ForJob(id, Box::new(input)));
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
         let Some(text) = &delivery.correlation_id else {
             return self.reject(delivery, "no_correlation_id");
         };
@@ -117,7 +150,12 @@ impl Router {
             return self.reject(delivery, "malformed_correlation_id");
         };
         let Some(job) = self.ways.routes.find(job) else {
-            return self.reject(delivery, "unknown_job");
+            if let Some(RouterInput::Delivered(delivery)) =
+                self.unless_at_rest(job, RouterInput::Delivered(delivery))
+            {
+                self.reject(delivery, "unknown_job");
+            }
+            return;
         };
         let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
             (Some(dead), _) => {

@@ -1,6 +1,7 @@
 //! Which jobs take input, by id: the one table that actors share. Only the router writes it,
 //! through [`Table`]; all others read it, through [`Routes`].
 
+use super::at_rest::{AtRest, Member};
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
 use super::steps_done::StepsDone;
@@ -26,6 +27,8 @@ pub struct Routes(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     table: DashMap<JobId, Live>,
+    /// Jobs under way that are in the journal alone: what comes for one brings it back.
+    at_rest: DashMap<JobId, Rests>,
     roots: AtomicUsize,
     /// What these jobs go by, and how many of them do.
     definitions: DashMap<Place, (Arc<Definition>, usize)>,
@@ -55,6 +58,14 @@ pub struct Live {
     pub mailbox: Mailbox<JobInput>,
     /// How many of its steps are done.
     pub steps_done: StepsDone,
+}
+
+/// A job at rest.
+struct Rests {
+    /// The number by which its family is known.
+    family: JobNumber,
+    is_child: bool,
+    steps_done: usize,
 }
 
 /// A job that takes input. Nobody can remove it from the table while this is held.
@@ -91,9 +102,7 @@ impl Table {
         if live.parent.is_none() {
             self.0.roots.fetch_add(1, Ordering::Relaxed);
         }
-        let definition = &live.definition;
-        let kept = self.0.definitions.entry(Place::of(definition));
-        kept.or_insert_with(|| (definition.clone(), 0)).1 += 1;
+        self.0.keep(&live.definition);
         entry.insert(live);
     }
 
@@ -114,11 +123,47 @@ impl Table {
         if live.parent.is_none() {
             self.0.roots.fetch_sub(1, Ordering::Relaxed);
         }
-        self.0.definitions.remove_if_mut(&Place::of(&live.definition), |_, (_, jobs)| {
+        self.0.no_longer_keep(&live.definition);
+        Some(live.mailbox)
+    }
+}
+
+impl Shared {
+    /// One more goes by this definition.
+    fn keep(&self, definition: &Arc<Definition>) {
+        let kept = self.definitions.entry(Place::of(definition));
+        kept.or_insert_with(|| (definition.clone(), 0)).1 += 1;
+    }
+
+    /// One fewer does.
+    fn no_longer_keep(&self, definition: &Arc<Definition>) {
+        self.definitions.remove_if_mut(&Place::of(definition), |_, (_, jobs)| {
             *jobs -= 1;
             *jobs == 0
         });
-        Some(live.mailbox)
+    }
+}
+
+impl Table {
+    /// Puts jobs among those at rest.
+    pub fn lay_down(&self, jobs: &AtRest) {
+        let family = jobs.number();
+        self.0.keep(&jobs.definition);
+        for &Member { id, is_child, steps_done, .. } in &jobs.members {
+            self.0.at_rest.insert(id, Rests { family, is_child, steps_done });
+            self.0.roots.fetch_add(usize::from(!is_child), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes jobs from among those at rest.
+    pub fn wake(&self, jobs: &AtRest) {
+        self.0.no_longer_keep(&jobs.definition);
+        let is_of_family = |_: &JobId, rests: &Rests| rests.family == jobs.number();
+        for member in &jobs.members {
+            if let Some((_, rests)) = self.0.at_rest.remove_if(&member.id, is_of_family) {
+                self.0.roots.fetch_sub(usize::from(!rests.is_child), Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -129,17 +174,34 @@ impl Routes {
         self.0.table.get(&id).map(LiveJob)
     }
 
-    /// Whether a job takes input under this id.
+    /// Whether a job takes input under this id, or is at rest.
     pub fn is_live(&self, id: JobId) -> bool {
-        self.find(id).is_some()
+        // A third look for one that was brought back between the first two.
+        self.find(id).is_some() || self.is_at_rest(id) || self.find(id).is_some()
     }
 
-    /// Whether no job takes input.
+    /// Whether a job with this id is at rest.
+    pub fn is_at_rest(&self, id: JobId) -> bool {
+        self.0.at_rest.contains_key(&id)
+    }
+
+    /// The number by which the family of a job at rest is known.
+    pub(super) fn family_at_rest(&self, id: JobId) -> Option<JobNumber> {
+        self.0.at_rest.get(&id).map(|rests| rests.family)
+    }
+
+    /// How many steps of a job are done, once that is committed.
+    pub fn steps_done(&self, id: JobId) -> Option<usize> {
+        let at_rest = || self.0.at_rest.get(&id).map(|rests| rests.steps_done);
+        self.find(id).map_or_else(at_rest, |live| live.steps_done())
+    }
+
+    /// Whether no job takes input or is at rest.
     pub fn is_empty(&self) -> bool {
-        self.0.table.is_empty()
+        self.0.table.is_empty() && self.0.at_rest.is_empty()
     }
 
-    /// How many top-level jobs take input.
+    /// How many top-level jobs take input or are at rest.
     pub fn roots(&self) -> usize {
         self.0.roots.load(Ordering::Relaxed)
     }
@@ -156,11 +218,10 @@ impl Routes {
     }
 
     /// All jobs that take input, in the order of their creation.
-    pub(super) fn all_live(&self) -> Vec<Mailbox<JobInput>> {
-        let live = self.0.table.iter().map(|live| (live.number, live.mailbox.clone()));
-        let mut live: Vec<_> = live.collect();
+    pub(super) fn all_live(&self) -> Vec<JobId> {
+        let mut live: Vec<_> = self.0.table.iter().map(|live| (live.number, *live.key())).collect();
         live.sort_unstable_by_key(|(number, _)| *number);
-        live.into_iter().map(|(_, mailbox)| mailbox).collect()
+        live.into_iter().map(|(_, id)| id).collect()
     }
 }
 

@@ -226,6 +226,7 @@ impl Receipt {
         if !ways.routes.is_live(job) {
             door::routed(ways).await;
         }
+        door::wake(ways, job).await;
         let step = message.of.step.clone();
         let found = live::look(ways, job, move |job| {
             let index = job.graph().index_of(&step)?;
@@ -340,6 +341,7 @@ pub(super) async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
         // After a start the router may not have taken up the jobs of the journal yet.
         door::routed(ways).await;
     }
+    door::wake(ways, job).await;
     let of_step = step.clone();
     let told = live::look(ways, job, move |job| over_in(job, &of_step, attempt));
     match told.await {

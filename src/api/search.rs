@@ -287,7 +287,7 @@ impl<'a> Row<'a> {
         // Only the journal's record tells how far a job was that failed or was cancelled: too much
         // to read for a list.
         let done = |total| match JobState::of_word(&hit.state)? {
-            JobState::Running | JobState::Paused => ways.routes.find(hit.id)?.steps_done(),
+            JobState::Running | JobState::Paused => ways.routes.steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };

@@ -4,6 +4,7 @@ use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
 use super::fanout::FanOut;
+use super::held::gathered;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
@@ -44,6 +45,7 @@ impl Job {
             JobEntry::Created { message, deadline, trace, trace_state } => {
                 if let Some(message) = message {
                     self.message = message.clone();
+                    self.held = self.count_held();
                 }
                 self.deadline = *deadline;
                 let state = trace_state.clone();
@@ -147,6 +149,7 @@ impl Job {
                 self.of_fan_out(step, |fan_out| fan_out.on_started_again(*index, *id));
             }
             FanOutEntry::ChildCompleted { index, item, others } => {
+                self.held += gathered(item.as_ref(), others);
                 self.of_fan_out(step, |fan_out| {
                     fan_out.on_completed(*index, item.as_ref(), others);
                 });
@@ -157,11 +160,13 @@ impl Job {
             }
             FanOutEntry::Completed => {
                 let output = self.steps[step.at()].fan_out.as_mut().map(|fan_out| {
-                    let output = fan_out.output();
+                    let (output, gathered) = (fan_out.output(), fan_out.gathered_bytes());
                     fan_out.release();
-                    output
+                    (output, gathered)
                 });
-                self.complete(step, at, output.unwrap_or_default());
+                let (output, gathered) = output.unwrap_or_default();
+                self.held -= gathered;
+                self.complete(step, at, output);
             }
         }
     }
@@ -225,6 +230,8 @@ impl Job {
     fn complete(&mut self, step: StepIndex, at: Timestamp, output: Message) {
         let status = reported_status(self.graph().step(step), &output).unwrap_or_default();
         let run = &mut self.steps[step.at()];
+        let before = run.output.as_ref().map_or(0, Message::encoded_len);
+        self.held = self.held + output.encoded_len() - before;
         run.output = Some(output);
         run.status = status;
         run.failure = None;
@@ -326,6 +333,7 @@ impl Job {
 
     /// What follows from the states of the steps.
     fn count_anew(&mut self) {
+        self.held = self.count_held();
         let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);
         let steps: Vec<StepIndex> = self.graph().indices().collect();
         for step in &steps {

@@ -4,6 +4,7 @@
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
+use super::held::gathered;
 use super::id::JobId;
 use super::input::Context;
 use super::json::{Elements, Json, JsonKind, Message, uuid_of};
@@ -38,6 +39,8 @@ pub struct FanOut {
     shell_bytes: u64,
     /// The total size of the messages of the child jobs under way.
     under_way_bytes: u64,
+    /// The size of what ended child jobs have returned.
+    gathered_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -136,6 +139,7 @@ impl FanOut {
             list_place: None,
             shell_bytes,
             under_way_bytes: 0,
+            gathered_bytes: 0,
         }
     }
 
@@ -147,6 +151,11 @@ impl FanOut {
     /// How many child jobs were started.
     pub fn started(&self) -> u32 {
         self.next
+    }
+
+    /// The bytes of what ended child jobs have returned, until it is put together.
+    pub(super) fn gathered_bytes(&self) -> usize {
+        self.gathered_bytes
     }
 
     /// How many child jobs have ended.
@@ -352,6 +361,7 @@ impl FanOut {
             self.list_place = Some(self.list_place.map_or(place, |earlier| earlier.min(place)));
         }
         self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
+        self.gathered_bytes += gathered(item, others);
         self.no_more_under_way(index);
         self.without_item += u32::from(item.is_none());
         for (place, key, value) in others {
@@ -429,6 +439,7 @@ impl FanOut {
         self.rounds = HashMap::new();
         self.slots = Vec::new();
         self.under_way_bytes = 0;
+        self.gathered_bytes = 0;
     }
 }
 

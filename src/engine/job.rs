@@ -4,6 +4,7 @@
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::fanout::ItemCounts;
+use super::held::own_bytes;
 use super::id::{JobId, StepIndex};
 use super::input::UnreadReplies;
 use super::json::Message;
@@ -48,6 +49,8 @@ pub struct Job {
     pub(super) callers: Callers,
     /// How many ends it has had from which it went on.
     pub(super) earlier_ends: u32,
+    /// The bytes of the values that it holds.
+    pub(super) held: usize,
 }
 
 impl Job {
@@ -310,6 +313,20 @@ impl Job {
         })
     }
 
+    /// The bytes of the values that the job holds.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// The same, counted anew.
+    pub(super) fn count_held(&self) -> usize {
+        let of_steps = self.steps.iter().map(|run| {
+            let output = run.output.as_ref().map_or(0, Message::encoded_len);
+            output + run.fan_out.as_ref().map_or(0, |fan_out| fan_out.gathered_bytes())
+        });
+        own_bytes(&self.origin, &self.message) + of_steps.sum::<usize>()
+    }
+
     /// Asserts the invariants. Called after every `evolve` in debug builds, and always after
     /// recovery and in the simulation.
     pub fn check(&self) {
@@ -347,6 +364,7 @@ impl Job {
             let is_ready = self.ready.contains(&step);
             assert_eq!(is_ready, waits == 0 && run.state == StepState::Waiting, "{name} is ready");
         }
+        assert_eq!(self.held, self.count_held(), "bytes that are held");
         if self.state == JobState::Completed {
             assert_eq!(left, 0, "a completed job has no open step");
         }
@@ -363,6 +381,7 @@ impl Job {
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
         let ready = graph.indices().filter(|step| steps[step.at()].waits_for == 0).collect();
         let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+        let held = own_bytes(&origin, &message);
         Job {
             origin,
             message,
@@ -382,6 +401,7 @@ impl Job {
             steps_left,
             callers: Callers::default(),
             earlier_ends: 0,
+            held,
         }
     }
 

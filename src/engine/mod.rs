@@ -22,6 +22,7 @@
 //! | `queue_declaration` | how a queue is declared |
 //! | `expression`, `definition`, `origin` | the graphs; where a job comes from |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
+//! | `held` | the bytes of what a job holds |
 //! | `fanout`, `step`, `job` | a job and its parts |
 //! | `reply`, `evolve` | what a reply says; what an entry changes |
 //! | `effects`, `recover` | what an entry causes; after a restart |
@@ -48,6 +49,7 @@ pub mod expression;
 mod fail;
 pub mod fanout;
 mod follow;
+mod held;
 pub mod id;
 pub mod input;
 pub mod job;
@@ -76,6 +78,7 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
+pub use held::own_bytes;
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,

@@ -8,7 +8,7 @@ use crate::engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
     Timestamp,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -106,6 +106,9 @@ pub struct Recovered {
     pub orders: Vec<Order>,
 }
 
+/// What is done with each family.
+pub(super) type EachFamily<'a> = &'a (dyn Fn(Vec<Recovered>) + Sync);
+
 /// Jobs that take input, in parts that can be rebuilt side by side: a family stays together, for
 /// nothing else ties jobs to each other.
 pub(super) struct JobParts {
@@ -135,14 +138,43 @@ impl JobParts {
 /// Fewer jobs than these are not worth a thread.
 const PART_JOBS_MIN: usize = 1_000;
 
-/// The jobs of one part, parents before their children, with what is to be done for them.
-pub(super) fn all(
+/// Hands over the jobs of one part, family by family, with what is to be done for them. None is
+/// kept.
+pub(super) fn families(
     rows: &dyn Rows,
     jobs: Vec<JobRow>,
     definitions: HashMap<i64, Arc<Definition>>,
+    each: EachFamily<'_>,
+) -> Result<(), JournalError> {
+    let mut by_root: BTreeMap<JobNumber, Vec<JobRow>> = BTreeMap::new();
+    for row in jobs {
+        by_root.entry(row.root).or_default().push(row);
+    }
+    let mut definitions = definitions;
+    for jobs in by_root.into_values() {
+        let mut rebuild = Rebuild::new(rows);
+        rebuild.definitions = definitions;
+        each(of_family(&mut rebuild, jobs)?);
+        definitions = rebuild.definitions;
+    }
+    Ok(())
+}
+
+/// The jobs of a family with these numbers that exist.
+pub(super) fn family(
+    rebuild: &mut Rebuild<'_>,
+    numbers: &[JobNumber],
 ) -> Result<Vec<Recovered>, JournalError> {
-    let mut rebuild = Rebuild::new(rows);
-    rebuild.definitions = definitions;
+    let mut rows = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        rows.extend(rebuild.rows.job(*number)?);
+    }
+    of_family(rebuild, rows)
+}
+
+/// The jobs of a family that take input, parents before their children.
+fn of_family(rebuild: &mut Rebuild<'_>, jobs: Vec<JobRow>) -> Result<Vec<Recovered>, JournalError> {
+    let rows = rebuild.rows;
     for row in jobs {
         let number = row.number;
         // Jobs that are loaded only because of their children are not live.

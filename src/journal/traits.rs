@@ -7,7 +7,7 @@ use super::query::{
     ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
 };
 use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record, Sizes};
-use super::recover::Recovered;
+use super::recover::{EachFamily, Recovered};
 use crate::engine::{
     Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
 };
@@ -68,6 +68,10 @@ pub trait Journal: Send {
 
     /// All jobs that take input, parents before their children, with what is left to do for them.
     fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
+
+    /// The same, family by family: a top-level job with its child jobs. Each is handed over and not
+    /// kept; on several threads, in no order.
+    fn each_family(&self, each: EachFamily<'_>) -> Result<(), JournalError>;
 
     /// Makes what is missing of the tables of statuses. Called with the loaded definitions before
     /// their first jobs.
@@ -152,6 +156,10 @@ pub trait Records: Send + Sync {
         &self,
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, Recovered>, JournalError>;
+
+    /// The jobs of a family, as [`Journal::each_family`] gives them: those of these numbers that
+    /// exist. Everything committed of them must be derived before.
+    fn recover_family(&self, numbers: &[JobNumber]) -> Result<Vec<Recovered>, JournalError>;
 
     /// Top-level jobs of a workflow under way, oldest first, beyond `after`, with their states.
     fn running(

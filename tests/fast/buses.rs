@@ -524,7 +524,8 @@ workflows:
             }
         }
         health.set_bus(&other, away);
-        let checks: Vec<(String, bool, String)> = health.checks().split_off(2);
+        let mut checks: Vec<(String, bool, String)> = health.checks();
+        checks.retain(|(name, ..)| name.starts_with("bus"));
         let expected = [
             ("bus", true, "connected (embedded: no broker is set)"),
             ("bus other", false, "not connected: its cable is cut"),

@@ -35,6 +35,7 @@ mod leaving;
 mod load;
 #[cfg(feature = "failpoints")]
 mod locked;
+mod memory;
 mod missing_queues;
 mod openapi;
 mod orders;

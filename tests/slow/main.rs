@@ -41,6 +41,7 @@ mod journal_files;
 mod kafka;
 mod load;
 mod logs;
+mod memory;
 mod old_journals;
 mod outages;
 mod overload;

@@ -111,6 +111,7 @@ impl JobActor {
         self.life = Life::Live(job);
         self.count();
         self.draw_on_budget();
+        self.count_bytes();
         self.steps_now().into_iter().for_each(|outgoing| outgoing.release(&self.ways));
         let (ways, now) = (self.ways.clone(), self.clock.now());
         effects

@@ -17,7 +17,9 @@ impl JobActor {
             (common.settings.fanout.children_max, common.children.load(Ordering::Relaxed));
         let left = self.children.saturating_add(most.saturating_sub(now));
         let window = common.limits.window.min(left.max(CHILDREN_MIN));
-        Limits { window, ..common.limits }
+        // While there is no memory, each step goes on with one child job at a time.
+        let window_bytes = if common.memory.is_over() { 0 } else { common.limits.window_bytes };
+        Limits { window, window_bytes, ..common.limits }
     }
 
     /// Takes a share of the budget for each child job that is under way, and gives back the shares

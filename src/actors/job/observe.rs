@@ -1,10 +1,11 @@
 //! What a job's decisions look like from outside: metrics and logs.
 
 use super::JobActor;
+use crate::actors::at_rest::steps_done;
 use crate::actors::mail::Outgoing;
 use crate::engine::{
     CallerEntry, Entry, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
-    StepState, Timestamp,
+    Timestamp,
 };
 
 impl JobActor {
@@ -39,8 +40,7 @@ impl JobActor {
     /// How many of its steps are done, if that has changed.
     pub(super) fn steps_now(&mut self) -> Option<Outgoing> {
         let job = self.job()?;
-        let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
-        let done = job.steps().filter(|(_, run)| is_done(run.state)).count();
+        let done = steps_done(job);
         let is_news = self.steps_reported.replace(done) != Some(done);
         is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
     }

@@ -1,6 +1,7 @@
 //! What a job actor is started with.
 
 use crate::actors::mail::Outgoing;
+use crate::actors::memory::{bytes_of, bytes_of_new};
 use crate::engine::{Caller, Definition, Effect, Job, JobId, Message, Origin, Parent};
 use crate::journal::JobNumber;
 use std::sync::Arc;
@@ -48,6 +49,14 @@ impl Start {
         match self {
             Start::New { origin, .. } => &origin.definition,
             Start::Recovered { job, .. } => job.definition(),
+        }
+    }
+
+    /// What the job takes in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Start::New { origin, message, .. } => bytes_of_new(origin, message),
+            Start::Recovered { job, .. } => bytes_of(job),
         }
     }
 

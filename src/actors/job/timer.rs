@@ -18,6 +18,8 @@ impl JobActor {
     /// monotonic.
     pub(super) fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         let due = match &self.life {
+            // It is waited for where it rests.
+            Life::Live(_) if self.is_asking_to_rest() => None,
             Life::Live(job) => job.next_timer(),
             // It waits for nothing.
             Life::Starting(_) | Life::Broken { .. } | Life::Leaving { .. } | Life::Void => None,
@@ -37,6 +39,7 @@ impl JobActor {
                 let unread = actor.unread_replies();
                 actor.take(Input::Timer { due: awaited, unread }, Vec::new());
                 actor.leave_or_go_on();
+                actor.rest_if_short();
             }
             actor.set_timer(ctx);
         });

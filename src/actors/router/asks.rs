@@ -2,7 +2,7 @@
 
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
-use crate::actors::mail::{CreateJob, Finding, Question, ToChild};
+use crate::actors::mail::{CreateJob, Finding, Question, RouterInput, ToChild};
 use crate::actors::routes::LiveJob;
 use crate::engine::{Instruction, JobId, Request};
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +25,18 @@ pub(super) enum Ask {
 }
 
 impl Ask {
+    /// The mail that it came by, or would come by.
+    pub(super) fn again(self, id: JobId) -> RouterInput {
+        match self {
+            Ask::Create(job) => RouterInput::Create(job),
+            Ask::Operate(request, answer) => RouterInput::Operate(id, request, answer),
+            Ask::Cancel(by, answer) => RouterInput::Cancel(id, by, answer),
+            Ask::Erase(answer) => RouterInput::Erase(id, answer),
+            Ask::Call(call) => RouterInput::Vouched(call),
+            Ask::Order(to_child) => RouterInput::ToChild(to_child),
+        }
+    }
+
     /// What must be known first about a job that takes no input.
     pub(super) fn question(&self) -> Question {
         match self {

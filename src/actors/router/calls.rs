@@ -6,7 +6,7 @@ use crate::actors::answer::Refusal;
 use crate::actors::call::{Asker, Call};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
 use crate::actors::job::{Spawn, Start};
-use crate::actors::mail::{Finding, JobInput, Outgoing, Question};
+use crate::actors::mail::{Finding, JobInput, Outgoing, Question, RouterInput};
 use crate::bus::Delivery;
 use crate::clock;
 use crate::engine::words::quoted;
@@ -61,10 +61,11 @@ impl Router {
     /// Gives the call back, unless it asks for an answer into our own reply queue. That queue is
     /// for our own steps, so the job of the step is asked first. If the call is refused, nobody is
     /// told: the refusal would go into that queue.
-    fn unless_answered_here(&self, call: Call) -> Option<Call> {
+    fn unless_answered_here(&mut self, call: Call) -> Option<Call> {
+        let ways = self.ways.clone();
         let is_ours = |caller: &Caller| {
-            let bus = self.ways.buses.of_caller(&call.definition, caller).bus;
-            self.ways.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
+            let bus = ways.buses.of_caller(&call.definition, caller).bus;
+            ways.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
         };
         if !call.caller.as_ref().is_some_and(is_ours) || call.is_of_step() {
             return Some(call);
@@ -131,8 +132,13 @@ impl Router {
             job.post(JobInput::Called(call));
             return None;
         }
+        if ways.routes.is_at_rest(id) {
+            self.ask(id, Ask::Call(call));
+            return None;
+        }
         let taken = ways.routes.roots() + self.look_ups.calls();
-        let is_full = taken >= ways.common.settings.limits.jobs_running_max;
+        let is_full = taken >= ways.common.settings.limits.jobs_running_max
+            || self.refusal_of_memory(call.bytes()).is_some();
         if ways.common.health.accepts() && is_full && !call.is_of_step() {
             match self.ask_claimed(call) {
                 Some(call) => return self.kept(call, "the manager takes no jobs now"),
@@ -190,7 +196,8 @@ impl Router {
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let ways = &self.ways;
-        let is_full = ways.routes.roots() >= ways.common.settings.limits.jobs_running_max;
+        let is_full = ways.routes.roots() >= ways.common.settings.limits.jobs_running_max
+            || self.refusal_of_memory(call.bytes()).is_some();
         if !ways.common.health.accepts() || is_full && !call.is_of_step() {
             return self.keep_call_for(call, "the manager takes no jobs now", ctx);
         }
@@ -207,14 +214,16 @@ impl Router {
     }
 
     /// Asks the job whose step the call names. Gives the call back if there is no such job.
-    fn ask_claimed(&self, call: Call) -> Option<Call> {
+    fn ask_claimed(&mut self, call: Call) -> Option<Call> {
         let Asker::Claimed(sender, _) = &call.asker else { return Some(call) };
-        match self.ways.routes.find(sender.job) {
-            Some(job) => {
-                job.post(JobInput::Vouch(call));
-                None
-            }
-            None => Some(Call { asker: Asker::Stranger, ..call }),
+        let sender = sender.job;
+        if let Some(job) = self.ways.routes.find(sender) {
+            job.post(JobInput::Vouch(call));
+            return None;
+        }
+        match self.unless_at_rest(sender, RouterInput::Vouched(call)) {
+            Some(RouterInput::Vouched(call)) => Some(Call { asker: Asker::Stranger, ..call }),
+            Some(_) | None => None,
         }
     }
 

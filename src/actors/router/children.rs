@@ -3,7 +3,7 @@
 use super::Router;
 use super::asks::Handled;
 use crate::actors::job::{Spawn, Start};
-use crate::actors::mail::{JobInput, NewChild, Outgoing, ToChild};
+use crate::actors::mail::{JobInput, NewChild, Outgoing, RouterInput, ToChild};
 use crate::clock;
 use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Parent};
 use crate::journal::Recovered;
@@ -13,9 +13,14 @@ use std::sync::Arc;
 const TAKEN: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
-    pub(super) fn start_child(&self, child: NewChild) {
+    pub(super) fn start_child(&mut self, child: Box<NewChild>) {
+        let id = child.origin.id;
+        let Some(RouterInput::StartChild(child)) =
+            self.unless_at_rest(id, RouterInput::StartChild(child))
+        else {
+            return;
+        };
         let mut origin = child.origin;
-        let id = origin.id;
         let Some(place) = origin.parent else { return };
         let is_there =
             self.ways.routes.find(id).map(|found| found.is_child_of(child.parent, place));
@@ -25,11 +30,8 @@ impl Router {
             Some(true) => return,
             Some(false) => {
                 let (step, index) = (place.step, place.index);
-                if let Some(parent) = self.ways.routes.find(place.job) {
-                    let input = Input::IdTaken { step, index, id };
-                    parent.post(JobInput::Take { input, ack: None });
-                }
-                return;
+                let input = Input::IdTaken { step, index, id };
+                return self.tell(place.job, JobInput::Take { input, ack: None });
             }
         }
         origin.created = clock::now();
@@ -46,7 +48,7 @@ impl Router {
     /// A child job that has ended is to be retried. It is brought back, and hears the latest orders
     /// of its parent.
     pub(super) fn tell_ended_child(
-        &self,
+        &mut self,
         to_child: ToChild,
         found: Option<Box<Recovered>>,
     ) -> Handled {
@@ -55,10 +57,8 @@ impl Router {
         // Another step of the parent may have had a child job with this id.
         let found = found.filter(|found| found.job.origin().parent == Some(place));
         let Some(mut found) = found else {
-            if let Some(job) = self.ways.routes.find(place.job) {
-                let input = Input::ChildMissing { step: place.step, index: place.index };
-                job.post(JobInput::Take { input, ack: None });
-            }
+            let input = Input::ChildMissing { step: place.step, index: place.index };
+            self.tell(place.job, JobInput::Take { input, ack: None });
             return Handled::DropFinding;
         };
         let orders = if found.job.state() == JobState::Completed {

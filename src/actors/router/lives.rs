@@ -6,13 +6,13 @@
 
 use super::Router;
 use crate::actors::job::{JobActor, Spawn, Start};
-use crate::actors::mail::{JobInput, Leave, RouterInput, ToChild};
+use crate::actors::mail::{JobInput, Leave, Rest, RouterInput, ToChild};
 use crate::actors::mailbox::Mailbox;
 use crate::actors::routes::Live;
 use crate::actors::steps_done::StepsDone;
 use crate::engine::{Effect, Input};
 use crate::journal::Recovered;
-use actix::Actor;
+use actix::{Actor, Context};
 
 impl Router {
     /// Starts a job actor on one of the arbiters and makes it reachable. The child jobs of a parent
@@ -28,9 +28,11 @@ impl Router {
         let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
         let (owned, steps_done) = (ways.clone(), StepsDone::default());
         let tells = steps_done.clone();
+        let share = ways.common.memory.share(spawn.start.bytes());
         self.table.insert(id, || {
-            let address =
-                JobActor::start_in_arbiter(arbiter, move |_| JobActor::new(owned, spawn, tells));
+            let address = JobActor::start_in_arbiter(arbiter, move |_| {
+                JobActor::new(owned, spawn, tells, share)
+            });
             // All that a job hears is bounded by its cause (see `mailbox`): nothing is ever
             // offered.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
@@ -73,10 +75,31 @@ impl Router {
     }
 
     /// Lets a job go, if it has heard all that was sent to it.
-    pub(super) fn let_go(&self, leave: Leave) {
+    pub(super) fn let_go(&mut self, leave: Leave, ctx: &mut Context<Self>) {
         let Leave { id, number, heard } = leave;
-        if let Some(mailbox) = self.table.take_out(id, number, heard) {
-            mailbox.post(JobInput::Close);
+        match self.table.take_out(id, number, heard) {
+            Some(mailbox) => mailbox.post(JobInput::Close),
+            None if heard.is_none() => self.delete_at_rest(leave, ctx),
+            None => {}
+        }
+    }
+
+    /// A job that only waits wants to rest. It does, if it has heard all that was sent to it.
+    pub(super) fn rest(&mut self, rest: Rest, ctx: &mut Context<Self>) {
+        let Rest { heard, at_rest } = rest;
+        let Some((id, number)) = at_rest.members.first().map(|first| (first.id, first.number))
+        else {
+            return;
+        };
+        // In one table or the other at any time.
+        self.table.lay_down(&at_rest);
+        match self.table.take_out(id, number, Some(heard)) {
+            Some(mailbox) => {
+                mailbox.post(JobInput::Close);
+                self.keep_at_rest(at_rest);
+                self.set_due_timer(ctx);
+            }
+            None => self.table.wake(&at_rest),
         }
     }
 }

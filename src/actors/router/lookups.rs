@@ -4,7 +4,7 @@
 use super::Router;
 use super::asks::{Ask, Handled};
 use crate::actors::answer::{Answer, Refusal};
-use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, Question};
+use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, JournalInput, Question};
 use crate::engine::{Input, JobId};
 use actix::Context;
 use std::collections::VecDeque;
@@ -13,6 +13,15 @@ impl Router {
     /// Hands a request to the job under the id, or to the archive, after those that wait for it.
     pub(super) fn ask(&mut self, id: JobId, ask: Ask) {
         let is_looked_up = self.look_ups.waiting.contains_key(&id);
+        if !is_looked_up && self.ways.routes.is_at_rest(id) {
+            // The disk may be full: then nothing can be brought back, and deleting makes room.
+            return match (ask, self.ended_at_rest(id)) {
+                (Ask::Erase(answer), Some(number)) => {
+                    self.ways.mailboxes().journal.post(JournalInput::Delete(number, answer))
+                }
+                (ask, _) => drop(self.unless_at_rest(id, ask.again(id))),
+            };
+        }
         let ask = if is_looked_up { Some(ask) } else { self.to_live(id, ask) };
         let Some(ask) = ask else { return };
         let limit = self.ways.common.settings.limits.creations_waiting_max;
@@ -52,6 +61,13 @@ impl Router {
     ) {
         let Some(mut asks) = self.look_ups.waiting.remove(&id) else { return };
         asks.iter().for_each(|ask| self.look_ups.count(ask, -1));
+        if self.ways.routes.is_at_rest(id) {
+            // A job under that id has begun, and rests already.
+            for ask in asks {
+                drop(self.unless_at_rest(id, ask.again(id)));
+            }
+            return self.show_look_ups();
+        }
         let mut finding = match found {
             Ok(finding) => Some(finding),
             Err(reason) => {

@@ -5,6 +5,7 @@ use super::asks::{Ask, Handled};
 use crate::actors::answer::{Answer, Client, Created, Erased, Now, Refusal};
 use crate::actors::job::{Spawn, Start};
 use crate::actors::mail::{CreateJob, Finding, JournalInput, Outgoing};
+use crate::actors::memory::{bytes_of, bytes_of_new};
 use crate::bus::BusKey;
 use crate::clock;
 use crate::engine::{JobId, Origin, Request};
@@ -52,6 +53,9 @@ impl Router {
         }
         let trace = job.trace.map(Arc::new);
         let origin = Origin { trace, ..Origin::top_level(id, job.definition, clock::now()) };
+        if let Some(refusal) = self.refusal_of_memory(bytes_of_new(&origin, &job.message)) {
+            return Answer::Created(job.answer, Err(refusal)).tell();
+        }
         let number = self.ways.common.take_number();
         let release = vec![Outgoing::Answer(Answer::Created(job.answer, Ok(Created::New(id))))];
         let start =
@@ -114,11 +118,25 @@ impl Router {
     pub(super) fn refusal_to_revive(&self, found: &Recovered) -> Option<Refusal> {
         let (id, limit) = (found.job.id(), self.ways.common.settings.limits.jobs_running_max);
         if found.parent.is_none() && self.ways.routes.roots() >= limit {
-            Some(Refusal::of_full(limit))
-        } else {
+            return Some(Refusal::of_full(limit));
+        }
+        let of_memory = || self.refusal_of_memory(bytes_of(&found.job));
+        found.parent.is_none().then(of_memory).flatten().or_else(|| {
             let taken = || Refusal::Conflict(format!("the id {id} belongs to another job by now"));
             self.ways.routes.is_live(id).then(taken)
+        })
+    }
+
+    /// Why a job of so many bytes cannot come in, if it is for want of memory.
+    pub(super) fn refusal_of_memory(&self, bytes: usize) -> Option<Refusal> {
+        let memory = &self.ways.common.memory;
+        if memory.has_room(bytes) {
+            memory.let_in();
+            return None;
         }
+        memory.want(bytes);
+        self.look_for_short_memory();
+        Some(Refusal::of_memory(memory.held(), memory.max(), bytes))
     }
 
     /// Tells the state of a job that has ended.

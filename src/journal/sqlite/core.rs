@@ -14,14 +14,14 @@ use crate::engine::{Definition, DefinitionHash, Millis};
 use crate::faults;
 use crate::journal::error::{JournalError, Loss, Remedy};
 use crate::journal::record::{JobNumber, Sizes};
-use crate::journal::recover::{self, JobParts, JobRow, Recovered};
+use crate::journal::recover::{self, EachFamily, JobParts, JobRow, Recovered};
 use rusqlite::{Connection, ErrorCode};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 /// Commits leave one in this many pages free: for what is derived from them, and for deletions.
 const RESERVE_SHARE: u32 = 8;
@@ -269,32 +269,40 @@ impl Core {
     }
 
     /// All jobs that take input, parents before their children, with what is to be done for them.
-    /// Each core rebuilds a part of them, over a connection of its own.
     pub(super) fn recover(&mut self) -> Result<Vec<Recovered>, JournalError> {
+        let (sender, families) = mpsc::channel();
+        // The receiver lives until all are found.
+        self.each_family(&|family| drop(sender.send(family)))?;
+        drop(sender);
+        let mut recovered: Vec<Recovered> = families.into_iter().flatten().collect();
+        recovered.sort_unstable_by_key(|recovered| recovered.number);
+        Ok(recovered)
+    }
+
+    /// Hands over all jobs that take input, family by family. Each core rebuilds a part of them,
+    /// over a connection of its own.
+    pub(super) fn each_family(&mut self, each: EachFamily<'_>) -> Result<(), JournalError> {
         self.derive()?;
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let JobParts { mut jobs, definitions } = JobParts::of(&self.rows(), cores)?;
         let own = jobs.pop().unwrap_or_default();
         let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_derived());
-        let mut recovered = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let part = |jobs: Vec<JobRow>| {
                 let definitions = definitions.clone();
                 scope.spawn(move || {
                     let connection = read_only(path).map_err(|error| failed(file, &error))?;
                     let rows = FileRows { connection: &connection, file, is_derived };
-                    recover::all(&rows, jobs, definitions)
+                    recover::families(&rows, jobs, definitions, each)
                 })
             };
             let others: Vec<_> = jobs.into_iter().map(part).collect();
-            let mut recovered = recover::all(&self.rows(), own, definitions.clone())?;
+            recover::families(&self.rows(), own, definitions.clone(), each)?;
             for other in others {
-                let joined = other.join();
-                recovered.extend(joined.unwrap_or_else(|panic| resume_unwind(panic))?);
+                other.join().unwrap_or_else(|panic| resume_unwind(panic))?;
             }
-            Ok(recovered)
-        })?;
-        recovered.sort_unstable_by_key(|recovered: &Recovered| recovered.number);
-        Ok(recovered)
+            Ok(())
+        })
     }
 
     fn is_all_derived(&self) -> bool {

@@ -256,6 +256,17 @@ impl Reader {
         })
     }
 
+    /// The jobs of a family with these numbers that exist, with what is left to do for them, as at
+    /// a start. Everything committed of them must be derived before.
+    pub(super) fn recover_family(
+        &self,
+        numbers: &[JobNumber],
+    ) -> Result<Vec<Recovered>, JournalError> {
+        self.with(|connection| {
+            self.with_definitions(connection, |rebuild| recover::family(rebuild, numbers))
+        })
+    }
+
     /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.
     pub(super) fn running(
         &self,

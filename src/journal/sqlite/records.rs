@@ -86,6 +86,10 @@ impl Records for Reader {
         Reader::recover_some(self, numbers)
     }
 
+    fn recover_family(&self, numbers: &[JobNumber]) -> Result<Vec<Recovered>, JournalError> {
+        Reader::recover_family(self, numbers)
+    }
+
     fn running(
         &self,
         workflow: &str,

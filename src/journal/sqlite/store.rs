@@ -7,6 +7,7 @@ use super::schema::Options;
 use crate::engine::{Definition, Millis, Timestamp};
 use crate::journal::error::{JournalError, Loss};
 use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Position, Record, Sizes};
+use crate::journal::recover::EachFamily;
 use crate::journal::recover::Recovered;
 use crate::journal::traits::{Journal, Records};
 use std::collections::BTreeSet;
@@ -107,6 +108,10 @@ impl Journal for Store {
 
     fn recover(&self) -> Result<Vec<Recovered>, JournalError> {
         self.core().recover()
+    }
+
+    fn each_family(&self, each: EachFamily<'_>) -> Result<(), JournalError> {
+        self.core().each_family(each)
     }
 
     fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {

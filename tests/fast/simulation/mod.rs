@@ -123,6 +123,7 @@ fn settings(world: &mut World) -> Settings {
     settings.journal.cache_bytes = 1 << 20;
     settings.journal.retention.0 = Duration::from_secs(100_000 * 3600);
     settings.fanout.window = world.window();
+    settings.limits.jobs_bytes_max = world.jobs_bytes_max();
     // Room for one child job, or two, or all that the window has places for.
     settings.fanout.window_bytes = [1, 200, u64::MAX][settings.fanout.window as usize % 3];
     settings
@@ -187,7 +188,11 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             return true;
         }
     };
+    let brought_back = manager.common().metrics.jobs_brought_back.clone();
+    let mut counted = 0;
     loop {
+        lock(world).counts.brought_back += brought_back.get() - counted;
+        counted = brought_back.get();
         // Sometimes much happens before anyone acts on it, sometimes everyone is idle.
         let pauses = lock(world).rng.u32(0..4);
         for _ in 0..pauses {
@@ -358,7 +363,8 @@ fn nothing_is_lost_whatever_the_seed() {
         counts.crashes > counts.jobs / 10
             && counts.repeated > 0
             && counts.panics > 0
-            && counts.lent > counts.jobs,
+            && counts.lent > counts.jobs
+            && counts.brought_back > counts.jobs / 3,
         "the faults did not come to pass: {counts:?}"
     );
 }

@@ -31,8 +31,10 @@ const BUGS: &[&str] = &[
     // on the way to the archive
     "known ids not looked up",
     "panicked actors not rebuilt",
+    "jobs at rest not brought back",
     // on the way to the router
     "unknown replies sent back",
+    "what is due in jobs at rest forgotten",
     // the log of replies
     "a position ahead of the journal",
     "positions not written",

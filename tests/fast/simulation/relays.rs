@@ -30,9 +30,25 @@ pub(crate) fn wrong_wiring(
         Some("panicked actors not rebuilt") => {
             let archive = relay(mailboxes.archive, ways, |input| match input {
                 ArchiveInput::Rebuild(_) => None,
-                ArchiveInput::Find(..) => Some(input),
+                ArchiveInput::Find(..) | ArchiveInput::BringBack(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
+        }
+        Some("jobs at rest not brought back") => {
+            let archive = relay(mailboxes.archive, ways, |input| match input {
+                ArchiveInput::BringBack(_) => None,
+                ArchiveInput::Find(..) | ArchiveInput::Rebuild(_) => Some(input),
+            });
+            Mailboxes { archive, ..mailboxes }
+        }
+        Some("what is due in jobs at rest forgotten") => {
+            let router = relay(mailboxes.router, ways, |mut input| {
+                if let RouterInput::Rest(rest) = &mut input {
+                    rest.at_rest.due = None;
+                }
+                Some(input)
+            });
+            Mailboxes { router, ..mailboxes }
         }
         Some("unknown replies sent back") => {
             let router = relay(mailboxes.router, ways, move |input| {

@@ -87,12 +87,14 @@ pub(crate) struct Counts {
     pub(crate) disconnects: u64,
     pub(crate) panics: u64,
     pub(crate) commits: u64,
+    /// Jobs that were at rest and came back into memory.
+    pub(crate) brought_back: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
-        let Counts { jobs, messages, lent, repeated, crashes, disconnects, panics, commits } =
-            other;
+        let Counts { jobs, messages, lent, repeated, crashes, .. } = other;
+        let Counts { disconnects, panics, commits, brought_back, .. } = other;
         self.jobs += jobs;
         self.messages += messages;
         self.lent += lent;
@@ -101,6 +103,7 @@ impl Counts {
         self.disconnects += disconnects;
         self.panics += panics;
         self.commits += commits;
+        self.brought_back += brought_back;
     }
 }
 
@@ -272,6 +275,12 @@ impl World {
     /// Once full, the disk has no room again for this process, as for one that does not try.
     fn is_full_for_ever(&self) -> bool {
         self.was_full && self.bug == Some("no retry after a full disk")
+    }
+
+    /// What jobs may hold in memory, in this incarnation: those that only wait rest at once, those
+    /// of a few jobs do, or none does.
+    pub(crate) fn jobs_bytes_max(&mut self) -> usize {
+        [1, 10_000, 1 << 30][self.rng.usize(0..3)]
     }
 
     /// Whether nothing can be written.

@@ -2,7 +2,7 @@
 
 use super::{
     Api, eventually,
-    process::{command, free_port, resident_bytes, variable},
+    process::{command, command_within, free_port, resident_bytes, variable},
     when,
 };
 use std::{
@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     faults: Option<String>,
     /// The authorities that it trusts, instead of those of this machine.
     authorities: Option<PathBuf>,
+    /// The most address space that its process may have, in bytes.
+    address_space: Option<u64>,
     /// Where its log goes instead of the file `log`.
     pub(crate) stderr: Option<File>,
 }
@@ -48,6 +50,7 @@ impl Setup {
             listen: None,
             faults: None,
             authorities: None,
+            address_space: None,
             stderr: None,
         }
     }
@@ -84,6 +87,12 @@ impl Setup {
     /// Where it breaks, in the words of `src/faults.rs`.
     pub(crate) fn faults(mut self, faults: &str) -> Setup {
         self.faults = Some(faults.to_owned());
+        self
+    }
+
+    /// Its process gets no more address space than this, in bytes.
+    pub(crate) fn address_space(mut self, bytes: u64) -> Setup {
+        self.address_space = Some(bytes);
         self
     }
 
@@ -161,7 +170,7 @@ impl Daemon {
             .clone()
             .unwrap_or_else(|| format!("127.0.0.1:{}", self.port))
             .replace("{port}", &self.port.to_string());
-        let mut command = command();
+        let mut command = self.setup.address_space.map_or_else(command, command_within);
         command
             .arg("serve")
             .arg("--workflows")
@@ -178,6 +187,11 @@ impl Daemon {
         let stderr = self.setup.stderr.as_ref().unwrap_or(&log).try_clone().unwrap();
         command.current_dir(dir).stdin(Stdio::null()).stdout(log).stderr(stderr);
         self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Sets a setting from its next start on.
+    pub(crate) fn set_setting(&mut self, path: &str, value: &str) {
+        self.setup.settings.push((path.to_owned(), value.to_owned()));
     }
 
     /// Sets where it breaks from its next start on.

@@ -16,7 +16,17 @@ const BINARY: &str = env!("CARGO_BIN_EXE_workflow-manager");
 
 /// The program, with nothing of the tests' own environment that would be a setting.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new(BINARY);
+    without_settings(Command::new(BINARY))
+}
+
+/// The same, in a process with no more address space than this, in bytes.
+pub(crate) fn command_within(address_space: u64) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--as={address_space}")).arg(BINARY);
+    without_settings(command)
+}
+
+fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let is_ours = ["AMQP_SERVER", "CLICOLOR_FORCE", "NOTIFY_SOCKET"].contains(&&*text);

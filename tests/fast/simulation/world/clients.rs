@@ -27,6 +27,12 @@ impl World {
 
     /// A person completes an external step, resumes what is paused, or has a failed job retried.
     pub(super) fn someone_acts(&mut self) -> Option<Turn> {
+        // While there is no memory a retry is refused, again and again: others must get on.
+        if self.rng.bool()
+            && let Some(turn) = self.by_hand()
+        {
+            return Some(turn);
+        }
         for id in self.asked.keys().copied().collect::<Vec<_>>() {
             let Some(found) = self.durable(id) else { continue };
             if found.job.state() == JobState::Paused {
@@ -42,6 +48,11 @@ impl World {
         if let Some(turn) = self.rerun() {
             return Some(turn);
         }
+        self.by_hand()
+    }
+
+    /// A person completes an external step.
+    fn by_hand(&mut self) -> Option<Turn> {
         let (id, step) = self.external_step()?;
         self.note(|| format!("{id}:{step} is completed by hand"));
         let reply = workflow_manager::engine::Reply::Result(oracle::by_hand(&step).into());

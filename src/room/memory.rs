@@ -1,0 +1,110 @@
+//! How much memory the process may have: the least of what the machine has and of what cgroups and
+//! the limits of the process allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What cgroup v1 says for "no limit" is a multiple of the page size near 2^63.
+const NO_LIMIT_FROM: u64 = 1 << 60;
+
+/// The memory of this process, in bytes, and what says so; none: nothing does.
+pub fn of_process() -> Option<(u64, &'static str)> {
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let in_cgroup = cgroup_files(&cgroups)
+        .into_iter()
+        .filter_map(|file| Some((limit_in(&read(&file)?)?, "the cgroup")));
+    let of_machine =
+        read(Path::new("/proc/meminfo")).and_then(|text| Some((machine_in(&text)?, "the machine")));
+    let of_limits = read(Path::new("/proc/self/limits"))
+        .and_then(|text| Some((limits_in(&text)?, "the limits of the process")));
+    in_cgroup.chain(of_machine).chain(of_limits).min_by_key(|(bytes, _)| *bytes)
+}
+
+/// The files that hold the limit of the process's cgroup and of those above it: v2, then v1.
+fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in cgroups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (mount, file) = if controllers.is_empty() {
+            ("/sys/fs/cgroup", "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        // In a container the path may be that of the host: then its own is at the top.
+        let own = Path::new(path.trim_start_matches('/'));
+        files.extend(own.ancestors().map(|above| Path::new(mount).join(above).join(file)));
+    }
+    files
+}
+
+/// The limit in a file of a cgroup.
+fn limit_in(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT_FROM)
+}
+
+/// The memory of the machine in `/proc/meminfo`.
+fn machine_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least of the limits on memory in `/proc/self/limits`: the soft ones, which count.
+fn limits_in(text: &str) -> Option<u64> {
+    let of = |name: &str| {
+        let values = text.lines().find_map(|line| line.strip_prefix(name))?;
+        values.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    ["Max address space", "Max data size"].into_iter().filter_map(of).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_both_versions_of_cgroups_and_of_those_above_are_looked_at() {
+        let of = |cgroups: &str| -> Vec<String> {
+            cgroup_files(cgroups).iter().map(|file| file.display().to_string()).collect()
+        };
+        assert_eq!(
+            of("0::/system.slice/manager.service\n"),
+            [
+                "/sys/fs/cgroup/system.slice/manager.service/memory.max",
+                "/sys/fs/cgroup/system.slice/memory.max",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+        assert_eq!(
+            of("5:cpu,cpuacct:/a\n4:memory:/a\n"),
+            [
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            ]
+        );
+        assert!(of("").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_limit_is_none() {
+        assert_eq!(limit_in("536870912\n"), Some(536_870_912));
+        assert_eq!(limit_in("max\n"), None);
+        assert_eq!(limit_in("9223372036854771712\n"), None, "as cgroup v1 says it");
+        let meminfo = "MemTotal:       24683520 kB\nMemFree:  1 kB\n";
+        assert_eq!(machine_in(meminfo), Some(24_683_520 * 1024));
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max data size             unlimited            unlimited            bytes\n\
+                      Max address space         1073741824           unlimited            bytes\n";
+        assert_eq!(limits_in(limits), Some(1 << 30));
+        assert_eq!(limits_in(&limits.replace("1073741824", "unlimited ")), None);
+    }
+
+    #[test]
+    fn this_process_has_some() {
+        let (bytes, _) = of_process().expect("Linux tells");
+        assert!(bytes > 1 << 20, "{bytes}");
+    }
+}

@@ -1,0 +1,213 @@
+//! What jobs under way hold in memory is bounded, and nothing waits for room that never comes.
+
+use crate::waits::until;
+use std::path::Path;
+use std::time::Duration;
+use workflow_manager::actors::answer::{Created, Now, Refusal};
+use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::embedded::Workers;
+use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
+use workflow_manager::load::load_text;
+use workflow_manager::settings::Settings;
+
+/// Each job waits for a person; an item waits too.
+const WORKFLOWS: &str = "workflows: [
+  { name: work, steps: [ { name: work }, { name: then, depends: [ work ] } ] },
+  { name: late, deadline: 4s, steps: [ { name: sign, external: true } ] },
+  { name: sign, steps: [ { name: sign, external: true },
+                         { name: then, external: true, depends: [ sign ] } ] },
+  { name: fan, steps: [ { name: each, task: t } ],
+    tasks: [ { name: t, itemListKey: items, steps: [ { name: sign, external: true } ] } ] } ]";
+
+const KIB: usize = 1 << 10;
+
+async fn start(folder: &Path, jobs_bytes_max: usize) -> Manager {
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.join("j.db");
+    settings.limits.jobs_bytes_max = jobs_bytes_max;
+    let definitions = load_text("memory.yaml", WORKFLOWS).expect("valid").definitions;
+    manager::start(settings, definitions, Workers::new()).await.expect("starts")
+}
+
+fn of_size(bytes: usize) -> Message {
+    let text = format!("{{\"text\":\"{}\"}}", "x".repeat(bytes));
+    Message::parse(text.as_bytes()).expect("a message")
+}
+
+/// A job that waits for a person.
+async fn create(manager: &Manager, bytes: usize) -> Result<JobId, Refusal> {
+    manager.create("sign", None, of_size(bytes)).await.map(Created::id)
+}
+
+/// A job whose message no worker takes: it stays in memory.
+async fn create_in_memory(manager: &Manager, bytes: usize) -> Result<JobId, Refusal> {
+    manager.create("work", None, of_size(bytes)).await.map(Created::id)
+}
+
+fn signed(step: &str, bytes: usize) -> Operation {
+    let reply = Reply::Result(of_size(bytes).to_text().into());
+    Operation::Reply { step: step.to_owned(), reply }
+}
+
+#[test]
+fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), 100 * KIB).await;
+        let large = create_in_memory(&manager, 200 * KIB)
+            .await
+            .expect("alone it has room, whatever its size");
+        let refused = create_in_memory(&manager, 1).await.expect_err("no room beside it");
+        assert!(
+            matches!(&refused, Refusal::Overloaded(why) if why.contains("limits.jobs_bytes_max")),
+            "{refused:?}"
+        );
+        assert_eq!(manager.cancel(large).await, Ok(Now::Job(JobState::Cancelled)));
+        let memory = &manager.common().memory;
+        until("it is gone", || (memory.held() == 0).then_some(())).await;
+        let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
+        let second = create_in_memory(&manager, 30 * KIB).await.expect("room");
+        create_in_memory(&manager, 40 * KIB).await.expect_err("too large");
+        // Replies pass, and count.
+        let held = memory.held();
+        manager.operate(first, signed("work", 50 * KIB)).await.expect("a reply passes");
+        assert!(memory.held() >= held + 50 * KIB, "its output counts");
+        create_in_memory(&manager, 1).await.expect_err("more is held than may be");
+        // An ended job comes back only where there is room.
+        let failed = Reply::Error(br#"{"error":"why"}"#.as_slice().into());
+        let fails = Operation::Reply { step: "work".to_owned(), reply: failed };
+        manager.operate(second, fails).await.expect("a reply passes");
+        until("it has ended", || (!manager.ways().routes.is_live(second)).then_some(())).await;
+        let again = manager.operate(second, Operation::Retry).await.expect_err("no room");
+        assert!(matches!(&again, Refusal::Overloaded(why) if why.contains("jobs_bytes_max")));
+        manager.operate(first, signed("then", 1)).await.expect("a reply passes");
+        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        manager.operate(second, Operation::Retry).await.expect("room");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The fan-out alone holds more.
+        let manager = start(folder.path(), 1).await;
+        let list: Vec<String> = (0..4).map(|item| format!("{item}{}", "x".repeat(KIB))).collect();
+        let body = serde_json::json!({ "items": list }).to_string();
+        let message = Message::parse(body.as_bytes()).expect("a message");
+        let fan = manager.create("fan", None, message).await.expect("created").id();
+        for done in 0..list.len() {
+            let running = || {
+                let running = manager.common().reader.all_running(0, 100).expect("reads");
+                running.into_iter().map(|(_, id)| id).filter(|id| *id != fan).collect::<Vec<_>>()
+            };
+            let children = until("the next one runs", || {
+                Some(running()).filter(|children| !children.is_empty())
+            })
+            .await;
+            assert_eq!(children.len(), 1, "after {done}");
+            let id = children[0];
+            manager.operate(id, signed("sign", 1)).await.expect("a reply passes");
+            until("it has ended", || (!manager.ways().routes.is_live(id)).then_some(())).await;
+        }
+        until("it has ended", || (!manager.ways().routes.is_live(fan)).then_some(())).await;
+        let found = manager.common().reader.job(fan).expect("reads").expect("is kept");
+        assert_eq!(found.job.state(), JobState::Completed);
+        assert_eq!(manager.common().memory.held(), 0, "all is given back");
+        manager.stop().await;
+    });
+}
+
+fn state(manager: &Manager, id: JobId) -> JobState {
+    manager.common().reader.job(id).expect("reads").expect("is kept").job.state()
+}
+
+#[test]
+fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), 100 * KIB).await;
+        let late = manager.create("late", None, of_size(40 * KIB)).await.expect("created").id();
+        let mut jobs = Vec::new();
+        while jobs.len() < 6 {
+            match create(&manager, 40 * KIB).await {
+                Ok(id) => jobs.push(id),
+                // Those before it are on their way to rest.
+                Err(Refusal::Overloaded(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
+        until("most of them rest", || (metrics.jobs_at_rest.get() >= 5).then_some(())).await;
+        assert!(memory.held() <= 100 * KIB, "{}", memory.sentence());
+        let running = metrics.jobs.with_label_values(&["sign", "running"]);
+        until("all are counted", || (running.get() == 6).then_some(())).await;
+        assert_eq!(manager.ways().routes.roots(), 7);
+        assert!(jobs.iter().all(|id| manager.ways().routes.is_live(*id)));
+        // What is due ends one by itself.
+        until("its deadline passes", || (state(&manager, late) == JobState::Failed).then_some(()))
+            .await;
+        // Under its id a client gets the same job, or a conflict.
+        let again = manager.create("sign", Some(jobs[0]), of_size(40 * KIB)).await;
+        assert_eq!(again, Ok(Created::Known(jobs[0])));
+        let other = manager.create("sign", Some(jobs[1]), of_size(1)).await;
+        assert!(matches!(other, Err(Refusal::Conflict(_))), "{other:?}");
+        for (n, id) in jobs.iter().enumerate() {
+            if n == 2 {
+                let cancelled = manager.cancel(*id).await;
+                assert_eq!(cancelled, Ok(Now::Job(JobState::Cancelled)));
+                continue;
+            }
+            // One after the other, without a pause between them: they keep their order.
+            let (first, second) = (
+                manager.operate(*id, signed("sign", 30 * KIB)),
+                manager.operate(*id, signed("then", 1)),
+            );
+            first.await.expect("a reply passes");
+            second.await.expect("a reply passes");
+            assert_eq!(state(&manager, *id), JobState::Completed);
+        }
+        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        assert_eq!((metrics.jobs_at_rest.get(), running.get()), (0, 0));
+        assert!(manager.ways().routes.is_empty());
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), 1 << 30).await;
+        let mut jobs = Vec::new();
+        for _ in 0..6 {
+            let created = manager.create("work", None, of_size(40 * KIB)).await;
+            jobs.push(created.expect("created").id());
+        }
+        manager.stop().await;
+
+        let manager = start(folder.path(), 100 * KIB).await;
+        let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
+        until("two have room", || (metrics.jobs_pending.get() == 4).then_some(())).await;
+        let told = memory.sentence();
+        assert!(told.contains("4 are still to be taken up"), "{told}");
+        assert!(memory.held() <= 100 * KIB, "{told}");
+        let running = metrics.jobs.with_label_values(&["work", "running"]);
+        until("all are counted", || (running.get() == 6).then_some(())).await;
+        let refused = create(&manager, 1).await.expect_err("those of before come first");
+        assert!(matches!(&refused, Refusal::Overloaded(why) if why.contains("jobs_bytes_max")));
+        // What is asked of one that is not taken up brings it in.
+        let last = jobs.pop().expect("six");
+        assert_eq!(manager.cancel(last).await, Ok(Now::Job(JobState::Cancelled)));
+        for id in jobs {
+            manager.operate(id, signed("work", 1)).await.expect("a reply passes");
+            manager.operate(id, signed("then", 1)).await.expect("a reply passes");
+            assert_eq!(state(&manager, id), JobState::Completed);
+        }
+        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        assert_eq!((metrics.jobs_pending.get(), running.get()), (0, 0));
+        create(&manager, 1).await.expect("room");
+        manager.stop().await;
+    });
+}
