@@ -425,7 +425,7 @@ fn a_prepared_journal_is_refused_by_name_and_left_alone() {
             refused(Store::open(&options(&file))),
             restore(&file, &to).expect_err("restored"),
             check(&file, folder.path()).expect_err("checked"),
-            back_up(&file, &to, None).expect_err("backed up"),
+            back_up(&file, &to, None, false).expect_err("backed up"),
         ];
         for error in refusals {
             assert!(matches!(error, JournalError::Altered { .. }), "{evil}: {error}");

@@ -161,7 +161,7 @@ const BUSY_TIMEOUT_MS: u64 = 5_000;
 
 /// How long a write of a manager that runs waits for that, in milliseconds: then it tells that it
 /// waits, and tries again.
-const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
+pub(super) const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
 
 /// What a `-wal` that is empty again keeps of its size, in bytes.
 const WAL_KEPT_BYTES: i64 = 16 << 20;
@@ -241,7 +241,9 @@ pub(super) fn leave_wal(connection: &Connection, leave: bool) -> rusqlite::Resul
 pub(super) enum Checkpoint {
     /// What nobody reads, without waiting.
     Passive,
-    /// All, and empties it; it waits a moment for readers of other programs.
+    /// All, and empties it; it waits as long as the connection does for what is locked.
+    All,
+    /// The same for a journal that is closed; it waits a moment for readers of other programs.
     Whole,
 }
 
@@ -249,6 +251,7 @@ pub(super) enum Checkpoint {
 pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite::Result<bool> {
     let mode = match what {
         Checkpoint::Passive => "PASSIVE",
+        Checkpoint::All => "TRUNCATE",
         Checkpoint::Whole => {
             connection.busy_timeout(Duration::from_millis(CHECKPOINT_WAIT_MS))?;
             "TRUNCATE"
@@ -263,6 +266,8 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)?;
+    // A deletion keeps what it may have to undo: on a full disk there is no room for that.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     let kibibytes = i64::try_from(options.cache_bytes / 1024).unwrap_or(i64::MAX);
     connection.pragma_update(None, "cache_size", -kibibytes)?;
     if options.pages_max > 0 {
@@ -304,11 +309,6 @@ pub(super) fn readable(connection: &Connection, file: &str) -> Result<(), Journa
     Ok(())
 }
 
-fn known() -> i64 {
-    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
-}
-
-/// Brings the file to the newest schema, each version in a transaction of its own. What fails is
 /// Refuses a journal that has more, or other things, than one of its version.
 pub(super) fn check_objects(
     connection: &Connection,
@@ -331,6 +331,11 @@ fn model(version: i64) -> rusqlite::Result<Connection> {
     Ok(model)
 }
 
+fn known() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// Brings the file to the newest schema, each version in a transaction of its own. What fails is
 /// rolled back when the connection is closed.
 fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
@@ -503,12 +508,12 @@ const CONTRADICTIONS: &str = "SELECT number FROM jobs
 pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    objects::restrict(&connection)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
     prepare_once(&connection)?;
     Ok(connection)
 }
 
-    objects::restrict(&connection)?;
 /// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
 /// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might
 /// depend on the values.
