@@ -24,9 +24,9 @@ pub fn seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
-/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without one
-/// it could mean any of 24 hours, and is refused. A space may stand for `+` and for `T`: in a query,
-/// `+` means a space.
+/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without
+/// one it could mean any of 24 hours, and is refused. A space may stand for `+` and for `T`: in a
+/// query, `+` means a space.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     // One offset is enough; the library takes a Z as well.

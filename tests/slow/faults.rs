@@ -87,11 +87,11 @@ fn an_error_at_any_point_loses_nothing() {
         Case(&[("outbox::ack=12*off->panic", Exited(EXIT_IO_ERROR))]),
         Case(&[(
             "journal::write=25*off->1*return(full)->10*off->2*return(full)",
-            GoesOn("no room for the journal"),
+            GoesOn("no room on the disk: nothing is accepted"),
         )]),
         Case(&[(
             "journal::commit=4*off->1*return(full)->4*off->2*return(full)",
-            GoesOn("no room for the journal"),
+            GoesOn("no room on the disk: nothing is accepted"),
         )]),
         Case(&[("job::take=5*off->1*return->9*off->2*return", GoesOn("the job's actor panicked"))]),
         Case(&[("amqp::connect=4*return", GoesOn("failpoint amqp::connect"))]),

@@ -82,9 +82,11 @@ mod tests {
         assert!(calls.is_narrow());
         assert_eq!(calls.prefetch(), 2);
         drop((first, second));
-        assert!(matches!(calls.place(200 << 10, true), Place::Taken(Some(_))), "alone");
+        let alone = calls.place(200 << 10, true);
+        assert!(matches!(alone, Place::Taken(Some(_))), "alone");
         assert!(matches!(calls.place(200 << 10, false), Place::TooMany));
         assert_eq!(calls.prefetch(), 1);
+        drop(alone);
         let held = calls.place(100 << 10, true);
         assert!(matches!(calls.place(1, true), Place::Taken(None)), "alone, whoever has the room");
         drop(held);

@@ -80,7 +80,9 @@ impl Core {
             if let Err(error) = self.connection.pragma_update(None, "wal_autocheckpoint", pages) {
                 tracing::debug!(%error, "the -wal is written back as usual");
             }
-            if self.reserve.held < self.reserve.whole {
+            // A new journal stays in its -wal: so a copy without that has no tables, and says so.
+            let missing = self.reserve.whole.saturating_sub(self.reserve.held);
+            if missing > 0 && self.reserve.finds_no_room_for(missing) {
                 self.empty_wal();
             }
         }

@@ -185,7 +185,7 @@ mod tests {
                 "DROP INDEX jobs_open; CREATE INDEX jobs_open ON jobs(number)",
                 "index \"jobs_open\" on \"jobs\" defined otherwise",
             ),
-            ("ALTER TABLE entries ADD COLUMN more", "table \"entries\" defined otherwise"),
+            ("ALTER TABLE entries ADD COLUMN more TEXT", "table \"entries\" defined otherwise"),
             (
                 "ALTER TABLE jobs RENAME TO theirs; CREATE VIEW jobs AS SELECT * FROM theirs",
                 "no table \"jobs\"",

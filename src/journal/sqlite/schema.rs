@@ -144,6 +144,10 @@ CREATE TABLE bus_positions(
   PRIMARY KEY(bus, topic, part)
 ) WITHOUT ROWID, STRICT;
 ",
+    "
+-- No table changes. A step's entries may say that its time has begun, which versions before cannot
+-- read: they refuse the journal as a newer one.
+",
 ];
 
 /// The schema version whose script is followed by the rewriting of all rows of `entries`.

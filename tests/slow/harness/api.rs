@@ -27,6 +27,11 @@ impl Api {
         Api { agent: config.into(), base: base.to_owned(), token: token.map(str::to_owned) }
     }
 
+    /// The same, without the connections that it keeps: those of a process that has ended.
+    pub(crate) fn anew(&self) -> Api {
+        Api::new(&self.base, self.token.as_deref())
+    }
+
     pub(crate) fn with_token(&self, token: Option<&str>) -> Api {
         Api { token: token.map(str::to_owned), ..self.clone() }
     }

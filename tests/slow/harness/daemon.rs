@@ -162,6 +162,7 @@ impl Daemon {
 
     pub(crate) fn spawn_again(&mut self) {
         assert!(self.child.is_none(), "the daemon runs already");
+        self.api = self.api.anew();
         let dir = self.setup.dir.path();
         let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
         let listen = self
