@@ -217,8 +217,8 @@ fn item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     }
 }
 
-/// Whether a child job ended with its step or job: one that failed, or was cancelled, for itself did
-/// so before.
+/// Whether a child job ended with its step or job: one that failed, or was cancelled, for itself
+/// did so before.
 fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
     ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }

@@ -497,7 +497,8 @@ workflows:
     assert_told(task, &["a step with a task sends no message of its own"]);
     let warned = |span: &str| {
         let text = format!(
-            "workflows: [ {{ name: w, deadline: 1h, steps: [ {{ name: s, startWithin: {span} }} ] }} ]"
+            "workflows: [ {{ name: w, deadline: 1h, \
+             steps: [ {{ name: s, startWithin: {span} }} ] }} ]"
         );
         let loaded = load_text("f", &text).expect("valid");
         loaded.warnings.iter().any(|warning| warning.to_string().contains("has no effect: it is"))
