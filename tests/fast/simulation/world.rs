@@ -128,6 +128,8 @@ pub(crate) struct World {
     /// Turns until the faults stop; then everything must come to its end.
     faults_left: u32,
     to_ask: Vec<JobId>,
+    /// Refused for want of room: their clients ask again after a while.
+    refused: Vec<JobId>,
     idle_turns: u32,
     turns: u32,
     crash_in: u64,
@@ -163,6 +165,9 @@ pub(crate) struct World {
 /// Idle turns until a run has gone in circles: with pauses that double, more than the clock is ever
 /// set back.
 const IDLE_TURNS_MAX: u32 = 80;
+
+/// A client that was refused asks again after so many turns in which nothing else happened.
+const IDLE_TURNS_BEFORE_ASKING: u32 = 4;
 
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
@@ -233,6 +238,7 @@ impl World {
             with_faults,
             faults_left,
             to_ask,
+            refused: Vec::new(),
             idle_turns: 0,
             turns: 0,
             crash_in: u64::MAX,
@@ -326,7 +332,9 @@ impl World {
         let unanswered: Vec<JobId> = self
             .asked
             .iter()
-            .filter(|(id, asked)| !asked.answered && !self.to_ask.contains(id))
+            .filter(|(id, asked)| {
+                !asked.answered && !self.to_ask.contains(id) && !self.refused.contains(id)
+            })
             .map(|(id, _)| *id)
             .collect();
         for id in unanswered {
@@ -516,6 +524,12 @@ impl World {
     /// that never will.
     fn idle(&mut self) -> Turn {
         self.idle_turns += 1;
+        if self.idle_turns.is_multiple_of(IDLE_TURNS_BEFORE_ASKING)
+            && let Some(id) = self.refused.pop()
+        {
+            self.to_ask.push(id);
+            return self.wait(500);
+        }
         if self.rng.bool()
             && let Some(turn) = self.someone_acts()
         {

@@ -272,7 +272,8 @@ impl World {
             (None | Some(true), Err(Refusal::Conflict(reason))) => {
                 self.violate(format!("{id} was refused: {reason}"))
             }
-            (None, Err(Refusal::Overloaded(_) | Refusal::Failed(_))) => self.to_ask.push(id),
+            (None, Err(Refusal::Overloaded(_))) => self.refused.push(id),
+            (None, Err(Refusal::Failed(_))) => self.to_ask.push(id),
             _ => {}
         }
     }
