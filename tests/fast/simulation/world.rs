@@ -65,6 +65,8 @@ pub(crate) struct Asked {
     pub(crate) ended_by_client: bool,
     /// How often its client will have it retried when it has failed.
     retries_left: u32,
+    /// When a retry may be asked for again.
+    retried_again_ns: i64,
     /// Whether its client has it retried as long as that helps.
     pub(crate) is_retried: bool,
     /// Whether its client has had it done once more.
@@ -212,6 +214,7 @@ impl World {
                     answered: false,
                     ended_by_client: false,
                     retries_left,
+                    retried_again_ns: 0,
                     is_retried,
                     was_rerun: false,
                 },

@@ -15,6 +15,9 @@ pub(super) fn helps(job: &Job) -> bool {
     job.reason().is_some_and(|reason| PASSING.iter().any(|passing| reason.contains(passing)))
 }
 
+/// A client pauses for so long before it has the same job retried again: it may have been refused.
+const RETRIED_AGAIN_AFTER_NS: i64 = 5_000_000_000;
+
 impl World {
     pub(super) fn is_to_be_retried(&self, id: JobId) -> bool {
         let asked = &self.asked[&id];
@@ -39,9 +42,12 @@ impl World {
                 self.note(|| format!("{id} is resumed"));
                 return Some(Turn::Operate(id, Operation::Resume));
             }
-            if self.is_to_be_retried(id) {
+            if self.is_to_be_retried(id) && self.ran_ns >= self.asked[&id].retried_again_ns {
                 self.note(|| format!("{id} is retried"));
-                self.asked.get_mut(&id)?.retries_left -= 1;
+                let again_ns = self.ran_ns + RETRIED_AGAIN_AFTER_NS;
+                let asked = self.asked.get_mut(&id)?;
+                asked.retries_left -= 1;
+                asked.retried_again_ns = again_ns;
                 return Some(Turn::Operate(id, Operation::Retry));
             }
         }
