@@ -40,7 +40,9 @@ impl Disk {
                 File::create(&image).and_then(|file| file.set_len(MEBIBYTES << 20)).unwrap();
                 let mut make = Command::new(format!("mkfs.{kind}"));
                 // No blocks for root alone: what is full is full for everybody.
-                must_succeed(make.args(["-q", "-m", "0"]).arg(&image));
+                // Blocks as large as pages of memory, as larger disks have them: with smaller ones
+                // the kernel kills who touches a page of SQLite's -shm that has no room.
+                must_succeed(make.args(["-q", "-m", "0", "-b", "4096"]).arg(&image));
                 mount.args(["-o", "loop,errors=remount-ro"]).arg(&image)
             }
         };
