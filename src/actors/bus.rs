@@ -194,9 +194,7 @@ fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
 /// Tells a job that its message has been handed over.
 fn begun(ways: &Ways, receipt: Receipt) {
     let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
-    if let Some(job) = ways.routes.find(job) {
-        job.post(JobInput::OfMessage { created, input: Input::Begun { step, attempt } });
-    }
+    tell(ways, job, JobInput::OfMessage { created, input: Input::Begun { step, attempt } });
 }
 
 /// The full name of the workflow that takes messages on a queue.
