@@ -208,19 +208,12 @@ fn labels_of(family: &impl Collector) -> Vec<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Graph, QueueDeclaration, Step};
+    use crate::engine::{Graph, Step};
 
     fn definition(name: &str, steps: &[&str]) -> Arc<Definition> {
         let steps = steps.iter().map(|step| Step::named(step)).collect();
-        Arc::new(Definition {
-            name: name.to_owned(),
-            vhost: String::new(),
-            bus: None,
-            deadline: None,
-            retention: None,
-            queue: QueueDeclaration::default(),
-            graphs: vec![Graph::new(name.to_owned(), None, steps)],
-        })
+        let graph = Graph::new(name.to_owned(), None, steps);
+        Arc::new(Definition::new(name, vec![graph]))
     }
 
     fn files(definitions: &[&Arc<Definition>]) -> Definitions {
