@@ -30,6 +30,11 @@ struct Disk(TempDir);
 impl Disk {
     /// None, and a word about it, where nothing may be mounted.
     fn mounted(kind: &str) -> Option<Disk> {
+        // As disks from 512 MB on have them.
+        Disk::with_blocks(kind, 4096)
+    }
+
+    fn with_blocks(kind: &str, block_bytes: u32) -> Option<Disk> {
         let disk = Disk(tempfile::tempdir().unwrap());
         let (path, image) = (disk.path(), disk.0.path().join("image"));
         fs::create_dir(&path).unwrap();
@@ -40,9 +45,8 @@ impl Disk {
                 File::create(&image).and_then(|file| file.set_len(MEBIBYTES << 20)).unwrap();
                 let mut make = Command::new(format!("mkfs.{kind}"));
                 // No blocks for root alone: what is full is full for everybody.
-                // Blocks as large as pages of memory, as larger disks have them: with smaller ones
-                // the kernel kills who touches a page of SQLite's -shm that has no room.
-                must_succeed(make.args(["-q", "-m", "0", "-b", "4096"]).arg(&image));
+                let size = block_bytes.to_string();
+                must_succeed(make.args(["-q", "-m", "0", "-b", &size]).arg(&image));
                 mount.args(["-o", "loop,errors=remount-ro"]).arg(&image)
             }
         };
@@ -162,8 +166,8 @@ fn until_full(daemon: &Daemon) -> (Vec<Uuid>, thread::JoinHandle<()>) {
     (accepted.try_iter().collect(), creates)
 }
 
-fn a_full_disk_is_emptied(kind: &str) {
-    let Some(disk) = Disk::mounted(kind) else { return };
+fn a_full_disk_is_emptied(disk: Option<Disk>) {
+    let Some(disk) = disk else { return };
     let mut daemon = on(&disk).start();
     let mut small = fresh(&daemon, JOBS);
     disk.fill();
@@ -236,12 +240,19 @@ fn is_allocated(file: &Path) -> bool {
 
 #[test]
 fn a_full_tmpfs_is_emptied_by_cancelling_and_deleting_over_restarts() {
-    a_full_disk_is_emptied("tmpfs");
+    a_full_disk_is_emptied(Disk::mounted("tmpfs"));
 }
 
 #[test]
 fn a_full_ext4_is_emptied_by_cancelling_and_deleting_over_restarts() {
-    a_full_disk_is_emptied("ext4");
+    a_full_disk_is_emptied(Disk::mounted("ext4"));
+}
+
+/// With blocks that are smaller than a page of memory, SQLite's own way leaves most of its `-shm`
+/// without room, and the kernel kills who writes there.
+#[test]
+fn a_full_ext4_of_small_blocks_is_emptied_too() {
+    a_full_disk_is_emptied(Disk::with_blocks("ext4", 1024));
 }
 
 /// A disk that is read-only from one moment to the next, as the kernel makes it after an error: the

@@ -8,6 +8,7 @@ use super::reserve::{Reserve, Use, is_unwritten};
 use super::row::failed;
 use super::rows::FileRows;
 use super::schema::{self, Options, read_only};
+use super::shm::{self, Shm};
 use super::status::Relations;
 use super::watch::Watch;
 use crate::engine::{Definition, DefinitionHash, Millis};
@@ -45,6 +46,8 @@ pub(super) struct Core {
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
     /// Dropped behind the connection, as what it holds open must be.
     watch: Watch,
+    /// Dropped behind the connection too.
+    pub(super) shm: Option<Shm>,
     lock: Lock,
     /// Room on the disk, for when that is full.
     pub(super) reserve: Reserve,
@@ -74,7 +77,20 @@ impl Core {
         let path = place::real(&options.file).map_err(unreachable)?;
         place::check(&path, &file)?;
         let lock = lock(&path, &file)?;
-        let connection = match schema::open(&path, options, &file) {
+        let reserve = Reserve::beside(&path);
+        let mut shm = Shm::beside(&path);
+        let no_room = || JournalError::Failed {
+            file: file.to_string(),
+            what: "no room on its disk for SQLite's -shm".to_owned(),
+            remedy: Remedy::WaitForRoom,
+        };
+        let opened = match &mut shm {
+            Some(_) if reserve.finds_no_room_for(shm::KEPT_BYTES) => Err(no_room()),
+            Some(shm) => schema::open(&path, options, &file)
+                .and_then(|opened| shm.take_room().map(|()| opened).map_err(|_| no_room())),
+            None => schema::open(&path, options, &file),
+        };
+        let connection = match opened {
             Ok(connection) => connection,
             Err(error) => {
                 lock.give_up();
@@ -86,7 +102,7 @@ impl Core {
         let mut core = Core {
             connection,
             file,
-            reserve: Reserve::beside(&path),
+            reserve,
             path,
             definitions: HashMap::new(),
             latest: None,
@@ -94,6 +110,7 @@ impl Core {
             leaving: Leaving::new(),
             retentions: BTreeMap::new(),
             watch,
+            shm,
             lock,
             is_lost: false,
             last: 0,

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::place;
 use super::reserve::{Reserve, Use};
 use super::schema::{self, Options, WRITE_BUSY_TIMEOUT_MS};
+use super::shm::Shm;
 use crate::journal::error::{JournalError, Remedy};
 use rustix::fs::statvfs;
 use std::fs;
@@ -54,7 +55,8 @@ impl Core {
             return Err(error);
         };
         let mut reserve = Reserve::beside(&path);
-        if reserve.held == 0 || !reserve.finds_no_room() {
+        let has_room = error.remedy() != Remedy::WaitForRoom && !reserve.finds_no_room();
+        if reserve.held == 0 || has_room {
             return Err(error);
         }
         tracing::warn!(
@@ -87,6 +89,9 @@ impl Core {
             }
         }
         self.reserve.make();
+        if let Some(Err(error)) = self.shm.as_mut().map(Shm::take_room) {
+            tracing::debug!(%error, "the -shm has the room that it had");
+        }
     }
 
     /// Does `write`. If it finds no room on the disk, it is done once more in the room of the

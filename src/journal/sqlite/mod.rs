@@ -32,6 +32,7 @@ mod row;
 mod rows;
 mod schema;
 mod search;
+mod shm;
 mod status;
 mod status_query;
 mod status_tables;
