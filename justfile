@@ -1,0 +1,20 @@
+# Shorter ways to the project's own commands; CONTRIBUTING.md says what they are for.
+
+features := "failpoints,kafka"
+
+# Lists these.
+default:
+    @just --list
+
+# While you write: compiles everything, with the linter's warnings as errors.
+check:
+    cargo fmt --check
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+# All tests that need no server.
+test *NAMES:
+    cargo test --locked --features {{features}} --lib --test fast {{NAMES}}
+
+# Before you hand in: what CI runs.
+verify *STAGES:
+    tests/run {{STAGES}}
