@@ -139,3 +139,64 @@ fn what_destroys_much_needs_yes() {
     printed(&daemon, &["cancel", &one]);
     printed(&daemon, &["delete", &one]);
 }
+
+#[test]
+fn a_job_is_found_by_how_its_id_begins() {
+    let daemon = start();
+    let ids =
+        ["abcd", "abce", "f557"].map(|digits| format!("{digits}0000-0000-4000-8000-000000000001"));
+    for id in &ids {
+        daemon.api.post(&format!("/api/workflow/signed?id={id}"), "{}").expect(201);
+    }
+    daemon
+        .api
+        .post(&format!("/api/workflow/signed?id={}", ids[0].replace("01", "02")), "{}")
+        .expect(201);
+    for beginning in ["f557", "F5570000-00"] {
+        for look in [&["job", beginning][..], &["why", beginning], &["history", beginning]] {
+            printed(&daemon, look);
+        }
+        let shown = json_of(&printed(&daemon, &["job", beginning, "--json"]));
+        assert_eq!(shown["uuid"], json!(ids[2]));
+    }
+    printed(&daemon, &["cancel", "f557"]);
+    daemon.api.await_state(ids[2].parse().unwrap(), "cancelled");
+    // What is meant must be clear.
+    let several = client(&daemon, &["cancel", "abcd"]);
+    assert_eq!(several.code, Some(1), "{several}");
+    assert!(several.stderr.contains("the ids of 2 jobs begin with abcd"), "{several}");
+    assert!(several.stderr.contains(&ids[0]) && !several.stderr.contains(&ids[1]), "{several}");
+    assert_eq!(daemon.api.job(ids[0].parse().unwrap()).state, "running");
+    let none = client(&daemon, &["job", "0123"]);
+    assert!(none.code == Some(1) && none.stderr.contains("no job's id begins with 0123"), "{none}");
+    let short = client(&daemon, &["job", "f55"]);
+    assert!(short.code == Some(2) && short.stderr.contains("the first 4 digits"), "{short}");
+}
+
+#[test]
+fn the_command_search_asks_for_what_the_api_has() {
+    let daemon = start();
+    let ids: Vec<String> = (0..3).map(|_| daemon.api.create("signed", "{}").to_string()).collect();
+    for id in &ids[..2] {
+        printed(&daemon, &["cancel", id]);
+    }
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let all = printed(&daemon, &[&["search", "-o", "name"], arguments].concat());
+        all.lines().map(str::to_owned).collect()
+    };
+    assert_eq!(names(&["--order", "oldest"]), ids);
+    assert_eq!(names(&["--id", &ids[2][..8]]), ids[2..]);
+    let ended = [ids[1].clone(), ids[0].clone()];
+    assert_eq!(names(&["--ended-after", "1h"]), ended);
+    assert_eq!(names(&["--ended-before", "2100-01-01T00:00:00Z"]), ended);
+    assert!(names(&["--ended-after", "2100-01-01T00:00:00Z"]).is_empty());
+    let counted = printed(&daemon, &["search", "--count", "--limit", "2"]);
+    assert!(counted.contains("3 in all") && counted.contains("only 2 are shown"), "{counted}");
+    let cursor = counted.split("--cursor ").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(names(&["--limit", "2", "--cursor", cursor]), ids[..1]);
+
+    let parent = daemon.api.create("fan", r#"{"items":[1,2]}"#).to_string();
+    let children = names(&["--parent", &parent[..8]]);
+    assert_eq!(children.len(), 2);
+    assert!(!children.contains(&parent), "{children:?}");
+}
