@@ -1,6 +1,8 @@
 //! Tests that need a process of their own: a failpoint affects all threads of a process.
 
+use std::io::{self, Write};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 /// Whoever has this in the environment is the process of one such test.
 const ALONE: &str = "TEST_ALONE";
@@ -19,4 +21,34 @@ pub(crate) fn alone(test: &str, scenario: impl Future<Output = ()>) {
         .expect("runs");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// What a process of one test logs.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Keeps all lines from now on.
+    pub(crate) fn begin() -> Log {
+        let log = Log::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+        log
+    }
+
+    /// Whether a line with these words was logged.
+    pub(crate) fn has(&self, words: &str) -> bool {
+        let bytes = self.0.lock().expect("no panic");
+        String::from_utf8_lossy(&bytes).lines().any(|line| line.contains(words))
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

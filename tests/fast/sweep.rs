@@ -1,14 +1,17 @@
 //! What is done to many jobs is done in parts, and the journal goes on with everything else between
 //! them.
 
-use crate::alone::alone;
-use crate::waits::until;
+use crate::alone::{Log, alone};
+use crate::waits::{DEADLINE, until};
 use crate::world::LIMITS;
+use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use workflow_manager::actors::manager;
+use workflow_manager::actors::bulk::Bulk;
+use workflow_manager::actors::{door, manager};
+use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Message, Millis, Operation, Origin, Step,
@@ -16,11 +19,14 @@ use workflow_manager::engine::{
 };
 use workflow_manager::journal::{Journal, NewJob, Options, Record, Store, back_up};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
+use workflow_manager::settings::{Settings, Span};
 
 /// Jobs past their retention; each has a row of its own, and two of its record.
 const EXPIRED: i64 = 500;
 const ROWS_EACH: usize = 3;
+
+/// Twice as many jobs as are told of a redispatch at once, and one.
+const WAITING: usize = 2_001;
 
 /// What a part takes at least: so the parts become small.
 const SLOW: Duration = Duration::from_millis(100);
@@ -50,7 +56,10 @@ fn fill(file: &Path) {
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
 }
 
-async fn a_sweep() {
+/// A sweep in small parts, beside clients who create so many jobs at once. Under load a commit waits
+/// this long for more records.
+async fn a_sweep(at_once: usize, linger: Duration) {
+    let log = Log::begin();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     fill(&file);
@@ -63,26 +72,39 @@ async fn a_sweep() {
     .expect("a failpoint");
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file;
+    settings.journal.linger = Span(linger);
     let definitions =
         load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
     let manager =
         manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
     let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
     let (mut answered, mut longest) = (0, 0);
-    while deleted.get() < EXPIRED as u64 {
-        let before = parts.load(Ordering::SeqCst);
-        let message = Message::parse(b"{}").expect("a message");
-        manager.create("w", None, message).await.expect("created");
-        longest = longest.max(parts.load(Ordering::SeqCst) - before);
-        answered += 1;
-    }
+    let swept = tokio::time::timeout(DEADLINE, async {
+        while deleted.get() < EXPIRED as u64 {
+            let before = parts.load(Ordering::SeqCst);
+            let message = || Message::parse(b"{}").expect("a message");
+            let created = (0..at_once).map(|_| manager.create("w", None, message()));
+            for created in join_all(created).await {
+                created.expect("created");
+            }
+            longest = longest.max(parts.load(Ordering::SeqCst) - before);
+            answered += 1;
+        }
+    });
+    swept.await.expect("all are deleted, and counted, in time");
     let all = parts.load(Ordering::SeqCst);
     assert!(all >= EXPIRED as usize * ROWS_EACH / 500 + 4, "small parts: {all}");
-    assert!(answered > all, "{answered} answers beside {all} parts");
+    if at_once == 1 {
+        assert!(answered > all, "{answered} answers beside {all} parts");
+    }
     assert!(longest <= 2, "an answer has waited for {longest} of {all} parts");
     until("the sweep is over, and counted", || {
         let text = manager.common().metrics.render();
         text.contains("workflow_journal_deletion_seconds_count").then_some(())
+    })
+    .await;
+    until("the log tells", || {
+        log.has(&format!("deleted ended jobs past their retention jobs={EXPIRED}")).then_some(())
     })
     .await;
     assert!(
@@ -110,5 +132,44 @@ fn a_backup_that_is_vacuumed_leaves_out_what_is_free() {
 
 #[test]
 fn what_is_due_is_committed_between_the_parts_of_a_sweep() {
-    alone("sweep::what_is_due_is_committed_between_the_parts_of_a_sweep", a_sweep());
+    let scenario = a_sweep(1, Duration::from_millis(2));
+    alone("sweep::what_is_due_is_committed_between_the_parts_of_a_sweep", scenario);
+}
+
+#[test]
+fn what_waits_for_more_records_is_committed_before_the_next_part() {
+    // So much as to wait longer than for several parts.
+    let scenario = a_sweep(20, Duration::from_secs(5));
+    alone("sweep::what_waits_for_more_records_is_committed_before_the_next_part", scenario);
+}
+
+async fn a_redispatch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    let definitions =
+        load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
+    let manager =
+        manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
+    let message = || Message::parse(b"{}").expect("a message");
+    let created = (0..WAITING).map(|_| manager.create("w", None, message()));
+    for created in join_all(created).await {
+        created.expect("created");
+    }
+    let parts = Arc::new(AtomicUsize::new(0));
+    let counted = parts.clone();
+    fail::cfg_callback("router::part", move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    })
+    .expect("a failpoint");
+    let ways = manager.ways();
+    let queue = Address { bus: ways.buses.named(None, ""), queue: "a".into() };
+    door::redispatch(ways, Bulk::new(queue)).await.expect("answered");
+    assert_eq!(parts.load(Ordering::SeqCst), 3, "so many jobs are told in parts");
+    manager.stop().await;
+}
+
+#[test]
+fn many_jobs_are_told_of_a_redispatch_in_parts() {
+    alone("sweep::many_jobs_are_told_of_a_redispatch_in_parts", a_redispatch());
 }
