@@ -61,6 +61,8 @@ mod targets;
 mod traces;
 mod views;
 mod waits;
+#[cfg(feature = "failpoints")]
+mod wal;
 mod worker;
 
 // In one place for both, within the fuzz targets' crate.
