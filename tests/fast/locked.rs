@@ -2,7 +2,7 @@
 //! lets go, and what is decided meanwhile is kept.
 
 use crate::alone::alone;
-use crate::waits::until;
+use crate::waits::{DEADLINE, until};
 use crate::world::LIMITS;
 use rusqlite::Connection;
 use std::path::Path;
@@ -13,6 +13,7 @@ use workflow_manager::actors::door;
 use workflow_manager::actors::health::Want;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, JobState, Message, Millis, Operation, Origin,
     Step, StepIndex, Timestamp,
@@ -123,11 +124,37 @@ fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
     assert_eq!(store.next_number().expect("a number"), 1, "all was deleted");
 }
 
+/// So many lists are asked for while the file is locked.
+const READS: u32 = 20;
+
+#[test]
+fn readers_do_not_wait_for_a_lock_that_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    store.append(&[&new_job(1).1]).expect("commits");
+    let lock = Lock::on(&file);
+    let begun = clock::instant();
+    store.derive().expect_err("it is locked");
+    let waited = begun.elapsed();
+    let begun = clock::instant();
+    for _ in 0..READS {
+        let error = store.records().state_counts().expect_err("what is committed is missing");
+        assert_eq!(error.remedy(), Remedy::WaitForLock, "{error}");
+    }
+    let waited_by_all = begun.elapsed();
+    assert!(waited_by_all < waited * READS / 2, "{waited_by_all:?}, each write {waited:?}");
+    drop(lock);
+    store.derive().expect("derives");
+    assert!(!store.records().state_counts().expect("reads").is_empty());
+}
+
 async fn start(file: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file.to_owned();
     let workers = Workers::new().with("a", 1, |message| Ok(message.body.to_bytes()));
-    let text = "workflows: [{name: w, steps: [{name: a}]}]";
+    let text = "workflows: [{name: w, steps: [{name: a}]},
+                {name: by-hand, steps: [{name: b, external: true}]}]";
     let definitions = load_text("test.yaml", text).expect("valid").definitions;
     manager::start(settings, definitions, workers).await.expect("starts")
 }
@@ -137,6 +164,7 @@ async fn a_lock() {
     let file = folder.path().join("j.db");
     let manager = start(&file).await;
     let message = || Message::parse(b"{}").expect("a message");
+    let running = manager.create("by-hand", None, message()).await.expect("created").id();
     let lock = Lock::on(&file);
     let ways = manager.ways().clone();
     let waiting = door::create(&ways, "w", None, message(), None);
@@ -152,6 +180,9 @@ async fn a_lock() {
     assert!(!told.1 && told.2.contains("another program"), "{told:?}");
     let refused = manager.create("w", None, message()).await.expect_err("is refused");
     assert!(matches!(refused, Refusal::Overloaded(_)), "{refused:?}");
+    let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(running)).await;
+    let cancelled = cancelled.expect("nobody waits for its commit");
+    assert!(matches!(cancelled, Err(Refusal::Overloaded(_))), "{cancelled:?}");
     let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
     let seen = failures.get();
     until("it tries again and again", || (failures.get() > seen + 1).then_some(())).await;
@@ -159,6 +190,7 @@ async fn a_lock() {
     let id = waiting.as_mut().await.expect("created").id();
     until("it goes on", || (!manager.ways().routes.is_live(id)).then_some(())).await;
     assert!(health.accepts());
+    manager.cancel(running).await.expect("cancelled");
     manager.stop().await;
     let kept = Reader::new(&file).job(id).expect("read").expect("there").job;
     assert_eq!(kept.state(), JobState::Completed);
