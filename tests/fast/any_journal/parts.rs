@@ -1,15 +1,27 @@
 //! What is large is deleted a part at a time.
 
 use super::{Live, Place, chain, numbers, opened, three_levels};
-use workflow_manager::engine::{Input, Instruction, Millis, Operation, Order, Timestamp};
+use std::sync::Arc;
+use workflow_manager::engine::{
+    Definition, Graph, Input, Instruction, Millis, Order, Reply, Sender, Step, Timestamp,
+};
 use workflow_manager::journal::{Journal, Record};
 
-/// A family of three levels in which all has ended; and how many rows it has.
+/// A family of three levels in which all has ended; and how many rows it has. Its top-level job has
+/// failed, and may still hear a late reply to one of its steps.
 fn ended_family(journal: &mut dyn Journal) -> (Vec<Live>, usize) {
+    let mut graphs = three_levels().graphs.clone();
+    let mut steps = graphs[0].steps.clone();
+    steps.extend(["fails", "late"].map(Step::named));
+    graphs[0] = Graph::new("g".to_owned(), None, steps);
+    let definition = Arc::new(Definition::new("g", graphs));
+    journal.make_status_tables(&[&definition]).expect("a table of statuses");
     let (mut lives, mut records): (Vec<Live>, Vec<Record>) =
-        Live::family(1, &three_levels()).into_iter().unzip();
-    let cancel = Operation::Cancel { reason: "a test".into() };
-    records.push(lives[0].take(Input::operate(cancel)));
+        Live::family(1, &definition).into_iter().unzip();
+    let (step, reply) = ("fails".to_owned(), Reply::Error(b"{}"[..].into()));
+    let failed = Input::Reply { step, attempt: None, reply, from: Sender::Unknown };
+    records.push(lives[0].take(failed));
+    assert!(!lives[0].job.is_closed(), "it hears late replies");
     for live in &mut lives[1..] {
         let halt = Order { round: 0, what: Instruction::Halt("a test".into()) };
         records.push(live.take(Input::Order(halt)));
