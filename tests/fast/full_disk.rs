@@ -163,6 +163,14 @@ async fn lists_are_behind() {
             until("readiness is red", || common.health.is_journal_full().then_some(())).await;
             let words = common.health.checks().remove(0).2;
             assert!(words.contains("no room on the disk"), "{words}");
+            // Without a token it tells why under a name of the manager alone.
+            for (host, is_told) in [("localhost:8088", true), ("evil.example", false)] {
+                let answer = api.get("/readyz", &[("host", host)]).await;
+                assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{host}");
+                let text = String::from_utf8_lossy(&answer.body);
+                assert_eq!(text.contains(&words), is_told, "{host}: {text}");
+                assert!(text.contains("[-] journal: "), "{host}: {text}");
+            }
             let family = [format!("/api/job/{id}/children")];
             let lists = LISTS.iter().map(|list| list.replace("ID", &id));
             for list in lists.clone().chain(family) {
