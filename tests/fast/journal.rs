@@ -444,6 +444,23 @@ fn a_prepared_journal_is_refused_by_name_and_left_alone() {
 }
 
 #[test]
+fn what_others_put_into_an_open_journal_is_not_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let mut store = Store::open(&options(&file)).expect("opens");
+    let (first, of_first) = new_job(1);
+    store.append(&[&of_first]).expect("commits");
+    let evil = "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END";
+    rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(evil)).expect("added");
+    let (second, of_second) = new_job(2);
+    store.append(&[&of_second]).expect("commits");
+    for job in [first, second] {
+        let kept = store.records().job(job.id()).expect("reads").expect("is there");
+        assert!(kept.job == job);
+    }
+}
+
+#[test]
 fn journals_of_all_earlier_versions_are_what_those_made() {
     let journals = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals");
     let mut opened = 0;
