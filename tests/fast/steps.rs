@@ -394,6 +394,8 @@ workflows:
       - { name: first, external: true }
       - { name: each, task: piece, depends: [ first ] }
       - { name: beside, external: true }
+      # Once it has failed, the job still hears of this one, and of its child jobs.
+      - { name: unanswered }
     tasks:
       - name: piece
         itemListKey: items
