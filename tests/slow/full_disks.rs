@@ -19,7 +19,7 @@ const MEBIBYTES: u64 = 40;
 
 const JOBS: usize = 200;
 
-const LARGE: usize = 4_000;
+const LARGE: usize = 40_000;
 
 /// Operations between which nobody else writes.
 const AT_ONCE: usize = 10;
@@ -170,6 +170,11 @@ fn a_full_disk_is_emptied(disk: Option<Disk>) {
     let Some(disk) = disk else { return };
     let mut daemon = on(&disk).start();
     let mut small = fresh(&daemon, JOBS);
+    let reserve = || {
+        let file = disk.path().join("journal.db.reserve");
+        fs::metadata(file).map_or(0, |file| file.len())
+    };
+    let whole = reserve();
     disk.fill();
     let (large, waits) = until_full(&daemon);
 
@@ -185,6 +190,9 @@ fn a_full_disk_is_emptied(disk: Option<Disk>) {
     }
     erase(&daemon, &disk, &gone);
     erase(&daemon, &disk, &large);
+
+    // Whatever was given up of the reserve is there again, but for what the file has grown by.
+    assert!(reserve() >= whole / 4, "{} of {whole}", reserve());
 
     // That makes room in the file: what waited goes on, on a disk that is as full as before.
     daemon.await_ready();
