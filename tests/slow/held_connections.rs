@@ -193,6 +193,25 @@ fn over_tls_neither() {
 }
 
 #[test]
+fn each_handshake_has_its_time() {
+    let authority = Authority::new();
+    let identity = authority.vouch("good", "localhost", 2099);
+    let (certificate, key) = identity.files();
+    let daemon = Setup::new("", WORKFLOW)
+        .set("http.tls.certificate", certificate.to_str().unwrap())
+        .set("http.tls.key", key.to_str().unwrap())
+        .set("http.header_timeout", "500ms")
+        .spawn();
+    daemon.await_log(&["\"listening\""]);
+    // Nothing, and the beginning of a ClientHello.
+    for begun in [&b""[..], b"\x16\x03\x01"] {
+        let mut slow = connect(&daemon);
+        slow.write_all(begun).unwrap();
+        assert_eq!(status(&mut slow), None, "{begun:?}");
+    }
+}
+
+#[test]
 fn workers_that_wait_leave_room_for_probes_and_creations() {
     raise_limit();
     let daemon = Setup::new("", WORKFLOW).start();
@@ -238,6 +257,43 @@ fn workers_that_wait_leave_room_for_probes_and_creations() {
 }
 
 #[test]
+fn calls_under_way_leave_places_for_probes() {
+    let daemon = Setup::new("", WORKFLOW).set("http.connections_max", "16").start();
+    let create = b"POST /api/workflow/single HTTP/1.1\r\nHost: localhost\r\n\
+                   Content-Length: 2\r\n\r\n{}";
+    // Calls whose bodies do not end: seven eighths of all connections.
+    let (begun, end) = create.split_at(create.len() - 1);
+    let call = || {
+        let mut call = connect(&daemon);
+        call.write_all(begun).unwrap();
+        call
+    };
+    let mut busy: Vec<TcpStream> = (0..14).map(|_| call()).collect();
+    let asked = |request: &[u8]| {
+        let mut newcomer = connect(&daemon);
+        newcomer.write_all(request).unwrap();
+        status(&mut newcomer)
+    };
+    eventually("a creation is refused", || {
+        let answer = asked(create);
+        if answer != Some(503) {
+            // One whose head had not been read yet has ended for a newcomer.
+            busy.push(call());
+        }
+        when(answer == Some(503), format!("{answer:?}"))
+    });
+    daemon.await_log(&["seven eighths of http.connections_max"]);
+    assert_eq!(asked(LIVEZ), Some(200));
+    let mut last = busy.pop().unwrap();
+    last.write_all(end).unwrap();
+    assert_eq!(status(&mut last), Some(201));
+    eventually("a creation is taken", || {
+        let answer = asked(create);
+        when(answer == Some(201), format!("{answer:?}"))
+    });
+}
+
+#[test]
 fn each_head_has_its_time_and_an_idle_connection_its_own() {
     let daemon = Setup::new("", WORKFLOW)
         .set("http.header_timeout", "500ms")
@@ -269,8 +325,9 @@ fn an_idle_connection_ends_for_one_that_is_needed() {
     let daemon = Setup::new("", WORKFLOW).set("http.connections_max", "16").start();
     let whoami = b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut kept = Vec::new();
-    for _ in 0..40 {
-        let mut end = connect(&daemon);
+    for number in 0..40 {
+        // From two addresses, each of which may have more.
+        let mut end = connect_from(&daemon, [127, 0, 0, 2 + number % 2]);
         end.write_all(whoami).unwrap();
         assert_eq!(status(&mut end), Some(200));
         kept.push(end);
@@ -280,6 +337,25 @@ fn an_idle_connection_ends_for_one_that_is_needed() {
     last.write_all(whoami).unwrap();
     assert_eq!(status(last), Some(200));
     assert_eq!(status(&mut kept[0]), None);
+}
+
+#[test]
+fn connections_that_nobody_knows_end_together_once_places_are_short() {
+    let daemon = Setup::new("", WORKFLOW)
+        .set("http.connections_max", "16")
+        .set("http.header_timeout", "5m")
+        .start();
+    // Seven eighths, from two addresses.
+    let mut mute: Vec<TcpStream> =
+        (0..14).map(|number| connect_from(&daemon, [127, 0, 0, 2 + number % 2])).collect();
+    // They may stay without an admitted call for 5 s.
+    thread::sleep(Duration::from_secs(6));
+    let mut newcomer = connect(&daemon);
+    newcomer.write_all(LIVEZ).unwrap();
+    assert_eq!(status(&mut newcomer), Some(200));
+    for end in &mut mute {
+        assert_eq!(status(end), None);
+    }
 }
 
 #[test]
