@@ -56,8 +56,8 @@ fn fill(file: &Path) {
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
 }
 
-/// A sweep in small parts, beside clients who create so many jobs at once. Under load a commit waits
-/// this long for more records.
+/// A sweep in small parts, beside clients who create so many jobs at once. Under load a commit
+/// waits this long for more records.
 async fn a_sweep(at_once: usize, linger: Duration) {
     let log = Log::begin();
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! While another program reads the journal without an end, its `-wal` cannot be emptied. That it grows
-//! is told, and once it is empty again it is made small.
+//! While another program reads the journal without an end, its `-wal` cannot be emptied. That it
+//! grows is told, and once it is empty again it is made small.
 
 use crate::alone::{Log, alone};
 use crate::waits::{DEADLINE, until};
