@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use workflow_manager::actors::answer::Now;
 use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
 use workflow_manager::actors::door;
 use workflow_manager::actors::mail::{JobInput, Look};
@@ -205,4 +206,33 @@ async fn lists_are_behind() {
 fn while_lists_cannot_follow_they_say_so_and_never_that_there_is_nothing() {
     let test = "full_disk::while_lists_cannot_follow_they_say_so_and_never_that_there_is_nothing";
     alone(test, lists_are_behind());
+}
+
+async fn one_waits_for_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = Settings::defaults().expect("defaults");
+    settings.journal.file = folder.path().join("j.db");
+    settings.journal.pages_max = 100;
+    let text = "workflows: [{name: w, steps: [{name: by-hand, external: true}]}]";
+    let definitions = load_text("test.yaml", text).expect("valid").definitions;
+    let manager = manager::start(settings, definitions, Workers::new()).await.expect("starts");
+    let small = Message::parse(b"{}").expect("a message");
+    let id = manager.create("w", None, small).await.expect("created").id();
+    // More than the file may have.
+    let large = format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20));
+    let large = Message::parse(large.as_bytes()).expect("a message");
+    let mut waits = Box::pin(manager.create("w", None, large));
+    let health = &manager.common().health;
+    tokio::select! {
+        _ = &mut waits => panic!("it is answered before its commit"),
+        () = until("readiness is red", || health.is_journal_full().then_some(())) => {}
+    }
+    let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(id)).await.expect("in time");
+    assert_eq!(cancelled, Ok(Now::Job(JobState::Cancelled)));
+}
+
+#[test]
+fn a_job_is_cancelled_while_what_came_before_waits_for_room() {
+    let test = "full_disk::a_job_is_cancelled_while_what_came_before_waits_for_room";
+    alone(test, one_waits_for_room());
 }
