@@ -33,14 +33,18 @@ pub fn parsed(text: &str) -> Option<Timestamp> {
     if local.ends_with(['Z', 'z']) {
         return None;
     }
-    let since = humantime::parse_rfc3339_weak(&local.replacen(['t', ' '], "T", 1))
-        .ok()?
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()?;
-    // Times beyond the year 2262 count as its end.
+    let local = local.replacen(['t', ' '], "T", 1);
+    let is_early = local.get(..4)?.parse::<u16>().is_ok_and(|year| year < 1970);
+    // The library reads no time before 1970. It looks at one as at that of a later year.
+    let read = match local.get(4..) {
+        Some(rest) if is_early => humantime::parse_rfc3339_weak(&format!("1972{rest}")),
+        Some(_) | None => humantime::parse_rfc3339_weak(&local),
+    };
+    let since = read.ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    // Times beyond the year 2262 count as its end, those before 1970 as its beginning.
     let utc =
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
-    (utc >= 0).then_some(Timestamp(utc))
+    Some(Timestamp(if is_early { 0 } else { utc.max(0) }))
 }
 
 /// The length of an offset, as `+01:00`.
@@ -113,8 +117,14 @@ mod tests {
         ] {
             assert_eq!(parsed(same), Some(noon), "{same}");
         }
+        for early in
+            ["1970-01-01T00:00:00+01:00", "0926-05-16T07:28:58-01:44", "1969-12-31T23:59:59Z"]
+        {
+            assert_eq!(parsed(early), Some(Timestamp(0)), "{early}");
+        }
         let wrong = [
             "",
+            "0926-13-16T07:28:58Z",
             "noon",
             "Z",
             "+01:00",
@@ -130,7 +140,6 @@ mod tests {
         for text in wrong.into_iter().chain([
             "2026-01-31T12:00:00++1:00",
             "2026-01-31T12:00:00Z+01:00",
-            "1970-01-01T00:00:00+01:00",
             "ü01:00",
         ]) {
             assert_eq!(parsed(text), None, "{text}");

@@ -94,7 +94,7 @@ fn step_named(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     let known = enumerated(with_children(), "and");
     let known =
         if known.is_empty() { "none does".to_owned() } else { format!("those that do: {known}") };
-    Err(Problem::malformed(format!(
+    Err(Problem::not_found(format!(
         "the job has no step {} that starts child jobs{hint}; {known}",
         quoted(name)
     )))

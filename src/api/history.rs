@@ -78,7 +78,7 @@ pub(super) async fn at(
 
 /// The problem of an entry that the record does not have.
 pub(super) fn no_entry(id: JobId, at: u64, entries: u64) -> Problem {
-    Problem::malformed(format!(
+    Problem::not_found(format!(
         "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
          /api/job/{id}/entries lists them"
     ))

@@ -198,6 +198,11 @@ impl StepNowView<'_> {
     }
 }
 
+/// Why an operation on all jobs is refused.
+pub(super) fn needs_filter(word: &str) -> String {
+    format!("{word} for all jobs needs a filter: {}", FILTERS.join(", "))
+}
+
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
 /// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
 pub async fn operate_all(
@@ -218,10 +223,7 @@ pub async fn operate_all(
         ));
     }
     if asked.filter.is_empty() {
-        return Err(Problem::malformed(format!(
-            "{word} for all jobs needs a filter: {}",
-            FILTERS.join(", ")
-        )));
+        return Err(Problem::malformed(needs_filter(&word)));
     }
     if asked.dry_run == Some(true) {
         let common = ways.common.clone();

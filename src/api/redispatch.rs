@@ -78,7 +78,7 @@ pub(super) fn address(
     vhost: Option<String>,
 ) -> Result<Address, Problem> {
     if let Some(objection) = bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus(bus)) {
-        return Err(Problem::malformed(format!("bus is {objection}")));
+        return Err(Problem::not_found(format!("bus is {objection}")));
     }
     let bus = ways.buses.named(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })

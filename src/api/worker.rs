@@ -192,7 +192,7 @@ fn pushing_desk(ways: &Ways, bus: String) -> Result<Arc<Desk>, Problem> {
         let why = settings.unknown_bus(&bus).unwrap_or_else(|| {
             format!("{}, which calls no web services: leave it out", quoted(&bus))
         });
-        return Err(Problem::malformed(format!("bus is {why}")));
+        return Err(Problem::not_found(format!("bus is {why}")));
     }
     let key = ways.buses.named(Some(&bus.as_str().into()), "");
     ways.desks.of(&key).ok_or_else(|| match ways.buses.find(&key) {

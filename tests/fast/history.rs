@@ -157,7 +157,7 @@ fn a_job_is_shown_as_it_was_after_each_entry() {
                 let answer = api.get(&format!("/api/job/{ID}?at={wrong}"), &[]).await;
                 let told = format!("has the entries 1 to {}", all.len());
                 assert!(answer.detail().contains(&told), "{}", answer.detail());
-                assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+                assert_eq!(answer.status, StatusCode::NOT_FOUND);
             }
         },
     );

@@ -190,6 +190,42 @@ fn each_call_is_described_with_its_parameters_and_no_other_is() {
 }
 
 #[test]
+fn what_needs_another_parameter_is_refused_alone_as_the_document_says() {
+    serving(
+        WORKFLOW,
+        Workers::new(),
+        |_| {},
+        |api, _| async move {
+            let document = api.get("/openapi.json", &[]).await.json();
+            let mut refused = BTreeSet::new();
+            for (path, method, call) in calls(&document) {
+                let parameters = call["parameters"].as_array().into_iter().flatten();
+                for given in parameters.filter(|given| given.get("x-needs").is_some()) {
+                    let name = given["name"].as_str().expect("a name");
+                    let value = if name == "delay" { "1s" } else { "1" };
+                    let real = path
+                        .replace("{message}", "f557697b-f911-401c-86b7-6d9b62f1f2bb:work:1")
+                        .replace("{delivery}", "1")
+                        .replace("{name}", "single")
+                        .replace(['{', '}'], "");
+                    let method = method.to_uppercase().parse::<Method>().expect("a method");
+                    let told = api.ask(method, &format!("{real}?{name}={value}"), &[], "{}").await;
+                    assert_eq!(told.status, StatusCode::BAD_REQUEST, "{path}: {}", told.detail());
+                    let examples = &call["responses"]["400"]["content"];
+                    let examples = &examples["application/problem+json"]["examples"];
+                    let mut shown = examples.as_object().expect("examples").values();
+                    let is_shown = shown.any(|shown| shown["value"]["detail"] == told.detail());
+                    assert!(is_shown, "{path}: {} is not in {examples}", told.detail());
+                    refused.insert(format!("{} {name}", call["operationId"]));
+                }
+            }
+            // The search, six operations on many jobs, the stream; states; delay.
+            assert_eq!(refused.len(), 10, "{refused:?}");
+        },
+    );
+}
+
+#[test]
 fn schemas_tell_what_may_be_left_out() {
     serving(
         WORKFLOW,

@@ -254,7 +254,7 @@ fn a_queue_tells_who_has_its_messages() {
             assert_eq!(unknown.status, StatusCode::NOT_FOUND);
             assert!(unknown.detail().contains("did you mean"), "{}", unknown.detail());
             let other = api.get("/api/queue/ranks?bus=rabbit", &[]).await;
-            assert_eq!(other.status, StatusCode::BAD_REQUEST);
+            assert_eq!(other.status, StatusCode::NOT_FOUND);
             let long = format!("/api/queue/ranks/receive?wait=0s&worker={}", "x".repeat(101));
             assert_eq!(post(&api, &long, "").await.status, StatusCode::BAD_REQUEST);
         },

@@ -279,7 +279,7 @@ fn child_jobs_are_listed_and_searched() {
     daemon
         .api
         .get(&format!("{of}?step=last"))
-        .expect_problem(400, &["\"last\"", "starts child jobs", "\"each\""]);
+        .expect_problem(404, &["\"last\"", "starts child jobs", "\"each\""]);
     daemon.api.get(&format!("{of}?after=1.2")).expect_problem(400, &["after", "\"next\""]);
     daemon.api.get(&format!("{of}?limit=0")).expect_problem(400, &["limit"]);
     daemon

@@ -15,6 +15,8 @@ pub(super) struct Call {
     parameters: Vec<Parameter>,
     body: Option<Value>,
     answers: Map<String, Value>,
+    /// What is refused though each parameter is well-formed, as the 400 says it.
+    rules: Vec<String>,
 }
 
 /// The statuses of problems that every call may answer with.
@@ -82,13 +84,21 @@ impl Call {
             parameters: Parameter::of_path(path),
             body: None,
             answers: Map::new(),
+            rules: Vec::new(),
         };
         call.refuses(&EVERYWHERE)
     }
 
     /// Its parameters in the query.
     pub(super) fn takes(mut self, parameters: &[Parameter]) -> Call {
+        self.rules.extend(parameters.iter().filter_map(Parameter::rule));
         self.parameters.extend_from_slice(parameters);
+        self
+    }
+
+    /// A rule that no schema can say, as the 400 says it.
+    pub(super) fn rule(mut self, rule: String) -> Call {
+        self.rules.push(rule);
         self
     }
 
@@ -131,6 +141,33 @@ impl Call {
         self
     }
 
+    /// The answer to calls that break a rule, with an example for each.
+    fn refusal(&self) -> Option<Value> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let example = |(number, rule): (usize, &String)| {
+            let problem = json!({
+                "type": "about:blank", "title": "Bad Request", "status": 400, "detail": rule,
+            });
+            (format!("rule{}", number + 1), json!({ "summary": rule, "value": problem }))
+        };
+        let examples: Map<String, Value> = self.rules.iter().enumerate().map(example).collect();
+        Some(json!({
+            "description": format!(
+                "The request is malformed, or has a parameter that the call does not know, or \
+                 breaks a rule: {}",
+                self.rules.join("; ")
+            ),
+            "content": {
+                "application/problem+json": {
+                    "schema": { "$ref": "#/components/schemas/Problem" },
+                    "examples": examples,
+                },
+            },
+        }))
+    }
+
     /// The operation object of OpenAPI.
     pub(super) fn described(&self) -> Value {
         let mut operation = json!({
@@ -139,6 +176,9 @@ impl Call {
             "summary": self.summary,
             "responses": self.answers,
         });
+        if let Some(refusal) = self.refusal() {
+            operation["responses"]["400"] = refusal;
+        }
         if !self.parameters.is_empty() {
             operation["parameters"] = self.parameters.iter().map(Parameter::described).collect();
         }

@@ -33,7 +33,7 @@ const OPERATIONS: [(&str, &str); 5] = [
 /// What finds jobs, for a list or for an operation on all of them.
 const FOUND: [Parameter; 11] = [
     WORKFLOW,
-    VHOST,
+    VHOST_OF_WORKFLOW,
     STATES,
     ID_BEGINS,
     CREATED_AFTER,
@@ -233,6 +233,7 @@ fn operations(schemas: &mut Schemas) -> Vec<Call> {
                 &format!("{about}: all that a filter finds, a page at a time"),
             )
             .takes(&FOUND)
+            .rule(operations::needs_filter(word))
             .takes(&[DRY_RUN])
             .takes(step)
             .takes(reason)
@@ -288,8 +289,11 @@ fn events() -> Vec<Call> {
         .refuses(&[404])
     };
     vec![
-        stream("/api/events", "followAll", "What happens to all jobs, from now on")
-            .takes(&[WORKFLOW, VHOST, KIND]),
+        stream("/api/events", "followAll", "What happens to all jobs, from now on").takes(&[
+            WORKFLOW,
+            VHOST_OF_WORKFLOW,
+            KIND,
+        ]),
         stream("/api/job/{id}/events", "followJob", "What happens to a job, until it has ended")
             .takes(&[CHILDREN])
             .empty(204, "It has ended, and the client has its last event"),

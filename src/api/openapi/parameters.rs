@@ -12,6 +12,8 @@ pub(super) struct Parameter {
     is_required: bool,
     form: Form,
     about: &'static str,
+    /// The parameter without which it means nothing, and is refused.
+    needs: Option<&'static str>,
 }
 
 /// Where a parameter stands.
@@ -47,21 +49,32 @@ enum Form {
 }
 
 const fn query(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Query, is_required: false, form, about }
+    Parameter { name, place: Place::Query, is_required: false, form, about, needs: None }
 }
 
 const fn path(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Path, is_required: true, form, about }
+    Parameter { name, place: Place::Path, is_required: true, form, about, needs: None }
 }
 
 const fn header(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Header, is_required: false, form, about }
+    Parameter { name, place: Place::Header, is_required: false, form, about, needs: None }
 }
 
 const LIMIT_MAX: u64 = 10_000;
 
+/// The id of a message: `<job UUID>:<step name>:<attempt>`.
+const MESSAGE_ID: &str =
+    "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[A-Za-z][A-Za-z0-9_-]*:[0-9]{1,9}$";
+
+/// How long ago, such as 7d.
+const AGO: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
+
 const IN_PATHS: [Parameter; 7] = [
-    path("message", Form::Text, "The id of the message"),
+    path(
+        "message",
+        Form::Like(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
+        "The id of the message: job, step and attempt",
+    ),
     path("delivery", Form::Number(1, u32::MAX as u64), "Which delivery of the message it is"),
     path("id", Form::Id, "The job's id"),
     path("step", Form::Text, "The name of the step"),
@@ -82,11 +95,12 @@ pub(super) const CALLING_BUS: Parameter = query(
     "The bus that called the web service, which replies later; without it the embedded bus",
 );
 pub(super) const VHOST: Parameter = query("vhost", Form::Any, "The virtual host of the workflow");
+pub(super) const VHOST_OF_WORKFLOW: Parameter = VHOST.needing("workflow");
 pub(super) const WORKFLOW: Parameter = query("workflow", Form::Text, "The workflow");
 pub(super) const LIMIT: Parameter =
     query("limit", Form::Number(1, LIMIT_MAX), "The most rows of a page");
 pub(super) const CURSOR: Parameter =
-    query("cursor", Form::Like("^[0-9]+$", "4711"), "The `next` of the page before");
+    query("cursor", Form::Like("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
 pub(super) const CURSOR_OF_TWO: Parameter = query(
     "cursor",
     Form::Like("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
@@ -129,7 +143,7 @@ pub(super) const INTERVAL: Parameter = query(
     "How many minutes back ended jobs are listed; 0: all",
 );
 pub(super) const STATES_TOO: Parameter =
-    query("states", Form::Flag, "With the state of each job; needs `limit`");
+    query("states", Form::Flag, "With the state of each job").needing("limit");
 pub(super) const VIEW: Parameter = query(
     "view",
     Form::Words(&["light", "whole"]),
@@ -199,12 +213,22 @@ pub(super) const WORKER: Parameter =
 pub(super) const REQUEUE: Parameter =
     query("requeue", Form::Flag, "The message goes back to its queue");
 pub(super) const DELAY: Parameter =
-    query("delay", Form::Span, "How long it stays there; with `requeue`");
+    query("delay", Form::Span, "How long it stays there").needing("requeue");
 
 impl Parameter {
     /// The same, where it must be given.
     pub(super) const fn required(self) -> Parameter {
         Parameter { is_required: true, ..self }
+    }
+
+    /// The same, where it means nothing without another.
+    const fn needing(self, other: &'static str) -> Parameter {
+        Parameter { needs: Some(other), ..self }
+    }
+
+    /// The rule of a parameter that means nothing without another, as the call refuses it.
+    pub(super) fn rule(&self) -> Option<String> {
+        self.needs.map(|other| format!("{} needs {other}", self.name))
     }
 
     /// The parameters that a path names.
@@ -223,14 +247,29 @@ impl Parameter {
                 Place::Header => "header",
             },
             "required": self.is_required,
-            "description": self.about,
+            "description": self.told(),
             "schema": self.form.schema(),
         });
         if matches!(self.form, Form::Flag) {
             // Its name alone turns it on.
             parameter["allowEmptyValue"] = json!(true);
         }
+        if let Some(other) = self.needs {
+            // OpenAPI has no word for it; programs that make calls can read this one.
+            parameter["x-needs"] = json!(other);
+        }
         parameter
+    }
+}
+
+impl Parameter {
+    fn told(&self) -> String {
+        match self.needs {
+            Some(other) => {
+                format!("{}; only together with `{other}`: alone it is a 400", self.about)
+            }
+            None => self.about.to_owned(),
+        }
     }
 }
 
@@ -264,7 +303,7 @@ impl Form {
             Form::Time => json!({
                 "anyOf": [
                     { "type": "string", "format": "date-time" },
-                    { "type": "string", "pattern": "^([0-9]+ ?[A-Za-z]+ ?)+$" },
+                    { "type": "string", "pattern": AGO },
                 ],
                 "examples": ["2026-01-31T12:00:00Z", "7d"],
             }),
