@@ -7,11 +7,16 @@
 
 use super::memory::bytes_of;
 use super::rules::Rules;
-use crate::engine::{Definition, Job, JobId, JobState, StepState, Timestamp};
+use crate::clock;
+use crate::engine::{Definition, Job, JobId, JobState, StepIndex, StepState, Timestamp};
 use crate::journal::{JobNumber, Journal, JournalError, Recovered};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use tokio::time::Instant;
+
+/// Since when a dispatch has been seen waiting, by its number.
+pub(super) type Seen<'a> = dyn Fn(u64) -> Option<Instant> + 'a;
 
 /// Jobs at rest that come back together: one, or a parent with its child jobs under way.
 pub struct AtRest {
@@ -40,13 +45,32 @@ pub struct Member {
     pub is_child: bool,
     /// How many of its steps are done.
     pub steps_done: usize,
+    /// Its steps that wait for replies.
+    pub waits: Arc<[RestingWait]>,
+}
+
+/// A step of a job at rest that waits for a reply.
+pub struct RestingWait {
+    /// The step's name.
+    pub step: Arc<str>,
+    /// The queue of its messages.
+    pub queue: Arc<str>,
+    /// The bus that the step names.
+    pub bus: Option<Arc<str>>,
+    /// When its attempt began.
+    pub since: Option<Timestamp>,
+    /// The number of its dispatch.
+    pub dispatch: u64,
+    /// Since when it has been seen waiting with a message that the broker had confirmed; none: it
+    /// had not.
+    pub seen: Option<Instant>,
 }
 
 impl AtRest {
-    /// A top-level job that only waits.
-    pub fn waiting(number: JobNumber, job: &Job) -> AtRest {
+    /// A top-level job that only waits, as it has been seen waiting.
+    pub(super) fn waiting(number: JobNumber, job: &Job, seen: &Seen<'_>) -> AtRest {
         AtRest {
-            members: vec![Member::of(number, job)],
+            members: vec![Member::of(number, job, seen)],
             definition: job.definition().clone(),
             state: job.state(),
             bytes: bytes_of(job),
@@ -58,9 +82,13 @@ impl AtRest {
     /// A family as it was found in the journal.
     fn of(family: &[Recovered]) -> Option<AtRest> {
         let first = &family.first()?.job;
+        let seen: &Seen<'_> = &|_| None;
         let is_pending = |found: &Recovered| !found.effects.is_empty() || !found.orders.is_empty();
         Some(AtRest {
-            members: family.iter().map(|found| Member::of(found.number, &found.job)).collect(),
+            members: family
+                .iter()
+                .map(|found| Member::of(found.number, &found.job, seen))
+                .collect(),
             definition: first.definition().clone(),
             state: first.state(),
             bytes: bytes_of_all(family),
@@ -76,12 +104,25 @@ impl AtRest {
 }
 
 impl Member {
-    fn of(number: JobNumber, job: &Job) -> Member {
+    fn of(number: JobNumber, job: &Job, seen: &Seen<'_>) -> Member {
+        let now = clock::ticks();
+        let wait = |index: StepIndex| {
+            let (step, run) = (job.graph().step(index), job.step(index));
+            RestingWait {
+                step: step.name.clone(),
+                queue: step.queue.clone(),
+                bus: step.bus.clone(),
+                since: run.attempt_started,
+                dispatch: run.dispatch,
+                seen: run.confirmed.then(|| seen(run.dispatch).unwrap_or(now)),
+            }
+        };
         Member {
             id: job.id(),
             number,
             is_child: job.origin().parent.is_some(),
             steps_done: steps_done(job),
+            waits: job.awaiting_replies().map(wait).collect(),
         }
     }
 }

@@ -209,6 +209,7 @@ impl JobActor {
             JobInput::Operate(request, answer) => self.operate(request, answer),
             JobInput::QueueMissing { queue, done } => self.queue_missing(&queue, done),
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
+            JobInput::SeenWaiting(seen) => self.waiting_since.go_on(seen),
             JobInput::Count(census) => self.count_waiting(&census),
             JobInput::Waits { waits, done } => {
                 self.tell_waits(&waits);

@@ -14,6 +14,7 @@ use super::mail::{BusInput, JobInput, RouterInput};
 use super::ways::Ways;
 use crate::bus::{Address, BusKey, BusState, QueueDepth};
 use crate::clock;
+use crate::engine::Definition;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,7 +202,7 @@ impl LossWatch {
 
 /// How many steps have waited on each queue for a span; none: the manager is stopping.
 async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
-    let mut waiting: HashMap<Arc<str>, u64> = HashMap::new();
+    let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::ticks());
     for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
         let (answer, counted) = oneshot::channel();
         let census = Arc::new(Census::new(bus.clone(), span, answer));
@@ -214,6 +215,19 @@ async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Ar
             *waiting.entry(queue).or_default() += count;
         }
     }
+    // What rests since then was asked, if it was there.
+    ways.routes.waits_at_rest(|_, rests_since, definition, wait| {
+        let has_waited =
+            wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
+        let is_call = wait.queue.starts_with(Definition::CALL_QUEUE_PREFIX);
+        if rests_since < began
+            && has_waited
+            && !is_call
+            && ways.buses.named(wait.bus.as_ref(), &definition.vhost) == *bus
+        {
+            *waiting.entry(wait.queue.clone()).or_default() += 1;
+        }
+    });
     Some(waiting)
 }
 

@@ -20,6 +20,7 @@ use crate::traces::EndedJob;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Loaded definitions by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
@@ -181,6 +182,8 @@ pub enum JobInput {
         /// Dropped after the commit.
         done: Arc<AnswerOnDrop>,
     },
+    /// Since when its steps were seen waiting before it rested, by the number of their dispatch.
+    SeenWaiting(Vec<(u64, Instant)>),
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
     /// Somebody looks for the steps that wait longest.

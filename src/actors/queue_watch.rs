@@ -67,5 +67,11 @@ pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Durat
     };
     // Those who have not answered by then are left out.
     let _ = tokio::time::timeout(ANSWERS_MAX, asked).await;
+    ways.routes.waits_at_rest(|job, _, definition, wait| {
+        let Some(since) = wait.since else { return };
+        let bus = ways.buses.named(wait.bus.as_ref(), &definition.vhost);
+        let queue = Address { bus, queue: wait.queue.clone() };
+        waits.hear(queue, Wait { since, job, step: wait.step.clone() });
+    });
     (waits.take(), began.elapsed())
 }

@@ -1,16 +1,18 @@
 //! Which jobs take input, by id: the one table that actors share. Only the router writes it,
 //! through [`Table`]; all others read it, through [`Routes`].
 
-use super::at_rest::{AtRest, Member};
+use super::at_rest::{AtRest, Member, RestingWait};
 use super::mail::JobInput;
 use super::mailbox::Mailbox;
 use super::steps_done::StepsDone;
+use crate::clock;
 use crate::engine::{Definition, JobId, Parent};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::time::Instant;
 
 /// A new table, and a view of it.
 pub fn table() -> (Table, Routes) {
@@ -66,6 +68,9 @@ struct Rests {
     family: JobNumber,
     is_child: bool,
     steps_done: usize,
+    since: Instant,
+    definition: Arc<Definition>,
+    waits: Arc<[RestingWait]>,
 }
 
 /// A job that takes input. Nobody can remove it from the table while this is held.
@@ -149,8 +154,11 @@ impl Table {
     pub fn lay_down(&self, jobs: &AtRest) {
         let family = jobs.number();
         self.0.keep(&jobs.definition);
-        for &Member { id, is_child, steps_done, .. } in &jobs.members {
-            self.0.at_rest.insert(id, Rests { family, is_child, steps_done });
+        let since = clock::ticks();
+        for &Member { id, is_child, steps_done, ref waits, .. } in &jobs.members {
+            let (definition, waits) = (jobs.definition.clone(), waits.clone());
+            let rests = Rests { family, is_child, steps_done, since, definition, waits };
+            self.0.at_rest.insert(id, rests);
             self.0.roots.fetch_add(usize::from(!is_child), Ordering::Relaxed);
         }
     }
@@ -188,6 +196,18 @@ impl Routes {
     /// The number by which the family of a job at rest is known.
     pub(super) fn family_at_rest(&self, id: JobId) -> Option<JobNumber> {
         self.0.at_rest.get(&id).map(|rests| rests.family)
+    }
+
+    /// Shows the steps of all jobs at rest that wait for replies: their job, since when that rests,
+    /// what it goes by, and the step. Do not look up anything else meanwhile.
+    pub(super) fn waits_at_rest(
+        &self,
+        mut see: impl FnMut(JobId, Instant, &Definition, &RestingWait),
+    ) {
+        for rests in &self.0.at_rest {
+            let see = |wait| see(*rests.key(), rests.since, &rests.definition, wait);
+            rests.waits.iter().for_each(see);
+        }
     }
 
     /// How many steps of a job are done, once that is committed.

@@ -1,12 +1,19 @@
 //! What jobs under way hold in memory is bounded, and nothing waits for room that never comes.
 
+use crate::http::Api;
 use crate::waits::until;
+use actix_web::http::{Method, StatusCode};
 use std::path::Path;
 use std::time::Duration;
 use workflow_manager::actors::answer::{Created, Now, Refusal};
+use workflow_manager::actors::door;
+use workflow_manager::actors::mail::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
+use workflow_manager::clock;
+use workflow_manager::engine::{
+    Input, JobId, JobState, Message, Operation, Reply, StepIndex, Timestamp,
+};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
@@ -16,6 +23,9 @@ const WORKFLOWS: &str = "workflows: [
   { name: late, deadline: 4s, steps: [ { name: sign, external: true } ] },
   { name: sign, steps: [ { name: sign, external: true },
                          { name: then, external: true, depends: [ sign ] } ] },
+  { name: timed, steps: [ { name: timed, timeout: 1h } ] },
+  { name: a, steps: [ { name: a } ] }, { name: b, steps: [ { name: b } ] },
+  { name: c, steps: [ { name: c } ] },
   { name: fan, steps: [ { name: each, task: t } ],
     tasks: [ { name: t, itemListKey: items, steps: [ { name: sign, external: true } ] } ] } ]";
 
@@ -208,6 +218,80 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         until("all is given back", || (memory.held() == 0).then_some(())).await;
         assert_eq!((metrics.jobs_pending.get(), running.get()), (0, 0));
         create(&manager, 1).await.expect("room");
+        manager.stop().await;
+    });
+}
+
+#[test]
+fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), 1 << 30).await;
+        let api = Api::new(&manager).await;
+        let mut jobs = Vec::new();
+        for queue in ["a", "b", "c"] {
+            jobs.push(manager.create(queue, None, of_size(1)).await.expect("created").id());
+            let lent = format!("/api/queue/{queue}/receive?lease=1h");
+            assert_eq!(api.ask(Method::POST, &lent, &[], "").await.status, StatusCode::OK);
+        }
+        manager.stop().await;
+
+        // One has room.
+        let manager = start(folder.path(), 1).await;
+        let pending = &manager.common().metrics.jobs_pending;
+        until("two are at rest", || (pending.get() == 2).then_some(())).await;
+        let looked = door::queues(manager.ways()).await;
+        assert_eq!(pending.get(), 2, "a look brings none back");
+        let mut told: Vec<(String, JobId)> = looked
+            .oldest
+            .iter()
+            .map(|(address, wait)| (address.queue.to_string(), wait.job))
+            .collect();
+        told.sort_by(|one, other| one.0.cmp(&other.0));
+        let expected = ["a", "b", "c"].map(str::to_owned).into_iter().zip(jobs);
+        assert_eq!(told, expected.collect::<Vec<_>>());
+        manager.stop().await;
+    });
+}
+
+fn begun(manager: &Manager, id: JobId) -> Option<Timestamp> {
+    let found = manager.common().reader.job(id).expect("reads").expect("is kept");
+    found.job.step(StepIndex(0)).attempt_started
+}
+
+#[test]
+fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
+    actix_rt::System::new().block_on(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manager = start(folder.path(), 1 << 30).await;
+        let mut jobs = Vec::new();
+        for _ in 0..2 {
+            jobs.push(manager.create("timed", None, of_size(1)).await.expect("created").id());
+        }
+        manager.stop().await;
+
+        let manager = start(folder.path(), 1).await;
+        let at_rest = |manager: &Manager| {
+            jobs.iter().copied().find(|id| manager.ways().routes.is_at_rest(*id))
+        };
+        let id = until("one is at rest", || at_rest(&manager)).await;
+        assert_eq!(begun(&manager, id), None, "nobody has its message");
+        let before = clock::now();
+        let created = manager.common().reader.job(id).expect("reads").expect("is kept");
+        let created = created.job.origin().created;
+        // As a bus tells it.
+        let input = Input::Begun { step: StepIndex(0), attempt: 1 };
+        let told = Box::new(JobInput::OfMessage { created, input });
+        manager.ways().mailboxes().router.post(RouterInput::ForJob(id, told));
+        let began = until("it is written down", || begun(&manager, id)).await;
+        assert!(before <= began && began <= clock::now(), "{before:?} {began:?}");
+        manager.stop().await;
+
+        let manager = start(folder.path(), 1).await;
+        until("one is at rest", || at_rest(&manager)).await;
+        let found = manager.common().reader.job(id).expect("reads").expect("is kept");
+        let due = Timestamp(began.0 + 3_600_000_000_000);
+        assert_eq!((begun(&manager, id), found.job.next_timer()), (Some(began), Some(due)));
         manager.stop().await;
     });
 }

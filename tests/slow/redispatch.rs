@@ -280,6 +280,34 @@ fn with_the_setting_what_is_lost_is_sent_again_by_itself() {
 }
 
 #[test]
+fn what_is_lost_of_jobs_at_rest_is_told_and_sent_again() {
+    let vhost = Vhost::new();
+    let daemon = with_management(&vhost)
+        .set("amqp.redispatch_lost", "true")
+        // Whatever only waits rests.
+        .set("limits.jobs_bytes_max", "1")
+        .start();
+    let ids = [1, 2].map(|number| {
+        eventually("the one before rests", || {
+            let answer = daemon.api.post("/api/workflow/plain", &format!("{{\"n\":{number}}}"));
+            if answer.status == 201 { Ok(answer.id()) } else { Err(answer.text) }
+        })
+    });
+    eventually("both are at rest", || {
+        let metrics = daemon.api.get("/metrics").expect(200).text;
+        when(metrics.contains("\nworkflow_jobs_at_rest 2\n"), metrics)
+    });
+    lose(&vhost, "work", 2);
+    daemon.await_log(&["warn", "the queue has lost messages", "\"waiting\":2"]);
+    let _worker = Worker::echo(&vhost.url, &["work"]);
+    for id in ids {
+        daemon.api.await_result(id);
+        let why = asked(&daemon, id).pop().unwrap();
+        assert!(why[2].as_str().is_some_and(|why| why.contains("amqp.redispatch_lost")), "{why:?}");
+    }
+}
+
+#[test]
 fn each_queue_is_told_with_what_the_broker_says_of_it() {
     let vhost = Vhost::new();
     let daemon = with_management(&vhost).start();

@@ -24,7 +24,12 @@ impl JobActor {
             return;
         }
         self.asked_to_rest = Some(self.heard);
-        let rest = Rest { heard: self.heard, at_rest: AtRest::waiting(self.number, job) };
+        let rest = Rest {
+            heard: self.heard,
+            at_rest: AtRest::waiting(self.number, job, &|dispatch| {
+                self.waiting_since.since(dispatch)
+            }),
+        };
         self.append_nothing(Vec::new(), None, Some(Box::new(rest)));
     }
 

@@ -23,7 +23,12 @@ impl WaitingSince {
         self.since(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
     }
 
-    fn since(&self, dispatch: u64) -> Option<Instant> {
+    /// Goes on with what was seen before the job rested.
+    pub(super) fn go_on(&mut self, seen: Vec<(u64, Instant)>) {
+        self.0 = seen;
+    }
+
+    pub(super) fn since(&self, dispatch: u64) -> Option<Instant> {
         self.0.iter().find(|(of, _)| *of == dispatch).map(|(_, since)| *since)
     }
 }

@@ -16,6 +16,7 @@ use crate::engine::JobId;
 use crate::journal::{JobNumber, Recovered};
 use actix::{AsyncContext, Context};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The most families that are brought back at once.
 const FAMILIES_AT_ONCE: usize = 1_000;
@@ -192,6 +193,7 @@ impl Router {
             self.ways.common.metrics.jobs_brought_back.inc();
             found.into_iter().for_each(|found| self.go_on(found));
             self.table.wake(&family.jobs);
+            self.tell_seen(&family.jobs);
             let bytes = u64::try_from(family.jobs.bytes).unwrap_or(u64::MAX);
             let pause = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_A_SECOND);
             if !pause.is_zero() && !self.resting.is_pausing && self.ways.common.memory.is_over() {
@@ -201,6 +203,18 @@ impl Router {
         }
         self.look_for_short_memory();
         self.bring_back(ctx);
+    }
+
+    /// Jobs that are back go on with since when their steps were seen waiting: whether messages
+    /// are lost does not begin anew.
+    fn tell_seen(&self, jobs: &AtRest) {
+        for member in &jobs.members {
+            let seen = member.waits.iter().filter_map(|wait| Some((wait.dispatch, wait.seen?)));
+            let seen: Vec<(u64, Instant)> = seen.collect();
+            if let (false, Some(job)) = (seen.is_empty(), self.ways.routes.find(member.id)) {
+                job.post(JobInput::SeenWaiting(seen));
+            }
+        }
     }
 
     /// A family is no longer at rest.
