@@ -275,6 +275,46 @@ fn calls_wait_while_no_job_can_be_taken() {
     await_closed(&daemon);
 }
 
+#[test]
+fn calls_that_are_too_large_together_wait_in_the_broker() {
+    const CALLS: usize = 8;
+    let vhost = Vhost::new();
+    let client = vhost.client();
+    client.declare(ANSWERS, arguments([]));
+    let daemon = Setup::new(&vhost.url, CHAIN)
+        .set("limits.jobs_running_max", "1")
+        // Two of them.
+        .set("amqp.replies_bytes_max", "70000")
+        .start();
+    for number in 0..CALLS {
+        let body = format!(r#"{{"n":{number},"text":"{}"}}"#, "x".repeat(30_000));
+        ask(&client, "chain", &body, asks(&number.to_string(), &Uuid::new_v4().to_string()));
+    }
+    // The job of one runs, and the manager has at most two others.
+    for _ in 0..10 {
+        eventually("the others lie in the broker", || {
+            let seen = client.count("workflow.chain");
+            seen.filter(|(ready, consumers)| *ready as usize >= CALLS - 3 && *consumers == 1)
+                .ok_or(format!("{seen:?}"))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let mut answered: Vec<u64> = (0..CALLS)
+        .map(|_| {
+            let first = client.take("first");
+            let asked: Value = serde_json::from_str(first.text()).expect("JSON");
+            let number = asked["n"].as_u64().expect("a number");
+            client.reply(&first, "{}");
+            client.reply(&client.take("second"), "{}");
+            take_answer(&client, &number.to_string());
+            number
+        })
+        .collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (0..CALLS as u64).collect::<Vec<_>>(), "each once");
+    await_closed(&daemon);
+}
+
 // ---- workflows that ask workflows
 
 #[test]
