@@ -38,6 +38,8 @@ pub(crate) enum Act {
     Stalls(Vec<u8>),
     /// With bytes for as long as the client takes them.
     Endless,
+    /// With interim responses for as long as the client takes them.
+    Interim,
     /// Not at all, until the client goes.
     Never,
 }
@@ -181,6 +183,12 @@ fn answer(mut socket: &TcpStream, act: Act, seen: &Seen) -> bool {
         Act::Endless => {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n");
             while socket.write_all(&[b' '; 65_536]).is_ok() {}
+            seen.gone.fetch_add(1, Ordering::SeqCst);
+            false
+        }
+        Act::Interim => {
+            let hint = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(1_000);
+            while socket.write_all(&hint).is_ok() {}
             seen.gone.fetch_add(1, Ordering::SeqCst);
             false
         }
