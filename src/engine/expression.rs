@@ -6,6 +6,7 @@
 //! scope     what a condition sees of its job
 //! syntax    what the parser says of a text that is not CEL, in words that teach
 //! names     which variables, functions and steps a text uses; which part of the data it needs
+//! exact     comparisons of whole numbers with decimals, without rounding
 //! cost      the tree, in which each value that an evaluation copies, compares or runs through is
 //!           paid for
 //! values    JSON → CEL values, only those that are needed
@@ -16,6 +17,7 @@
 //! [`DECISION_COST_MAX`]. No function knows the time or chance.
 
 mod cost;
+mod exact;
 mod names;
 mod scope;
 mod source;
@@ -166,6 +168,7 @@ impl Expression {
         let mut context = Context::with_env(ENVIRONMENT.clone());
         values::add_variables(&self.0.need, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
+        exact::add_to(&mut context)?;
         // No data is known to make the crate panic, but if it did, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
             Ok(came_to) => came_to.map_err(|error| explained(&error)),

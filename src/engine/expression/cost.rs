@@ -5,6 +5,7 @@
 //! Operations that take the same time for all operands are free: logic, indexing, selecting a key.
 //! The text limits their number, and each turn of a loop pays for those in its body.
 
+use super::exact::made_exact;
 use super::names::parts;
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
@@ -192,7 +193,7 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
     let operand = if FREE.contains(&call.func_name.as_str()) { charged } else { paid };
     call.target = call.target.map(|target| Box::new(operand(*target)));
     call.args = call.args.into_iter().map(operand).collect();
-    call
+    made_exact(call)
 }
 
 /// A loop pays for its range at once, and for its body at each turn. `all` and `exists` go on after

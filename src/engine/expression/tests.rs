@@ -1,3 +1,5 @@
+mod comparisons;
+
 use super::*;
 use crate::engine::json::Message;
 use proptest::prelude::*;

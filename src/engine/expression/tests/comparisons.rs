@@ -1,0 +1,30 @@
+//! Comparisons of whole numbers with decimals, as they stand in a text.
+
+use super::came_to;
+
+#[test]
+fn whole_numbers_and_decimals_are_compared_without_rounding() {
+    for text in [
+        "9007199254740993 > 9007199254740992.0 && 9007199254740992.0 < 9007199254740993",
+        "9007199254740993 >= 9007199254740992.0 && !(9007199254740993 <= 9007199254740992.0)",
+        "9007199254740993 != 9007199254740992.0 && 9007199254740992 == 9007199254740992.0",
+        "-9007199254740993 < -9007199254740992.0 && input.neg == -9223372036854775808.0",
+        "9223372036854775807 < 9223372036854775808.0 && 9223372036854775807 < 1e19",
+        "input.big > 1e19 && input.big < 18446744073709551616.0 && input.big != input.huge",
+        "!(9007199254740993 in [9007199254740992.0]) && 9007199254740992 in [9007199254740992.0]",
+        "[9007199254740993] != [9007199254740992.0] && [9007199254740992] == [9007199254740992.0]",
+        "{'a': 9007199254740993} != {'a': 9007199254740992.0} && {'a': 1} == {'a': 1.0}",
+        "{1: 'a'} == {1u: 'a'} && 1 in {1u: 'a'} && {'a': 1} != {'b': 1} && {'a': 1} != {}",
+        "[9007199254740992.0].exists(x, x < 9007199254740993)",
+        "double('NaN') != double('NaN') && 1 != double('NaN') && !(double('NaN') == 1u)",
+    ] {
+        assert_eq!(came_to(text), Ok(true), "{text}");
+    }
+    for (text, why) in [
+        ("1 < double('NaN')", "`<` cannot be applied to int and double"),
+        ("double('NaN') >= 1", "`>=` cannot be applied to double and int"),
+    ] {
+        let told = came_to(text).expect_err(text);
+        assert!(told.contains(why), "{text}: {told}");
+    }
+}
