@@ -216,7 +216,7 @@ export function byHand(job, step, defined, type, done) {
   openDialog({
     title: type === 'error' ? `Fail ${step.name} by hand` : `Complete ${step.name} by hand`,
     body: () => html`<form class="dialog-form" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void send(); }}>
-      <p class="quiet">${type === 'error' ? 'As if its worker had reported an error. The reason is kept in the record.' : 'As if its worker had replied: the text becomes the output, exactly as it stands here. A later reply of a worker changes nothing.'}</p>
+      <p class="quiet">${type === 'error' ? 'The attempt fails by hand. The reason is kept in the record, and who gave it.' : 'As if its worker had replied: the text becomes the output, exactly as it stands here. A later reply of a worker changes nothing.'}</p>
       ${type === 'result' && defined?.statusKey && words.length ? html`<div class="choices" role="group" aria-label="Status">${words.map((word) => html`<button type="button" class="chip" @click=${() => { text = `{\n  ${JSON.stringify(defined.statusKey)}: ${JSON.stringify(word)}\n}`; redraw(); }}>${shown(word)}</button>`)}</div>` : nothing}
       <label class="label" for="by-hand">${type === 'error' ? 'Reason' : 'Output, a JSON object'}</label>
       <textarea id="by-hand" class="field code-field" rows=${type === 'error' ? 3 : 9} spellcheck="false" required .value=${text} @input=${(/** @type {InputEvent} */ event) => { text = /** @type {HTMLTextAreaElement} */ (event.target).value; }}></textarea>

@@ -8,7 +8,7 @@ use super::input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply, Sender,
 };
 use super::job::Job;
-use super::reply::{Failed, is_of_its_users, parse_progress, parse_reply};
+use super::reply::{Author, Failed, is_of_its_users, parse_progress, parse_reply};
 use super::state::{JobState, StepState};
 
 impl Job {
@@ -61,15 +61,15 @@ impl Job {
         if !is_of_its_users(self.graph().step(step), from) {
             return Err(Rejected::ForeignUser);
         }
-        self.decide_answer(step, attempt, reply, ctx)
+        self.decide_answer((step, attempt), reply, Author::Worker, ctx)
     }
 
     /// What an answer does to its step, whether it comes from a worker or from a user.
     pub(super) fn decide_answer(
         &self,
-        step: StepIndex,
-        attempt: Option<u32>,
+        (step, attempt): (StepIndex, Option<u32>),
         reply: &Reply,
+        author: Author<'_>,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
         let run = self.step(step);
@@ -94,7 +94,7 @@ impl Job {
         if attempt.is_some_and(|attempt| attempt <= run.attempts_undone) {
             return Err(Rejected::Late);
         }
-        match parse_reply(definition, reply, ctx.limits) {
+        match parse_reply(definition, reply, author, ctx.limits) {
             Ok(output) => Ok(vec![Entry::Step(step, StepEntry::Completed(output))]),
             // The first result since the last rerun wins, whichever attempt it answers. A failure
             // settles only its own attempt (docs/worker-protocol.md).

@@ -4,7 +4,7 @@ use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
 use super::input::{Context, Limits, Objection, Operation, Rejected, Reply, Request};
 use super::job::Job;
-use super::reply::fault_by_hand;
+use super::reply::{Author, fault_by_hand};
 use super::state::{JobState, StepState};
 
 impl Job {
@@ -144,17 +144,18 @@ impl Job {
     ) -> Result<Vec<Entry>, Rejected> {
         let Request { operation, reason, by } = request;
         let step = operation.step().and_then(|step| self.graph().index_of(step));
+        let decided = self.decide_operation(&operation, by.as_deref(), ctx)?;
         let asked = JobEntry::Asked { operation: operation.word().into(), step, reason, by };
-        let decided = self.decide_operation(operation, ctx)?;
         Ok([Entry::Job(asked)].into_iter().chain(decided).collect())
     }
 
     fn decide_operation(
         &self,
-        operation: Operation,
+        operation: &Operation,
+        by: Option<&str>,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
-        match self.objection(&operation, ctx.limits) {
+        match self.objection(operation, ctx.limits) {
             None => {}
             Some(Objection::UnknownStep(_)) => return Err(Rejected::UnknownStep),
             Some(Objection::Conflict(_) | Objection::Invalid(_)) => return Err(Rejected::Void),
@@ -162,7 +163,7 @@ impl Job {
         let deadline = || self.new_deadline(ctx);
         let entry = match operation {
             Operation::Cancel { reason } => {
-                Entry::Job(JobEntry::Cancelled { reason, by_parent: false })
+                Entry::Job(JobEntry::Cancelled { reason: reason.clone(), by_parent: false })
             }
             Operation::Pause => Entry::Job(JobEntry::Paused),
             Operation::Resume => Entry::Job(JobEntry::Resumed),
@@ -170,13 +171,13 @@ impl Job {
                 Entry::Job(JobEntry::Retried { round: self.round + 1, deadline: deadline() })
             }
             Operation::Rerun { step } => {
-                Entry::Job(JobEntry::Rerun { step: self.index(&step)?, deadline: deadline() })
+                Entry::Job(JobEntry::Rerun { step: self.index(step)?, deadline: deadline() })
             }
             Operation::Redispatch { step } => {
-                Entry::Step(self.index(&step)?, StepEntry::Unconfirmed)
+                Entry::Step(self.index(step)?, StepEntry::Unconfirmed)
             }
             Operation::Reply { step, reply } => {
-                return self.decide_answer(self.index(&step)?, None, &reply, ctx);
+                return self.decide_answer((self.index(step)?, None), reply, Author::Hand(by), ctx);
             }
         };
         Ok(vec![entry])

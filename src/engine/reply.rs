@@ -6,6 +6,7 @@ use super::entry::{Failure, Progress};
 use super::input::{Limits, Rejected, Reply, Sender};
 use super::json::{Json, JsonKind, Message, NotAText};
 use super::words::{cut, cut_of};
+use std::fmt;
 use std::sync::Arc;
 
 /// How much is kept of a reply that is not a JSON object, and of each text from a worker, in bytes
@@ -21,8 +22,31 @@ pub(super) struct Failed {
     pub(super) retryable: bool,
 }
 
+/// Who says how an attempt went.
+#[derive(Clone, Copy)]
+pub(super) enum Author<'a> {
+    Worker,
+    /// A person, or a program that asks as one; with the name of its token, if it has one.
+    Hand(Option<&'a str>),
+}
+
+impl fmt::Display for Author<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Author::Worker => f.write_str("the worker reported an error"),
+            Author::Hand(None) => f.write_str("failed by hand"),
+            Author::Hand(Some(name)) => write!(f, "failed by hand, by {name}"),
+        }
+    }
+}
+
 /// A reply's output, or why the attempt failed (docs/workflow-file.md).
-pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result<Message, Failed> {
+pub(super) fn parse_reply(
+    step: &Step,
+    reply: &Reply,
+    author: Author<'_>,
+    limits: &Limits,
+) -> Result<Message, Failed> {
     let failed = |reason: String, raw: Option<&[u8]>| Failed {
         failure: Failure { reason: reason.into(), raw: raw.map(kept), cause: None },
         retryable: true,
@@ -38,10 +62,9 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result
             reported_status(step, &output).map_err(|reason| failed(reason, Some(body)))?;
             Ok(output)
         }
-        Reply::Error(body) if body.len() > limits.reply_bytes_max => Err(failed(
-            format!("the worker reported an error of {} bytes, which is not read", body.len()),
-            Some(body),
-        )),
+        Reply::Error(body) if body.len() > limits.reply_bytes_max => {
+            Err(failed(format!("{author} of {} bytes, which is not read", body.len()), Some(body)))
+        }
         Reply::Error(body) => {
             let stated = Message::parse(body).ok();
             let text =
@@ -51,18 +74,13 @@ pub(super) fn parse_reply(step: &Step, reply: &Reply, limits: &Limits) -> Result
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
             let (reason, raw) = match text {
-                Some(Ok(text)) => (
-                    format!("the worker reported an error: {}", cut(&text, REPLY_KEPT_BYTES_MAX)),
-                    None,
-                ),
-                Some(Err(fault @ NotAText::Half)) => (
-                    format!("the worker reported an error, and \"error\" is {fault}"),
-                    Some(&**body),
-                ),
-                Some(Err(NotAText::Kind(_))) | None => (
-                    "the worker reported an error without a text under \"error\"".to_owned(),
-                    Some(&**body),
-                ),
+                Some(Ok(text)) => (format!("{author}: {}", cut(&text, REPLY_KEPT_BYTES_MAX)), None),
+                Some(Err(fault @ NotAText::Half)) => {
+                    (format!("{author}, and \"error\" is {fault}"), Some(&**body))
+                }
+                Some(Err(NotAText::Kind(_))) | None => {
+                    (format!("{author} without a text under \"error\""), Some(&**body))
+                }
             };
             Err(Failed { retryable, ..failed(reason, raw) })
         }
@@ -102,16 +120,18 @@ pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
 pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let words = || step.status.words.join(", ");
     match reply {
-        Reply::Result(_) => match (parse_reply(step, reply, limits), &step.status.key) {
-            (Err(failed), _) => Some(failed.failure.reason.to_string()),
-            (Ok(output), Some(key))
-                if !step.status.words.is_empty()
-                    && !matches!(reported_status(step, &output), Ok(Some(_))) =>
-            {
-                Some(format!("there is no status under \"{key}\", expected one of {}", words()))
+        Reply::Result(_) => {
+            match (parse_reply(step, reply, Author::Hand(None), limits), &step.status.key) {
+                (Err(failed), _) => Some(failed.failure.reason.to_string()),
+                (Ok(output), Some(key))
+                    if !step.status.words.is_empty()
+                        && !matches!(reported_status(step, &output), Ok(Some(_))) =>
+                {
+                    Some(format!("there is no status under \"{key}\", expected one of {}", words()))
+                }
+                (Ok(_), _) => None,
             }
-            (Ok(_), _) => None,
-        },
+        }
         Reply::Error(body) if body.len() > limits.reply_bytes_max => Some(too_large(body, limits)),
         Reply::Error(body) => match Message::parse(body) {
             Err(error) => Some(format!("the error is no JSON object: {error}")),
@@ -241,7 +261,7 @@ mod tests {
     };
 
     fn failure(reply: &Reply) -> Failure {
-        let Err(failed) = parse_reply(&Step::named("s"), reply, &LIMITS) else {
+        let Err(failed) = parse_reply(&Step::named("s"), reply, Author::Worker, &LIMITS) else {
             panic!("taken for a result")
         };
         failed.failure

@@ -4,7 +4,7 @@ use crate::world::World;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Objection, Operation,
-    Rejected, Reply, Retry, StatusWords, Step, StepIndex, StepState,
+    Rejected, Reply, Request, Retry, StatusWords, Step, StepIndex, StepState,
 };
 
 fn decision() -> Arc<Definition> {
@@ -90,6 +90,27 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
         .expect("taken");
     let job = world.job(id);
     assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, "APPROVED"));
+}
+
+#[test]
+fn a_failure_by_hand_says_so_and_by_whom() {
+    for (by, reason) in
+        [(None, "failed by hand: no pen"), (Some("ops"), "failed by hand, by ops: no pen")]
+    {
+        let mut world = World::new();
+        let id = world.create(&decision(), Message::default());
+        for step in ["decide", "free"] {
+            let body = r#"{"error":"no pen","retryable":false}"#;
+            let operation = say(step, Reply::Error, body);
+            let request = Request { operation, reason: None, by: by.map(Arc::from) };
+            world.take(id, Input::operate(request)).expect("taken");
+        }
+        let job = world.job(id);
+        for step in [0, 1].map(StepIndex) {
+            assert_eq!(job.step(step).failure.as_ref().map(|why| &*why.reason), Some(reason));
+        }
+        assert_eq!(*job.reason_text(), *format!("step \"decide\": {reason}"));
+    }
 }
 
 #[test]

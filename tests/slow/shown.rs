@@ -258,7 +258,7 @@ fn child_jobs_are_listed_and_searched() {
         (&row["job"], &row["step"], &row["state"]),
         (&json!(children[3]), &json!("each"), &json!("failed"))
     );
-    assert_eq!(row["reason"], "step \"work\": the worker reported an error: item three is broken");
+    assert_eq!(row["reason"], "step \"work\": failed by hand: item three is broken");
     assert!(row["created"].is_string() && row["ended"].is_string(), "{row}");
     assert!(
         failed["children"][0]["reason"].as_str().unwrap().chars().count() <= 1_001,
@@ -328,10 +328,7 @@ fn a_failure_in_a_child_job_is_told_with_its_cause_first() {
     let reason =
         daemon.api.get(&format!("/api/job/{id}")).json()["reason"].as_str().unwrap().to_owned();
     assert!(reason.starts_with("step \"work\" of item "), "{reason}");
-    assert!(
-        reason.contains(": the worker reported an error: no such article (child job "),
-        "{reason}"
-    );
+    assert!(reason.contains(": failed by hand: no such article (child job "), "{reason}");
     assert!(reason.ends_with(" of step \"each\")"), "{reason}");
 }
 
