@@ -51,7 +51,7 @@ use super::steps_done::StepsDone;
 use super::ways::Ways;
 use crate::clock::Steady;
 use crate::engine::{
-    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected,
+    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected, Reply,
     StepEntry, Timestamp,
 };
 use crate::faults;
@@ -243,12 +243,16 @@ impl JobActor {
         self.ended_before = job.ended().map(|ended| (ended, job.state()));
         let context = Context { now, limits: &limits };
         let logged = LoggedReply::of(&input);
+        let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
         let taken = catch_unwind(AssertUnwindSafe(|| {
             fail_point(&input);
             ways.common.rules.take(job, input, &context)
         }));
         match taken {
             Ok(Ok(decision)) => {
+                if is_result {
+                    tell_failure(&decision, &mut release);
+                }
                 release.extend(answer.map(|AskedOperation { step, answer }| {
                     Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
                 }));
@@ -388,6 +392,18 @@ impl JobActor {
                 Outgoing::Send(caller_answer(job, bus, caller, end, bytes_max, now)?)
             }
         })
+    }
+}
+
+/// Lets the worker know that the attempt failed by its result.
+fn tell_failure(decision: &Decision, release: &mut [Outgoing]) {
+    // What follows directly from an input comes first.
+    let Some(Entry::Step(_, entry)) = decision.recorded.entries.first() else { return };
+    let Some(failure) = entry.failure() else { return };
+    for outgoing in release {
+        if let Outgoing::Ack(ack) = outgoing {
+            ack.failed(failure.reason.clone());
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::reads;
 use super::redispatch::known;
 use crate::actors::door;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Desk, Line, Loan, NotCommitted, NotLent, Said, reply_path};
+use crate::bus::desk::{Borrower, Desk, Line, Loan, NotCommitted, NotLent, Said, Told, reply_path};
 use crate::bus::{Address, BusKey, ERROR};
 use crate::clock;
 use crate::engine::words::quoted;
@@ -249,15 +249,14 @@ impl Receipt {
     }
 }
 
-/// Takes a reply; answered once what follows from it is committed. Why it changed nothing, if it
-/// did not. `line`: of a worker that stays.
+/// Takes a reply; answered once what follows from it is committed. `line`: of a worker that stays.
 pub(super) async fn reply(
     desk: &Desk,
     receipt: Receipt,
     kind: ReplyType,
     (from, line): (Sender, Option<Line>),
     body: Bytes,
-) -> Result<Option<&'static str>, NotCommitted> {
+) -> Result<Told, NotCommitted> {
     let Receipt { queue, id, delivery, message, .. } = receipt;
     let kind = match kind {
         ReplyType::Result => None,
@@ -296,18 +295,17 @@ pub(super) async fn extend(
 }
 
 /// Refuses a message: its attempt fails, or, with a pause, it goes back to its queue after that.
-/// Why it changed nothing, if it did not.
 pub(super) async fn nack(
     desk: &Desk,
     receipt: &Receipt,
     requeue: Option<Duration>,
     from: Sender,
-) -> Result<Result<Option<&'static str>, NotCommitted>, Problem> {
+) -> Result<Result<Told, NotCommitted>, Problem> {
     let Receipt { id, delivery, .. } = receipt;
     match requeue {
         Some(pause) => {
             desk.give_back(id, *delivery, pause, None).map_err(not_lent)?;
-            Ok(Ok(None))
+            Ok(Ok(Told::default()))
         }
         None => desk.refuse(id, *delivery, from).await.map_err(not_lent),
     }

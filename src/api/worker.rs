@@ -13,7 +13,7 @@ use super::query::{self, Query};
 use super::reads::Written;
 use super::token::Caller;
 use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted};
+use crate::bus::desk::{Borrower, Desk, Loan, NotCommitted, Told};
 use crate::bus::{Header, HeaderValue};
 use crate::engine::words::quoted;
 use crate::times::Time;
@@ -66,6 +66,14 @@ pub(super) struct Taken {
     /// Why it changed nothing; then it is useless to send it again.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
+    /// Why the attempt failed by a result that is none for its step: it is no JSON object, is too
+    /// large, or has a status that the step does not list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    failed: Option<Arc<str>>,
+    /// Until when the worker has the message now, behind progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Time>,
 }
 
 /// How long a worker has a message.
@@ -142,9 +150,12 @@ pub(super) async fn reply(
     taken(lending::reply(&desk, receipt, kind, (caller.sender(), None), body.bytes().clone()).await)
 }
 
-fn taken(told: Result<Option<&'static str>, NotCommitted>) -> Result<HttpResponse, Problem> {
+fn taken(told: Result<Told, NotCommitted>) -> Result<HttpResponse, Problem> {
     match told {
-        Ok(reason) => Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason })),
+        Ok(Told { unused: reason, failed, until: end }) => {
+            let until = end.map(until);
+            Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
+        }
         Err(NotCommitted) => {
             Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))
         }

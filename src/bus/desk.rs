@@ -15,7 +15,7 @@ mod replies;
 pub use desks::Desks;
 pub use lines::{Counted, Ended, Line, Why};
 pub use loan::{
-    Borrower, LEASE_MAX, LeaseLook, Lending, Loan, NotCommitted, NotLent, Said, reply_path,
+    Borrower, LEASE_MAX, LeaseLook, Lending, Loan, NotCommitted, NotLent, Said, Told, reply_path,
 };
 
 use lent::Lent;

@@ -320,7 +320,7 @@ pub enum Verdict {
 }
 
 /// A verdict on the delivery `tag` of the connection `epoch`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The delivery tag, unique within its epoch.
     pub tag: u64,
@@ -330,6 +330,8 @@ pub struct Settled {
     pub verdict: Verdict,
     /// Why a reply that is acknowledged changed nothing.
     pub unused: Option<&'static str>,
+    /// Why the attempt failed by a result that is acknowledged.
+    pub failed: Option<Arc<str>>,
 }
 
 /// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the
@@ -341,6 +343,7 @@ pub struct Settlement {
     /// The room that the delivery takes among those without a verdict.
     hold: Option<Hold>,
     unused: Option<&'static str>,
+    failed: Option<Arc<str>>,
 }
 
 /// Something that is dropped with the verdict on a delivery, and then gives back what it holds.
@@ -355,7 +358,7 @@ impl fmt::Debug for Settlement {
 impl Settlement {
     /// The settlement of delivery `tag`; verdicts go to `to`.
     pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
-        Settlement { tag, epoch, to: Some(to), hold: None, unused: None }
+        Settlement { tag, epoch, to: Some(to), hold: None, unused: None, failed: None }
     }
 
     /// The same, with something that is dropped when it is settled.
@@ -368,7 +371,7 @@ impl Settlement {
 
     /// The settlement of a delivery for which no broker waits: what a bus reports by itself.
     pub fn none() -> Settlement {
-        Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None }
+        Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None, failed: None }
     }
 
     fn is_void(&self) -> bool {
@@ -379,7 +382,8 @@ impl Settlement {
         if let Some(to) = self.to.take() {
             // A closed channel means that the connection is gone: the broker redelivers by itself.
             let Settlement { tag, epoch, unused, .. } = *self;
-            let _ = to.send(Settled { tag, epoch, verdict, unused });
+            let failed = self.failed.take();
+            let _ = to.send(Settled { tag, epoch, verdict, unused, failed });
         }
         self.hold = None;
     }
@@ -452,6 +456,11 @@ impl Acknowledge {
     /// Notes that the delivery is a reply that changed nothing, for this reason.
     pub fn unused(&mut self, why: &'static str) {
         self.0.unused = Some(why);
+    }
+
+    /// Notes that the delivery is a result by which its attempt failed, for this reason.
+    pub fn failed(&mut self, why: Arc<str>) {
+        self.0.failed = Some(why);
     }
 
     /// Whether the delivery has gone back to its queue, because its channel is closed: it comes

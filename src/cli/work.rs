@@ -38,8 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 
-/// After so many outputs in a row that are no JSON objects the worker ends: the program is not one
-/// for this, and each message fails an attempt.
+/// After so many outputs in a row that no step can have, or that its step cannot, the worker ends:
+/// the program is not one for this, and each message fails an attempt.
 const WRONG_OUTPUTS_MAX: u32 = 5;
 
 /// `work QUEUE… -- CMD`
@@ -115,7 +115,7 @@ struct Taker<'s, 'b> {
     known: HashSet<usize>,
     /// Which queue is asked next.
     turn: usize,
-    /// How many outputs in a row were no JSON objects.
+    /// How many outputs in a row failed their attempts.
     wrong_outputs: u32,
     /// The manager has answered.
     has_begun: bool,
@@ -310,8 +310,8 @@ impl Taker<'_, '_> {
         if self.wrong_outputs >= WRONG_OUTPUTS_MAX {
             self.fail(ClientError::Refused(format!(
                 "{WRONG_OUTPUTS_MAX} times in a row {why}. No more messages are taken: each one \
-                 fails an attempt. {} must print one JSON object, or nothing, on its standard \
-                 output; what else it says belongs on its standard error",
+                 fails an attempt. {} must print one JSON object that the step can have, or nothing, \
+                 on its standard output; what else it says belongs on its standard error",
                 self.bench.program.shown()
             )));
         }

@@ -390,6 +390,22 @@ impl JobEntry {
 }
 
 impl StepEntry {
+    /// Why an attempt failed, if one did.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            StepEntry::AttemptFailed { failure, .. } | StepEntry::Failed(failure) => Some(failure),
+            StepEntry::Started { .. }
+            | StepEntry::Confirmed
+            | StepEntry::Leased(_)
+            | StepEntry::Begun
+            | StepEntry::Unconfirmed
+            | StepEntry::Completed(_)
+            | StepEntry::Progressed { .. }
+            | StepEntry::Skipped
+            | StepEntry::Cancelled => None,
+        }
+    }
+
     /// Whether it changes what is seen of the step: its state, its status or its output.
     fn is_seen(&self) -> bool {
         match self {

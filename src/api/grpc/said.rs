@@ -7,7 +7,7 @@ use super::super::query::ReplyType;
 use super::spans::{at_second, span, until};
 use super::wire::{Kind, NackRequest, StepMessage, Taken};
 use crate::bus::Header;
-use crate::bus::desk::{Loan, NotCommitted};
+use crate::bus::desk::{Loan, NotCommitted, Told};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,12 +44,9 @@ pub(super) fn pause(request: &NackRequest) -> Result<Option<Duration>, Problem> 
 }
 
 /// What became of a reply.
-pub(super) fn taken(
-    receipt: String,
-    told: Result<Option<&'static str>, NotCommitted>,
-) -> Result<Taken, Problem> {
+pub(super) fn taken(receipt: String, told: Result<Told, NotCommitted>) -> Result<Taken, Problem> {
     match told {
-        Ok(why_not) => {
+        Ok(Told { unused: why_not, .. }) => {
             let (changed, why_not) = (why_not.is_none(), why_not.unwrap_or_default().to_owned());
             Ok(Taken { receipt, changed, why_not, detail: String::new() })
         }

@@ -113,6 +113,17 @@ pub enum NotLent {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotCommitted;
 
+/// What became of a reply or a refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Why it changed nothing, if it did not.
+    pub unused: Option<&'static str>,
+    /// Why the attempt failed, if a result was none that its step can have.
+    pub failed: Option<Arc<str>>,
+    /// When the lease of the message ends now, if progress has lengthened it.
+    pub until: Option<Instant>,
+}
+
 /// Where the reply to a delivery goes, below the address of the API; `query`: which desk it is, as
 /// a key and its value.
 pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {

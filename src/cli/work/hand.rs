@@ -91,6 +91,17 @@ enum Stopped {
 struct Taken {
     taken: bool,
     reason: Option<Text>,
+    /// Why the attempt failed by the result. Managers up to 0.1.0 do not say it.
+    failed: Option<Text>,
+}
+
+/// What became of a reply that was sent.
+#[derive(Default)]
+struct Outcome {
+    /// That it changed nothing, if so.
+    useless: String,
+    /// Why the result failed the attempt, if it did.
+    failed: Option<String>,
 }
 
 impl Hand<'_> {
@@ -130,16 +141,21 @@ impl Hand<'_> {
             }
         };
         // It is sent all the same: the manager keeps its beginning for the reader.
-        let wrong = result.as_ref().ok().and_then(|output| wrong_output(output));
-        let outcome = self.reply(&result);
-        let is_settled = outcome.is_ok();
+        let mut wrong = result.as_ref().ok().and_then(|output| wrong_output(output));
+        let (is_settled, outcome) = match self.reply(&result) {
+            Ok(Outcome { useless, failed }) => {
+                // What the step asks of a result besides, the manager alone knows.
+                wrong = wrong.or(failed);
+                (true, useless)
+            }
+            Err(unsettled) => (false, unsettled),
+        };
         if !is_quiet || !is_settled {
             let what = match (&result, &wrong) {
                 (Ok(_), None) => "result".to_owned(),
                 (Ok(_), Some(wrong)) => format!("error: {wrong}"),
                 (Err(error), _) => format!("error: {}", error.lines().next().unwrap_or_default()),
             };
-            let (Ok(outcome) | Err(outcome)) = outcome;
             self.tell(&format!("took {took}, {what}{outcome}"));
         }
         match wrong {
@@ -202,9 +218,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Replies until the manager has taken it. What is to be told of it, if that is anything; an
-    /// error if it came to nothing.
-    fn reply(&self, result: &Result<Vec<u8>, String>) -> Result<String, String> {
+    /// Replies until the manager has taken it; an error if it came to nothing.
+    fn reply(&self, result: &Result<Vec<u8>, String>) -> Result<Outcome, String> {
         let failed =
             |why: &str| json!({ "error": why, "retryable": true }).to_string().into_bytes();
         let (mut is_error, mut body) = match result {
@@ -212,11 +227,17 @@ impl Hand<'_> {
             Err(why) => (true, failed(why)),
         };
         let mut pause = PAUSE_FIRST;
+        let mut refused = None;
         loop {
             let trouble = match self.message.reply(&self.bench.client, is_error, &body) {
-                Ok(Ok(answer)) => return Ok(useless(&answer)),
+                Ok(Ok(answer)) => {
+                    let Outcome { useless, failed } = outcome(&answer);
+                    return Ok(Outcome { useless, failed: refused.or(failed) });
+                }
                 Ok(Err((StatusCode::PAYLOAD_TOO_LARGE, why))) if !is_error => {
-                    (is_error, body) = (true, failed(&format!("the manager refused it: {why}")));
+                    let why = format!("the manager refused it: {why}");
+                    (is_error, body) = (true, failed(&why));
+                    refused = Some(why);
                     continue;
                 }
                 Ok(Err((status, why))) if !may_pass(status) => {
@@ -258,7 +279,8 @@ impl Hand<'_> {
     }
 }
 
-/// Why an output can be no step's, if so. The manager judges by the same rules.
+/// Why an output can be no step's, if so: it is no JSON object. The manager judges by the same
+/// rules, and by those of the step.
 fn wrong_output(output: &[u8]) -> Option<String> {
     let why = Object::parse(output).err()?;
     let text = String::from_utf8_lossy(&output[..output.len().min(TOLD_BYTES)]);
@@ -281,12 +303,16 @@ fn may_pass(status: StatusCode) -> bool {
     status.is_server_error() || passing.contains(&status)
 }
 
-/// That a reply changed nothing, if so.
-fn useless(answer: &str) -> String {
+/// What the manager says of a reply.
+fn outcome(answer: &str) -> Outcome {
     match serde_json::from_str(answer) {
-        Ok(Taken { taken: false, reason }) => {
-            format!(", which changed nothing: {}", reason.unwrap_or_default())
+        Ok(Taken { taken: false, reason, .. }) => Outcome {
+            useless: format!(", which changed nothing: {}", reason.unwrap_or_default()),
+            failed: None,
+        },
+        Ok(Taken { taken: true, failed, .. }) => {
+            Outcome { useless: String::new(), failed: failed.map(|why| why.to_string()) }
         }
-        Ok(Taken { taken: true, .. }) | Err(_) => String::new(),
+        Err(_) => Outcome::default(),
     }
 }

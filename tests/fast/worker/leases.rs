@@ -62,7 +62,7 @@ fn a_lease_that_has_ended_is_taken_up_again_while_nobody_else_has_the_message() 
             // Progress takes it up as well, and no delivery is forgotten.
             give_back(&api, &second).await;
             let progress = reply(&api, &first, "?type=progress", r#"{"progress":0.5}"#).await;
-            assert_eq!(progress, json!({ "taken": true }));
+            assert!(progress["taken"] == true && progress["until"].is_string(), "{progress}");
             none_waits(&api).await;
             give_back(&api, &first).await;
             let third = receive(&api, "price/receive").await;

@@ -14,6 +14,8 @@ workflows:
     steps: [ { name: price, retry: { attempts: 2, backoff: 1ms } } ]
   - name: two
     steps: [ { name: price }, { name: ship, priority: 7, depends: [ price ] } ]
+  - name: judged
+    steps: [ { name: judge, statusKey: status, statuses: [ OPEN, DONE ], retry: { attempts: 2, backoff: 1ms } } ]
 ";
 
 fn start() -> Daemon {
@@ -214,7 +216,7 @@ fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
     let log = worker.log();
     assert!(log.contains("it begins with \"\\u{1b}[31mred\\n\""), "{log}");
     assert!(log.contains("5 times in a row the output is no JSON object"), "{log}");
-    assert!(log.contains("must print one JSON object, or nothing"), "{log}");
+    assert!(log.contains("must print one JSON object that the step can have, or nothing"), "{log}");
     assert_eq!(log.matches(": took ").count(), 5, "{log}");
 
     // What is left, another worker does. One that is wrong now and then goes on.
@@ -229,6 +231,39 @@ fn an_output_that_is_no_json_object_is_told_and_ends_the_worker_after_some() {
     }
     assert!(worker.begun() > 6, "{}", worker.log());
     worker.stop();
+}
+
+#[test]
+fn an_output_that_its_step_cannot_have_is_no_result() {
+    let daemon = start();
+    for (script, why) in [
+        ("echo '{\"status\":\"DUN\"}'", "the status \"DUN\" is not among the step's statuses"),
+        ("echo '{\"status\":7}'", "the status under \"status\" is a number"),
+    ] {
+        let mut worker = Worker::start(&daemon, &["judge"], script);
+        let id = daemon.api.create("judged", "{}");
+        daemon.api.await_state(id, "failed");
+        worker.await_log("attempt 2: took ");
+        worker.stop();
+        let log = worker.log();
+        assert_eq!(log.matches(&format!(", error: {why}")).count(), 2, "{log}");
+        assert!(!log.contains(", result"), "{log}");
+    }
+    let mut worker = Worker::start(&daemon, &["judge"], "echo '{\"status\":\"DONE\"}'");
+    let id = daemon.api.create("judged", "{}");
+    daemon.api.await_state(id, "completed");
+    worker.await_log("attempt 1: took ");
+    worker.stop();
+    assert!(worker.log().contains(", result"), "{}", worker.log());
+
+    let mut worker = Worker::start(&daemon, &["judge"], "echo '{\"status\":\"DUN\"}'");
+    for _ in 0..3 {
+        daemon.api.create("judged", "{}");
+    }
+    assert_eq!(worker.await_end(), Some(1));
+    let log = worker.log();
+    assert!(log.contains("5 times in a row the status \"DUN\" is not among"), "{log}");
+    assert_eq!(log.matches(": took ").count(), 5, "{log}");
 }
 
 fn why_failed(daemon: &Daemon, job: Uuid) -> String {
