@@ -302,13 +302,25 @@ fn nobody_takes_a_message_within_its_start_within() {
 /// The queue looks at each message before it lends it, which takes its time for many.
 #[test]
 fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
-    const MESSAGES: usize = 100;
+    const MESSAGES: usize = 500;
     served(|api| async move {
         create(&api, "many", MESSAGES).await;
         // What has waited for longer is looked at.
         actix_rt::time::sleep(Duration::from_millis(1_100)).await;
-        let first = messages(&api, "lent", "max=100&lease=1s").await;
+        let mut first = Vec::new();
+        while first.len() < MESSAGES {
+            first.extend(messages(&api, "lent", "max=100&lease=5s").await);
+        }
         assert_eq!(first.len(), MESSAGES);
+        // Others are created all the time.
+        let load = actix_rt::spawn({
+            let api = api.clone();
+            async move {
+                loop {
+                    create(&api, "burst", 20).await;
+                }
+            }
+        });
         let told = |message: &Value| {
             let until = message["lease_until"].as_str().and_then(parsed).expect("a time");
             (message["message_id"].clone(), until)
@@ -328,5 +340,6 @@ fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
                 );
             }
         }
+        load.abort();
     });
 }

@@ -7,6 +7,7 @@ mod client;
 mod gate;
 mod generated;
 mod hostile;
+mod leases;
 mod room;
 mod stops;
 mod stream;

@@ -6,7 +6,7 @@ use workflow_manager::api::grpc::wire::{
     ExtendRequest, Kind, NackRequest, ReceiveRequest, ReplyRequest, StepMessage,
 };
 
-fn span(seconds: i64) -> Option<prost_types::Duration> {
+pub(super) fn span(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
 
