@@ -19,6 +19,7 @@ use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::ways::Ways;
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Limits, Message, Operation, Origin, Step,
     Timestamp,
@@ -85,6 +86,13 @@ fn fill(file: &Path, jobs: usize) {
         }
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     }
+    // One that was created just now vouches for the clock of the next start.
+    let (number, now) = (jobs as i64 + 1, clock::now());
+    let id = JobId(uuid::Uuid::from_u128(u128::MAX));
+    let origin = Origin::top_level(id, definition, now);
+    let (_, begun) = Job::create(origin.clone(), message(), &Context { now, limits: &LIMITS });
+    let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
+    store.append(&[&Record::of(number, Some(created), begun)]).expect("commits");
 }
 
 async fn start(file: &Path) -> Manager {

@@ -3,6 +3,7 @@
 
 mod delete;
 mod deletions;
+mod doubt;
 mod files;
 mod pace;
 mod room;
@@ -83,6 +84,8 @@ const EXIT_IO_ERROR: i32 = 74;
 impl JournalActor {
     /// The actor around an opened journal.
     pub fn new(store: Box<dyn Journal>, ways: Arc<Ways>) -> JournalActor {
+        // A journal that cannot be read now shows it with the first commit.
+        let newest = store.newest().ok().flatten();
         JournalActor {
             store,
             ways,
@@ -92,7 +95,7 @@ impl JournalActor {
             is_deriving: false,
             is_writing_confirms: false,
             positions: Positions::default(),
-            deletions: Deletions::new(),
+            deletions: Deletions::new(newest),
             wal_told: WalTold::default(),
             group: 0,
         }

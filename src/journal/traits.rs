@@ -77,6 +77,12 @@ pub trait Journal: Send {
     /// their first jobs.
     fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
+    /// When the newest record was written; none: there is none.
+    fn newest(&self) -> Result<Option<Timestamp>, JournalError>;
+
+    /// How many top-level jobs ended long enough ago to be deleted, as far as lists show them.
+    fn count_ended(&mut self, now: Timestamp, kept: Millis) -> Result<u64, JournalError>;
+
     /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
     /// ago. The definition that a job started with says how long it is kept. If it says nothing,
     /// `kept` does.

@@ -13,6 +13,7 @@ use workflow_manager::actors::bulk::Bulk;
 use workflow_manager::actors::{door, manager};
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Message, Millis, Operation, Origin, Step,
     Timestamp,
@@ -56,6 +57,21 @@ fn fill(file: &Path) {
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
 }
 
+/// A job that was created just now: it vouches for the clock of the next start.
+fn vouch(file: &Path) {
+    let graph = Graph::new("w".to_owned(), None, vec![Step::named("a")]);
+    let definition = Arc::new(Definition::new("w", vec![graph]));
+    let now = clock::now();
+    let origin = Origin::top_level(JobId(uuid::Uuid::from_u128(u128::MAX)), definition, now);
+    let message = Message::parse(b"{}").expect("a message");
+    let context = Context { now, limits: &LIMITS };
+    let (_, begun) = Job::create(origin.clone(), message, &context);
+    let number = EXPIRED + 1;
+    let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
+    let mut store = Store::open(&options(file)).expect("opens");
+    store.append(&[&Record::of(number, Some(created), begun)]).expect("commits");
+}
+
 /// A sweep in small parts, beside clients who create so many jobs at once. Under load a commit
 /// waits this long for more records.
 async fn a_sweep(at_once: usize, linger: Duration) {
@@ -63,6 +79,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     fill(&file);
+    vouch(&file);
     let parts = Arc::new(AtomicUsize::new(0));
     let counted = parts.clone();
     fail::cfg_callback("journal::sweep", move || {

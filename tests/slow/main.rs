@@ -21,6 +21,7 @@ mod bus_amqp;
 mod calls;
 mod chaos;
 mod cli;
+mod clocks;
 mod command_line;
 mod conformance;
 mod dead_letters;

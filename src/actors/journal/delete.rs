@@ -75,10 +75,35 @@ impl JournalActor {
 
     /// Begins to delete what is past its retention, unless that is under way.
     pub(super) fn retain(&mut self, ctx: &mut Context<Self>) {
-        if self.deletions.sweep.is_none() && is_steady() {
+        self.doubt();
+        if self.deletions.sweep.is_none() && self.deletions.doubt.is_none() && is_steady() {
             self.deletions.sweep = Some(Sweep { begun: clock::ticks(), jobs: 0 });
             self.delete_part(ctx);
         }
+    }
+
+    /// Says what retention would delete if the clock is right, where that is not certain; looks
+    /// whether it has become so.
+    fn doubt(&mut self) {
+        let Some(doubt) = &mut self.deletions.doubt else { return };
+        let now = clock::now();
+        if doubt.is_over(now, STEADY_FOR) {
+            self.deletions.doubt = None;
+            return;
+        }
+        if doubt.is_told() {
+            return;
+        }
+        let jobs = self.store.count_ended(now, self.kept()).ok();
+        if let Some(doubt) = &self.deletions.doubt {
+            doubt.tell(jobs);
+        }
+    }
+
+    /// How long ended jobs are kept whose definitions do not say it.
+    fn kept(&self) -> Millis {
+        let retention = self.ways.common.settings.journal.retention.0;
+        Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Deletes one part of what is to be deleted, unless the thread is left to others now.
@@ -108,9 +133,7 @@ impl JournalActor {
             );
             return;
         }
-        let retention = self.ways.common.settings.journal.retention.0;
-        let kept = Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX));
-        match self.store.delete_ended(now, kept, self.deletions.pace.rows()) {
+        match self.store.delete_ended(now, self.kept(), self.deletions.pace.rows()) {
             Ok(deleted) => {
                 sweep.jobs += deleted.roots;
                 if deleted.is_part {

@@ -1,7 +1,10 @@
 //! What is being deleted: jobs that clients erase, and jobs past their retention.
 
+use super::doubt::Doubt;
 use super::pace::Pace;
 use crate::actors::answer::{Client, Erased};
+use crate::clock;
+use crate::engine::Timestamp;
 use crate::journal::JobNumber;
 use std::collections::VecDeque;
 use tokio::time::Instant;
@@ -14,6 +17,8 @@ pub(super) struct Deletions {
     pub(super) pace: Pace,
     /// Whether the next part is scheduled.
     pub(super) is_resting: bool,
+    /// Why retention waits behind a start, if it does.
+    pub(super) doubt: Option<Doubt>,
 }
 
 /// The deletion of all jobs that are past their retention.
@@ -24,8 +29,15 @@ pub(super) struct Sweep {
 }
 
 impl Deletions {
-    pub(super) fn new() -> Deletions {
-        Deletions { erasures: VecDeque::new(), sweep: None, pace: Pace::new(), is_resting: false }
+    /// Nothing yet; `newest`: when the newest record was written.
+    pub(super) fn new(newest: Option<Timestamp>) -> Deletions {
+        Deletions {
+            erasures: VecDeque::new(),
+            sweep: None,
+            pace: Pace::new(),
+            is_resting: false,
+            doubt: newest.and_then(|newest| Doubt::of(newest, clock::now())),
+        }
     }
 
     /// Those who wait for the end of a deletion, which will not come.

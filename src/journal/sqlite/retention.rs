@@ -21,6 +21,37 @@ struct Taken {
 }
 
 impl Core {
+    /// When the newest record was written.
+    pub(super) fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
+        let sql = "SELECT at FROM entries ORDER BY seq DESC LIMIT 1";
+        let newest = self.connection.query_row(sql, [], |row| row.get(0)).optional();
+        Ok(newest.map_err(|error| self.error(error))?.map(Timestamp))
+    }
+
+    /// How many top-level jobs ended long enough ago to be deleted.
+    pub(super) fn count_ended(
+        &mut self,
+        now: Timestamp,
+        kept: Millis,
+    ) -> Result<u64, JournalError> {
+        self.count_past_retention(now, kept).map_err(|error| self.error(error))
+    }
+
+    fn count_past_retention(&mut self, now: Timestamp, kept: Millis) -> rusqlite::Result<u64> {
+        self.learn_retentions()?;
+        let sql = "SELECT count(*) FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
+                   AND definition = ?1 AND ended < ?2";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut count = 0;
+        for (definition, own) in &self.retentions {
+            let before = now.before(own.unwrap_or(kept));
+            let of_it: i64 =
+                statement.query_row(params![definition, before.0], |row| row.get(0))?;
+            count += u64::try_from(of_it).unwrap_or_default();
+        }
+        Ok(count)
+    }
+
     /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
     /// ago. The definition that a job started with says how long it is kept. If it says nothing,
     /// `kept` does.

@@ -118,6 +118,14 @@ impl Journal for Store {
         self.core().make_status_tables(definitions.iter().copied())
     }
 
+    fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
+        self.core().newest()
+    }
+
+    fn count_ended(&mut self, now: Timestamp, kept: Millis) -> Result<u64, JournalError> {
+        self.core().count_ended(now, kept)
+    }
+
     fn delete_ended(
         &mut self,
         now: Timestamp,
