@@ -1,6 +1,7 @@
 //! The command line beside `run` and `watch`: lists and their forms, parts of jobs, contexts, and
 //! `doctor`. On the embedded bus where no broker is asked for; the steps are external.
 
+mod beginnings;
 mod contexts;
 mod doctor;
 mod lists;
