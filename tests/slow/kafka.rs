@@ -3,6 +3,7 @@
 mod broker;
 mod mock;
 mod positions;
+mod renames;
 mod steps;
 mod topics;
 mod worker;
