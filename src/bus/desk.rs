@@ -1,7 +1,9 @@
-//! The desk of the embedded bus, and of one that calls web services: the queues of this process,
-//! from which messages are lent. Who takes a message has it until its lease ends; a message that
-//! nobody has settled by then is lent again. Threads of this process take messages for good. Any
-//! thread may use a desk.
+//! The lease queues of a bus in this process: the embedded bus has them, and so does the bus that
+//! calls web services.
+//!
+//! A worker that takes a message has it until its lease ends. A message that is not settled by then
+//! is leased again. Threads of this process take messages for good. Any thread may use a
+//! [`LeaseQueue`].
 
 mod desks;
 mod leases;
@@ -31,42 +33,44 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Priority of a message that names none: the lowest, as with RabbitMQ.
+/// The priority of a message without one: the lowest, as in RabbitMQ.
 const PRIORITY_DEFAULT: u8 = 0;
 
-/// How long a worker that asked for messages and got none counts as one that is there.
+/// How long a worker that asked for messages and got none is counted as present.
 const SEEN_FOR: Duration = Duration::from_secs(60);
 
-/// The queues of a bus.
+/// All queues of one bus, whose messages are leased to workers.
 pub struct Desk {
     state: Mutex<State>,
-    /// Notified when another lease is now the first to end, and when the desk closes.
+    /// Notified when another lease becomes the first to end, and when the lease queue closes.
     next_end: Notify,
     lending: Lending,
     sink: EventSink,
 }
 
 impl Desk {
-    /// A desk without messages; it reports to `sink`.
+    /// Creates a lease queue without messages, which reports to `sink`.
     pub fn new(lending: Lending, sink: EventSink) -> Desk {
         Desk { state: Mutex::default(), next_end: Notify::new(), lending, sink }
     }
 
-    /// Puts a message into its queue; one that a worker has stays lent until its lease ends.
+    /// Puts a message into its queue. A message with a remaining lease stays in flight until that
+    /// ends.
     pub(super) fn put(&self, message: Publication) {
         let now = clock::ticks();
         let mut state = self.state();
         state.taken += 1;
         let place = (Reverse(message.priority.unwrap_or(PRIORITY_DEFAULT)), state.taken);
         let queue = message.to.queue.clone();
-        // A job that was rebuilt sends its messages again.
+        // A job that was rebuilt from the journal sends its messages again.
         if message.lease.is_some() && state.lent.contains_key(message.id.as_str()) {
             return;
         }
         state.take_waiting(&queue, &message.id);
         let deliveries = message.lease.map_or(0, |lease| lease.delivery);
         match message.lease {
-            // One that was lent too often is given up as soon as leases are looked at.
+            // A message that was delivered too often becomes a dead letter at the next check of
+            // leases.
             Some(LeaseLeft { left, delivery })
                 if !left.is_zero() || delivery >= self.lending.deliveries_max =>
             {
@@ -85,12 +89,13 @@ impl Desk {
         }
     }
 
-    /// Says that so many threads of this process serve a queue.
+    /// Sets how many threads of this process serve a queue.
     pub(super) fn staff(&self, queue: &Arc<str>, threads: usize) {
         self.state().queue(queue).threads = threads;
     }
 
-    /// Takes the next message for good; waits for one. None: the desk is closed.
+    /// Takes the next message for good, and blocks until there is one. Returns `None` once the
+    /// lease queue is closed.
     pub(super) fn next(&self, queue: &Arc<str>) -> Option<Publication> {
         let mut state = self.state();
         loop {
@@ -106,8 +111,8 @@ impl Desk {
         }
     }
 
-    /// Lends the next message of a queue, if there is one, and room for it. `taken`: room that is
-    /// taken for it already.
+    /// Leases the next message of a queue, if there is one and the budget has room for it.
+    /// `acquired` is a permit that was acquired for this, with its size in bytes.
     fn lend(&self, queue: &Arc<str>, borrower: &Borrower, taken: Option<(usize, Taken)>) -> Next {
         let now = clock::ticks();
         let mut state = self.state();
@@ -147,13 +152,13 @@ impl Desk {
         Next::Loan(loan)
     }
 
-    /// Forgets a message of a queue, lent or waiting: its attempt is over, by a reply.
+    /// Removes a waiting or in-flight message whose attempt was ended by a reply.
     pub fn forget(&self, queue: &Arc<str>, id: &str) {
         self.withdraw(queue, id, Over::Answered);
     }
 
-    /// Forgets a message of a queue, lent or waiting: its attempt is over. A worker that stays and
-    /// has it is told.
+    /// Removes a waiting or in-flight message whose attempt has ended. The session that has leased
+    /// it is notified.
     pub(super) fn withdraw(&self, queue: &Arc<str>, id: &str, over: Over) {
         let mut state = self.state();
         match state.forget(id) {
@@ -162,20 +167,20 @@ impl Desk {
         }
     }
 
-    /// Whether a message of a queue waits or is lent.
+    /// Returns whether a message is in flight, or waits in this queue.
     pub(super) fn has(&self, queue: &str, id: &str) -> bool {
         let state = self.state();
         let is_waiting = |queue: &Queue| queue.places.contains_key(id);
         state.lent.contains_key(id) || state.queues.get(queue).is_some_and(is_waiting)
     }
 
-    /// How many messages of a queue wait, and how many are lent.
+    /// Returns how many messages of a queue wait, and how many are in flight.
     pub(super) fn counts(&self, queue: &str) -> (usize, usize) {
         let state = self.state();
         state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.lent))
     }
 
-    /// The leases of a queue's messages that end first, up to so many.
+    /// Returns the leases of a queue that end first, at most `limit`.
     pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseLook> {
         let state = self.state();
         let of_queue = state.ends.iter().filter_map(|(until, id)| {
@@ -190,14 +195,15 @@ impl Desk {
         of_queue.take(limit).collect()
     }
 
-    /// Whoever has this delivery keeps the message for good: it is not lent again.
+    /// Removes an in-flight message so that it is not leased again: whoever has this delivery keeps
+    /// it for good.
     pub(super) fn take_over(&self, id: &str, delivery: u32) -> Option<Publication> {
         let mut state = self.state();
         state.lent_as(id, delivery).ok()?;
         state.forget(id).map(|lent| lent.message)
     }
 
-    /// Reports that whoever has this delivery begins with it, at a desk that reports no leases.
+    /// Reports that the worker with this delivery starts on it. Used where leases are not reported.
     pub(super) fn begun(&self, id: &str, delivery: u32) {
         let mut state = self.state();
         let lent = state.lent_as(id, delivery).ok();
@@ -206,25 +212,25 @@ impl Desk {
         }
     }
 
-    /// Forgets a message of a queue if it waits.
+    /// Removes a message of a queue if it waits.
     pub(super) fn forget_waiting(&self, queue: &str, id: &str) {
         self.state().take_waiting(queue, id);
     }
 
-    /// Takes all messages that wait in a queue, for good.
+    /// Takes all waiting messages of a queue, for good.
     pub(super) fn take_waiting(&self, queue: &str) -> Vec<Publication> {
         let mut state = self.state();
         let Some(queue) = state.queues.get_mut(queue) else { return Vec::new() };
         std::iter::from_fn(|| queue.take()).map(|(_, waiting)| waiting.message).collect()
     }
 
-    /// What waits and what is lent.
+    /// Returns the number of messages that wait or are in flight.
     pub(super) fn unsettled(&self) -> usize {
         let state = self.state();
         state.queues.values().map(|queue| queue.waiting.len() + queue.lent).sum()
     }
 
-    /// What is known of a queue.
+    /// Returns the status of a queue.
     pub(super) fn look(&self, queue: &Arc<str>) -> QueueLook {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut state = self.state();
@@ -232,7 +238,7 @@ impl Desk {
         let is_seen = queue.asked.is_some_and(|at| at.elapsed() < SEEN_FOR);
         let lines = queue.lines.load(Ordering::Relaxed);
         let receivers = queue.receivers.load(Ordering::Relaxed).max(usize::from(is_seen));
-        // Each of the others has one message, or waits.
+        // A worker without a session has one message, or waits for one.
         let others = receivers.max(queue.lent.saturating_sub(queue.lent_to_lines));
         QueueLook::There {
             messages: count(queue.waiting.len()),
@@ -242,7 +248,7 @@ impl Desk {
         }
     }
 
-    /// Nobody gets a message from now on.
+    /// Closes the queues: nobody gets a message any more.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

@@ -1,10 +1,11 @@
-//! The embedded bus: queues in this process, on a [`Desk`]. Its workers are Rust functions on
-//! threads, and programs elsewhere that ask for messages over HTTP. No broker, no durability of its
-//! own: it gives back no receipt of a worker's message, so after a restart every running step is
-//! dispatched again from the journal.
+//! The embedded bus: queues in this process, in a [`LeaseQueue`].
 //!
-//! A worker's message to the queue of a workflow asks for a job of it, as over AMQP, unless a
-//! worker of the process serves that queue; the job's end is the reply.
+//! Its workers are Rust functions on threads, and programs elsewhere that receive messages over
+//! HTTP or gRPC. It has no broker and no durability of its own. It never confirms a worker's
+//! message, so after a restart every running step is dispatched again from the journal.
+//!
+//! A message to the queue of a workflow is a call, as over AMQP, unless a worker of the process
+//! serves that queue. The end of the called job is the reply.
 
 use super::desk::{Desk, Desks, Lending};
 use super::{
@@ -20,11 +21,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// Why a worker could not do its work; anything that can be shown becomes one, so that `?` works in
-/// a worker.
+/// Why a worker failed. Anything that implements `Display` converts into it, so that `?` works in a
+/// worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerError {
-    /// In one sentence, for the reader.
+    /// The reason in one sentence.
     pub reason: String,
 }
 
@@ -34,16 +35,16 @@ impl<T: std::fmt::Display> From<T> for WorkerError {
     }
 }
 
-/// A worker: takes a message, gives the reply's body. An error is a failed attempt; a panic is
-/// a nack.
+/// A worker: takes a message and returns the body of the reply. An error fails the attempt; a panic
+/// rejects the message.
 pub type Worker = Arc<dyn Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync>;
 
-/// Workers by queue, each with the number of threads it runs on.
+/// Workers by queue, each with its number of threads.
 #[derive(Clone, Default)]
 pub struct Workers(HashMap<String, (Worker, usize)>);
 
 impl Workers {
-    /// No workers: step messages wait.
+    /// Creates an empty set of workers: step messages wait.
     pub fn new() -> Workers {
         Workers::default()
     }
@@ -58,15 +59,15 @@ impl Workers {
     }
 }
 
-/// What an embedded bus is made of.
+/// What an embedded bus is created from.
 pub struct EmbeddedOpening {
-    /// The bus.
+    /// The key of the bus.
     pub key: BusKey,
     /// The workers of this process.
     pub workers: Workers,
-    /// How messages are lent to others.
+    /// How messages are leased to workers elsewhere.
     pub lending: Lending,
-    /// Where its desk is made known.
+    /// The registry in which the bus enters its lease queue.
     pub desks: Arc<Desks>,
 }
 
@@ -75,14 +76,14 @@ pub struct EmbeddedBus {
     /// The queues on which messages ask for jobs.
     calls: HashSet<Arc<str>>,
     desk: Arc<Desk>,
-    /// The queues whose workers were started.
+    /// The queues whose worker threads were started.
     staffed: HashSet<Arc<str>>,
     workers: Workers,
     outside: Arc<Outside>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// What a worker's thread needs of the world.
+/// Delivers the replies of worker threads, until they are settled.
 struct Outside {
     sink: EventSink,
     settle: mpsc::UnboundedSender<Settled>,
@@ -102,11 +103,11 @@ struct Reply {
     kind: Option<&'static str>,
     dead: Option<DeadLetter>,
     body: Bytes,
-    /// It asks for a job.
+    /// Set if the message is a call, which asks for a job.
     call: Option<CallHeaders>,
 }
 
-/// What a message that asks for a job says besides its body.
+/// The properties and headers of a call.
 #[derive(Clone)]
 struct CallHeaders {
     queue: Arc<str>,
@@ -116,8 +117,8 @@ struct CallHeaders {
 }
 
 impl EmbeddedBus {
-    /// A bus with these workers and a desk, which is made known; it reports to `sink` and must be
-    /// made on an arbiter.
+    /// Creates a bus with these workers and a lease queue, which it registers. The bus reports to
+    /// `sink`, and must be created on an arbiter.
     pub fn new(opening: EmbeddedOpening, served: Served, sink: EventSink) -> EmbeddedBus {
         let EmbeddedOpening { key, workers, lending, desks } = opening;
         let (settle, settled) = mpsc::unbounded_channel();
@@ -140,7 +141,7 @@ impl EmbeddedBus {
         }
     }
 
-    /// Starts the workers of a queue, once.
+    /// Starts the worker threads of a queue, once.
     fn staff(&mut self, queue: &Arc<str>) {
         if !self.staffed.insert(queue.clone()) {
             return;
@@ -178,7 +179,8 @@ impl Bus for EmbeddedBus {
         self.desk.put(message);
     }
 
-    /// It no longer waits. Whoever has it learns of this at once, or when it asks for more time.
+    /// Withdraws the message. Its worker is notified at once if it has a session, else when it
+    /// extends the lease.
     fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
         self.desk.withdraw(queue, id, over);
     }
@@ -195,7 +197,7 @@ impl Bus for EmbeddedBus {
         Box::pin(std::future::ready(queues.iter().map(look).collect()))
     }
 
-    /// What waited for a workflow that is loaded again asks for its jobs now.
+    /// Turns the messages that waited for a reloaded workflow into calls.
     fn serve(&mut self, served: Served) {
         self.calls = served.calls.into_iter().collect();
         for queue in self.calls.iter().filter(|queue| !self.workers.0.contains_key(&***queue)) {
@@ -204,8 +206,8 @@ impl Bus for EmbeddedBus {
         }
     }
 
-    /// Lets the workers finish what they have in hand; what waits is dispatched again at the next
-    /// start.
+    /// Lets workers finish the messages that they have. Waiting messages are dispatched again at
+    /// the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         self.desk.close();
         let threads = std::mem::take(&mut self.threads);
@@ -251,7 +253,7 @@ fn answer(message: &Publication, work: &Worker) -> Reply {
     }
 }
 
-/// A message that no worker could deal with.
+/// Creates the dead letter of a message that no worker could handle.
 fn dead_letter(message: Publication, reason: &str) -> Reply {
     Reply {
         correlation_id: message.correlation_id.clone(),
@@ -264,7 +266,7 @@ fn dead_letter(message: Publication, reason: &str) -> Reply {
 }
 
 impl Outside {
-    /// An answer to a caller: a step of this process, or nobody.
+    /// Delivers an answer to its caller: a step of this process, or nobody.
     fn answer(&self, answer: Publication) {
         let attempt = answer.number("attempt");
         let Publication { to, correlation_id, kind, body, receipt, .. } = answer;
@@ -276,7 +278,7 @@ impl Outside {
         (self.sink)(BusEvent::Taken(receipt));
     }
 
-    /// Reports that a message is handed over.
+    /// Reports that a message was handed over.
     fn begun(&self, message: &Publication) {
         if let Some(receipt) = message.receipt.again() {
             (self.sink)(BusEvent::Begun(receipt));
@@ -319,7 +321,7 @@ impl Outside {
     }
 }
 
-/// Forgets what was taken, and delivers again what was sent back.
+/// Forgets replies that were acknowledged, and delivers those that were requeued again.
 async fn settle_all(
     mut settled: mpsc::UnboundedReceiver<Settled>,
     outside: std::sync::Weak<Outside>,

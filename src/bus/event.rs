@@ -1,4 +1,4 @@
-//! What a bus reports, and the state that it is in.
+//! The events that a bus reports, and its state.
 
 use super::{Delivery, LeaseLeft, Receipt};
 use std::fmt;
@@ -6,35 +6,34 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Whether a bus can do its work.
+/// Whether a bus can work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusState {
-    /// Not yet connected, or between two connections; with the last error.
+    /// Not connected yet, or between two connections; with the last error.
     Disconnected {
-        /// Why, in one line; empty before the first try.
+        /// The reason in one line; empty before the first try.
         reason: String,
     },
-    /// It sends and receives.
+    /// It publishes and consumes.
     Connected,
-    /// Connected, and messages are sent. But it is still reading the replies that were there when
-    /// it connected.
+    /// Connected and publishing, but still reading the replies that were there when it connected.
     CatchingUp,
-    /// It is connected, but some queues cannot be used as they are.
+    /// Connected, but some queues cannot be used as they are.
     Unfit {
-        /// Which.
+        /// The queues.
         queues: Vec<Arc<str>>,
         /// What is wrong with them, in one line.
         reason: String,
     },
-    /// It is connected, but the broker says nothing of the messages that it was sent: the network
-    /// may have stopped, or the broker.
+    /// Connected, but the broker does not confirm the messages that it was sent. The network or the
+    /// broker may have stopped.
     Silent {
-        /// For how long it has said nothing, at least.
+        /// How long it has confirmed nothing, at least.
         span: Duration,
     },
-    /// The broker blocks publishers (an alarm); acks go on.
+    /// The broker blocks publishers (an alarm). Deliveries are still acknowledged.
     Blocked {
-        /// The broker's words.
+        /// The broker's reason.
         reason: String,
     },
 }
@@ -59,35 +58,35 @@ impl fmt::Display for BusState {
     }
 }
 
-/// What a bus reports.
+/// What a bus reports to its actor.
 #[derive(Debug)]
 pub enum BusEvent {
     /// A message came in on the reply queue.
     Reply(Delivery),
-    /// A message came in on a queue on which messages ask for jobs.
+    /// A call came in: a message on a workflow's queue, which asks for a job.
     Call {
         /// The queue.
         queue: Arc<str>,
         /// The message.
         delivery: Delivery,
     },
-    /// The broker has taken responsibility for a message.
+    /// The broker has confirmed a publication.
     Taken(Receipt),
-    /// A worker has a message, for a time; or has it for another time than was reported before.
+    /// A worker has leased a message, or its lease ends at another time than was reported before.
     Leased {
-        /// The message's receipt, once more.
+        /// Another confirm token of the message.
         receipt: Receipt,
-        /// For how long, from now.
+        /// The lease, counted from now.
         lease: LeaseLeft,
     },
-    /// A message has been handed over for good: to a worker or a workflow of this process, or in a
-    /// call of a web service, which may be neither the first nor the last. It is not confirmed.
+    /// A message was handed over for good: to a worker or a workflow of this process, or in a call
+    /// of a web service (possibly one of several). It is not confirmed by that.
     Begun(Receipt),
-    /// There is no queue of the name that a caller gave: nobody will ever read the message.
+    /// The queue that a caller named does not exist: nobody will ever read the message.
     Unroutable(Receipt),
-    /// A message could not be read, whatever it was meant to be; it is off its queue.
+    /// A message could not be read. It is off its queue.
     Unreadable {
-        /// The queue it came on.
+        /// The queue that it came on.
         queue: Arc<str>,
         /// What is wrong with it.
         reason: String,
@@ -95,13 +94,13 @@ pub enum BusEvent {
         correlation_id: Option<String>,
         /// The size of its body.
         bytes: usize,
-        /// Whether it was put aside; otherwise it was dropped.
+        /// Whether it was quarantined; otherwise it was dropped.
         is_kept: bool,
     },
     /// The state changed.
     State(BusState),
-    /// A queue is not there, so what was in it is lost. Once `taken` is answered (or dropped), the
-    /// bus declares the queue and goes on with it: by then all its running steps are journaled as
+    /// A queue does not exist, so its messages are lost. Once `journaled` is answered or dropped,
+    /// the bus declares the queue and continues. By then all its running steps are journaled as
     /// unconfirmed (docs/worker-protocol.md).
     QueueMissing {
         /// The queue.
@@ -109,26 +108,26 @@ pub enum BusEvent {
         /// Answered after the commit.
         taken: oneshot::Sender<()>,
     },
-    /// All before this offset of a topic is done. It goes into the journal, for the broker keeps no
-    /// record of it.
+    /// All records before this offset of a topic are done. The offset is journaled, for the broker
+    /// does not store it.
     Reached(Position),
-    /// The bus cannot work at all, whatever is tried again: another process consumes the reply
-    /// queue. The daemon ends.
+    /// The bus can never work, whatever is retried: another process consumes the reply queue. The
+    /// daemon stops.
     Refused(String),
     /// A call of a web service has ended.
     ServiceCalled {
-        /// The queue that stands for the service.
+        /// The queue of the endpoint.
         queue: Arc<str>,
-        /// What came of it.
+        /// The outcome of the call.
         came: ServiceCall,
-        /// From its beginning to its end.
+        /// The time from its beginning to its end.
         took: Duration,
     },
-    /// Something about a single message that is only counted: a return, a negative confirm.
+    /// Something about a single message that is only counted.
     Noted(BusNotice),
 }
 
-/// How far a bus has come in a partition of a topic.
+/// How far a partition of a topic has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The topic.
@@ -139,21 +138,21 @@ pub struct Position {
     pub offset: i64,
 }
 
-/// What came of the call of a web service.
+/// The outcome of a call of a web service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceCall {
-    /// A result.
+    /// The service returned a result.
     Result,
-    /// The attempt has failed.
+    /// The attempt failed.
     Error,
-    /// It replies later.
+    /// The service accepted the message and replies later.
     TakenOver,
-    /// It has not got the message, or has given it back.
+    /// The service did not get the message, or returned it.
     NotDelivered,
 }
 
 impl ServiceCall {
-    /// The word for it in metrics.
+    /// Returns the label of the outcome in metrics.
     pub const fn word(self) -> &'static str {
         match self {
             ServiceCall::Result => "result",
@@ -164,25 +163,25 @@ impl ServiceCall {
     }
 }
 
-/// What happens to single messages and is only counted.
+/// Events of single messages that are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BusNotice {
     /// The broker returned a message as unroutable; it is sent again.
     Returned,
-    /// The broker refused a message (nack of a publish); it is sent again.
+    /// The broker negatively confirmed a publication; it is sent again.
     Refused,
-    /// A message was sent again after a connection was lost.
+    /// A publication was sent again after a connection was lost.
     Resent,
-    /// A call of a web service did not deliver its message, which waits for another one.
+    /// A call of a web service did not deliver its message, which waits for the next call.
     NotDelivered,
-    /// A call of a web service was broken off: its attempt is over.
+    /// A call of a web service was aborted because its attempt has ended.
     BrokenOff,
 }
 
-/// Where a bus reports; it may be called from any thread and never blocks.
+/// Receives the events of a bus. It may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
-/// A loop of a bus whose panic is reported: a bus that is half dead must not look alive.
+/// Runs a task of a bus, and reports a panic of it: a bus that is half dead must not look alive.
 pub(super) async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
     let _watch = Watch(sink);
     run.await;

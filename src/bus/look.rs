@@ -1,50 +1,50 @@
-//! What a bus tells of its queues.
+//! The status of queues, as a bus reports it.
 
 use crate::engine::Timestamp;
 
-/// What is known of a queue at the moment.
+/// What a bus knows of a queue at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueLook {
-    /// It is there.
+    /// The queue exists.
     There {
-        /// Messages that wait in it; those that a worker has are not counted.
+        /// Messages that wait in it, without those in flight.
         messages: u32,
-        /// Messages that workers had and had not acknowledged some seconds ago; none: unknown.
+        /// Messages in flight some seconds ago; `None`: unknown.
         unacknowledged: Option<u64>,
         /// Workers that consume from it.
         consumers: u32,
-        /// The broker has refused the last message to it: it is full.
+        /// Whether the broker refused the last message because the queue is full.
         is_full: bool,
     },
-    /// It stands for a web service that is called.
+    /// The queue stands for a web service that is called.
     Service {
         /// Messages that wait.
         waiting: usize,
         /// Calls under way.
         calls: usize,
-        /// What is wrong with it, if anything is.
+        /// Why nothing is delivered to it, if that is so.
         trouble: Option<Trouble>,
     },
-    /// It is not there.
+    /// The queue does not exist.
     Missing,
-    /// Unknown, for this reason.
+    /// The status is unknown, for this reason.
     Unknown(String),
 }
 
 /// Why nothing is delivered to a web service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// In one line.
+    /// The reason in one line.
     pub why: String,
-    /// When it is called again; none: not before the settings are others.
+    /// When it is called again; `None`: not until the settings change.
     pub next: Option<Timestamp>,
 }
 
-/// How much a queue holds.
+/// How many messages a queue holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueDepth {
     /// The queue.
     pub queue: String,
-    /// Messages that waited or that a worker had some seconds ago; none: unknown.
+    /// Messages that waited or were in flight some seconds ago; `None`: unknown.
     pub messages: Option<u64>,
 }

@@ -1,10 +1,12 @@
-//! The bus: how messages go out and replies come in. One trait, several transports: [`amqp`] speaks
-//! AMQP 0-9-1 to RabbitMQ, `kafka` (a feature of the build) produces to topics and reads one,
-//! [`embedded`] keeps the queues in this process, [`push`] calls web services.
+//! Message buses: how messages leave and replies come in.
 //!
-//! A bus decides nothing, and knows nothing of jobs and steps. It takes publications until it is
-//! told to close, keeps each until the broker has taken it, and gives back the receipt that came
-//! with it. It reports whatever happens through one [`EventSink`].
+//! One trait, [`Bus`], has several implementations: [`amqp`] speaks AMQP 0-9-1 to RabbitMQ, `kafka`
+//! (a feature of the build) produces to topics and consumes one, [`embedded`] keeps the queues in
+//! this process, [`push`] calls web services.
+//!
+//! A bus decides nothing and knows nothing of jobs and steps. It accepts publications until it is
+//! closed, keeps each until the broker has confirmed it, and then returns the publication's confirm
+//! token. It reports all that happens through one [`EventSink`].
 
 pub mod amqp;
 pub mod desk;
@@ -32,16 +34,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Which bus: its name in the settings, and the virtual host that it serves.
+/// Identifies a bus: its name in the settings, and the virtual host that it serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BusKey {
     /// The name.
     pub bus: Arc<str>,
-    /// The virtual host; empty: the one of the broker's address.
+    /// The virtual host; empty means the one of the broker's address.
     pub vhost: Arc<str>,
 }
 
-/// Where a message goes: a queue of a bus.
+/// The destination of a message: a queue of a bus.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     /// The bus.
@@ -57,22 +59,22 @@ impl fmt::Display for BusKey {
     }
 }
 
-/// The text of a body that is built when it is sent, not before.
+/// A message body that is built only when it is sent.
 pub trait BodyText: Send + Sync {
-    /// The bytes to be sent.
+    /// Builds the bytes to be sent.
     fn to_bytes(&self) -> Bytes;
 
-    /// How many bytes they are.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether the body is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The body of a message. One that is built when it is sent shares its values, while it waits,
-/// with whatever else holds them.
+/// The body of a message. A body that is built when it is sent shares its values with their other
+/// owners while it waits.
 #[derive(Clone)]
 pub struct Body(Content);
 
@@ -83,19 +85,19 @@ enum Content {
 }
 
 impl Body {
-    /// A body that is built when it is sent.
+    /// Creates a body that is built when it is sent.
     pub fn built(text: impl BodyText + 'static) -> Body {
         Body(Content::Built(Arc::new(text)))
     }
 
-    /// The body of a message of kind [`ERROR`]: `reason` in one sentence, and whether another
-    /// attempt may help.
+    /// Creates the body of a message of kind [`ERROR_KIND`]: `reason` in one sentence, and whether
+    /// another attempt may help.
     pub fn error(reason: &str, retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
             .into()
     }
 
-    /// The bytes to be sent.
+    /// Returns the bytes to be sent.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             Content::Text(text) => text.clone(),
@@ -103,7 +105,7 @@ impl Body {
         }
     }
 
-    /// How many bytes they are.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
             Content::Text(text) => text.len(),
@@ -111,7 +113,7 @@ impl Body {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -129,16 +131,16 @@ impl From<Bytes> for Body {
     }
 }
 
-/// The property `type` of a message that says that something failed (docs/worker-protocol.md).
+/// The property `type` of a message that reports a failure (docs/worker-protocol.md).
 pub const ERROR: &str = "error";
 
 /// Who reads a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
-    /// A worker of ours: its queue is declared where it is missing, and its reply is waited for.
+    /// A worker. Its queue is declared where it is missing, and its reply is awaited.
     Worker,
-    /// Whoever asked for something. Its queue is its own matter: if it does not exist, nobody reads
-    /// the message.
+    /// Whoever asked for something. The queue belongs to the caller: if it does not exist, nobody
+    /// reads the message.
     Caller,
 }
 
@@ -161,17 +163,17 @@ pub enum HeaderValue {
 }
 
 impl Header {
-    /// A header that holds a text.
+    /// Creates a header that holds a text.
     pub fn text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
         Header { name, value: HeaderValue::Text(text.into()) }
     }
 
-    /// A header that holds a number.
+    /// Creates a header that holds a number.
     pub fn number(name: &'static str, number: impl Into<i64>) -> Header {
         Header { name, value: HeaderValue::Number(number.into()) }
     }
 
-    /// What the header of that name says, if that is a text.
+    /// Returns the value of the named header, if it is a text.
     pub fn text_in<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
         match Header::find(headers, name)? {
             HeaderValue::Text(text) => Some(text),
@@ -179,7 +181,7 @@ impl Header {
         }
     }
 
-    /// What the header of that name says, if that is a whole number that fits.
+    /// Returns the value of the named header, if it is a whole number that fits `N`.
     pub fn number_in<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
         match Header::find(headers, name)? {
             HeaderValue::Number(number) => N::try_from(*number).ok(),
@@ -195,85 +197,85 @@ impl Header {
 /// A message on its way to a queue (docs/worker-protocol.md).
 #[derive(Debug)]
 pub struct Publication {
-    /// Where it goes.
+    /// The destination.
     pub to: Address,
     /// Who reads it there.
     pub addressee: Addressee,
-    /// Its id, the same when it is sent again.
+    /// The message id. It stays the same when the message is sent again.
     pub id: String,
-    /// What a reply to it is recognised by, or what it is a reply to.
+    /// The correlation id: replies carry it, and a reply names the message that it answers.
     pub correlation_id: Option<Arc<str>>,
     /// The property `type`.
     pub kind: Option<&'static str>,
     /// The priority, 0–9.
     pub priority: Option<u8>,
-    /// When it was sent off, in seconds since 1970.
+    /// When the message was created, in seconds since 1970.
     pub timestamp_s: u64,
     /// The headers.
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
-    /// What is left of its lease, if it was lent to a worker before its job was rebuilt from the
-    /// journal: at a start, or after a panic.
+    /// The remaining lease, if a worker had leased the message before its job was rebuilt from the
+    /// journal (at a start, or after a panic).
     pub lease: Option<LeaseLeft>,
-    /// Whether the broker is to vouch that the manager has sent it. Then a dead letter of it can be
-    /// told from a forged one.
+    /// Whether the broker must verify the sender (property `user-id`). A dead letter of the message
+    /// can then be told from a forged one.
     pub names_sender: bool,
-    /// How long it is of use.
+    /// How long the message is of use.
     pub lifetime: Lifetime,
-    /// Given back once the message is taken.
+    /// Returned to the sender once the message is confirmed.
     pub receipt: Receipt,
 }
 
-/// How long a message is of use to workers. A broker that does not tell who has it may drop it
-/// then.
+/// How long a message is of use to workers. A broker that does not report who has the message may
+/// drop it after that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// From when the broker has it; none: for ever.
+    /// The time to live from when the broker has the message; `None`: it does not expire.
     pub span: Option<Duration>,
-    /// The time by which a worker must have taken it.
+    /// The time by which a worker must have taken the message.
     pub until: Option<Instant>,
 }
 
 impl Lifetime {
-    /// What is left of it for a broker that gets the message now; none: it has no end.
+    /// Returns the time to live for a broker that gets the message now; `None`: it does not expire.
     pub fn left(self, now: Instant) -> Option<Duration> {
         let until = self.until.map(|until| until.saturating_duration_since(now));
         self.span.into_iter().chain(until).min()
     }
 }
 
-/// What is left of a lease.
+/// The rest of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseLeft {
-    /// Which delivery the worker has, from 1.
+    /// The number of the delivery that the worker has, from 1.
     pub delivery: u32,
-    /// How long it still has it.
+    /// How long the lease still lasts.
     pub left: Duration,
 }
 
 impl Publication {
-    /// See [`Header::text_in`].
+    /// Returns the value of a text header; see [`Header::find_text`].
     pub fn text(&self, name: &str) -> Option<&Arc<str>> {
         Header::text_in(&self.headers, name)
     }
 
-    /// See [`Header::number_in`].
+    /// Returns the value of a number header; see [`Header::find_number`].
     pub fn number<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
         Header::number_in(&self.headers, name)
     }
 }
 
-/// A message that came in: on the reply queue a worker's reply, or a step message that the broker
-/// dead-lettered; on a workflow's queue one that asks for a job.
+/// An incoming message: on the reply queue a worker's reply or a dead-lettered step message; on a
+/// workflow's queue a call, which asks for a job.
 #[derive(Debug)]
 pub struct Delivery {
     /// The property `correlation_id`, unparsed.
     pub correlation_id: Option<String>,
     /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
     pub kind: Option<String>,
-    /// The attempt that it is about, if the header `attempt` tells: always for a dead letter, and
-    /// for a reply if the worker returns the header.
+    /// The attempt, from the header `attempt`. A dead letter always has it; a reply has it if the
+    /// worker returns the header.
     pub attempt: Option<u32>,
     /// The property `message_id`; read on a workflow's queue, and for a dead letter.
     pub message_id: Option<String>,
@@ -281,13 +283,13 @@ pub struct Delivery {
     pub reply_to: Option<String>,
     /// The header `depth`; read only on a workflow's queue.
     pub depth: Option<u16>,
-    /// The headers `traceparent` and `tracestate`, if they can be read; only on a workflow's queue.
+    /// The headers `traceparent` and `tracestate`, if they are valid; only on a workflow's queue.
     pub trace: Option<TraceContext>,
-    /// Set when the broker dead-lettered a step message (header `x-death`).
+    /// Set if the broker dead-lettered a step message (header `x-death`).
     pub dead_letter: Option<DeadLetter>,
-    /// Whether the broker delivered it before.
+    /// Whether the broker delivered the message before.
     pub redelivered: bool,
-    /// Who sent it.
+    /// The sender.
     pub from: Sender,
     /// The body.
     pub body: Bytes,
@@ -297,25 +299,25 @@ pub struct Delivery {
 /// Why the broker dead-lettered a step message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The queue it was in.
+    /// The queue that the message was in.
     pub queue: String,
-    /// The broker's word: `rejected`, `expired`, `maxlen`, `delivery_limit`.
+    /// The broker's reason: `rejected`, `expired`, `maxlen`, `delivery_limit`.
     pub reason: String,
 }
 
 impl DeadLetter {
-    /// The dead letter of this message, with the broker's word.
+    /// Creates the dead letter of `message`, with the broker's reason.
     pub fn of(message: &Publication, reason: &str) -> DeadLetter {
         DeadLetter { queue: message.to.queue.to_string(), reason: reason.to_owned() }
     }
 }
 
-/// What happens to a delivery.
+/// How a delivery is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is taken: the broker may forget it.
+    /// Acknowledged: the broker may forget the message.
     Ack,
-    /// It goes back to its queue.
+    /// The message goes back to its queue.
     Requeue,
 }
 
@@ -324,29 +326,29 @@ pub enum Verdict {
 pub struct Settled {
     /// The delivery tag, unique within its epoch.
     pub tag: u64,
-    /// Counts the connections of a consumer; verdicts for earlier ones are void.
+    /// The epoch of the connection. Commands for earlier connections of the consumer are void.
     pub epoch: u64,
-    /// The verdict.
+    /// How the delivery is settled.
     pub verdict: Verdict,
-    /// Why a reply that is acknowledged changed nothing.
+    /// Why the engine rejected the reply, if an acknowledged reply changed nothing.
     pub unused: Option<&'static str>,
     /// Why the attempt failed by a result that is acknowledged.
     pub failed: Option<Arc<str>>,
 }
 
-/// The way back from a delivery to the bus. Dropped unsettled (its actor panicked) it sends the
-/// message back to its queue.
+/// Settles one delivery at its bus. Dropped unsettled (because its actor panicked) it requeues the
+/// message.
 pub struct Settlement {
     tag: u64,
     epoch: u64,
     to: Option<mpsc::UnboundedSender<Settled>>,
-    /// The room that the delivery takes among those without a verdict.
+    /// Releases the permit of a delivery that is not settled yet.
     hold: Option<Hold>,
     unused: Option<&'static str>,
     failed: Option<Arc<str>>,
 }
 
-/// Something that is dropped with the verdict on a delivery, and then gives back what it holds.
+/// A value that is dropped when the delivery is settled, and releases what it holds.
 type Hold = Box<dyn Any + Send>;
 
 impl fmt::Debug for Settlement {
@@ -356,20 +358,20 @@ impl fmt::Debug for Settlement {
 }
 
 impl Settlement {
-    /// The settlement of delivery `tag`; verdicts go to `to`.
+    /// Creates the settlement of delivery `tag`; its command goes to `to`.
     pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
         Settlement { tag, epoch, to: Some(to), hold: None, unused: None, failed: None }
     }
 
-    /// The same, with something that is dropped when it is settled.
+    /// Adds a guard that is dropped when the delivery is settled.
     fn holding(self, hold: Option<impl Any + Send>) -> Settlement {
-        // Its fields cannot be moved out of it: it settles when it is dropped.
+        // Fields cannot be moved out of a type that implements `Drop`.
         let mut settlement = self;
         settlement.hold = hold.map(|hold| Box::new(hold) as Hold);
         settlement
     }
 
-    /// The settlement of a delivery for which no broker waits: what a bus reports by itself.
+    /// Creates the settlement of a delivery that no broker waits for: the bus itself reports it.
     pub fn none() -> Settlement {
         Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None, failed: None }
     }
@@ -380,7 +382,8 @@ impl Settlement {
 
     fn settle(&mut self, verdict: Verdict) {
         if let Some(to) = self.to.take() {
-            // A closed channel means that the connection is gone: the broker redelivers by itself.
+            // The channel is closed if the connection is gone. The broker redelivers by itself
+            // then.
             let Settlement { tag, epoch, unused, .. } = *self;
             let failed = self.failed.take();
             let _ = to.send(Settled { tag, epoch, verdict, unused, failed });
@@ -396,7 +399,7 @@ impl Drop for Settlement {
 }
 
 impl Delivery {
-    /// A delivery; `settlement` leads back to the bus.
+    /// Creates a delivery that is settled through `settlement`.
     pub fn new(correlation_id: Option<String>, body: Bytes, settlement: Settlement) -> Delivery {
         Delivery {
             correlation_id,
@@ -414,30 +417,30 @@ impl Delivery {
         }
     }
 
-    /// Takes the message off its queue: only after the commit of what followed from it, if anything
-    /// did. A crash in between must redeliver.
+    /// Acknowledges the delivery. Call this only after the commit of what followed from it, if
+    /// anything did: after a crash in between the broker must redeliver.
     pub fn ack(mut self) {
         self.settlement.settle(Verdict::Ack);
     }
 
-    /// The same for a reply that changed nothing, for this reason.
+    /// Acknowledges a reply that changed nothing, for the reason `why`.
     pub fn ack_unused(mut self, why: &'static str) {
         self.settlement.unused = Some(why);
         self.ack();
     }
 
-    /// See [`Acknowledge::is_void`].
+    /// Returns whether the delivery is stale; see [`Acknowledger::is_stale`].
     pub fn is_void(&self) -> bool {
         self.settlement.is_void()
     }
 
-    /// Keeps only the settlement; the content is dropped.
+    /// Drops the content and keeps only the right to settle the delivery.
     pub fn into_settlement(self) -> Acknowledge {
         Acknowledge(self.settlement)
     }
 }
 
-/// The right to acknowledge one delivery; dropped, it sends the message back.
+/// The right to acknowledge one delivery. Dropped, it requeues the message.
 #[derive(Debug)]
 pub struct Acknowledge(Settlement);
 
@@ -448,12 +451,12 @@ impl From<Settlement> for Acknowledge {
 }
 
 impl Acknowledge {
-    /// See [`Delivery::ack`].
+    /// Acknowledges the delivery; see [`Delivery::ack`].
     pub fn ack(mut self) {
         self.0.settle(Verdict::Ack);
     }
 
-    /// Notes that the delivery is a reply that changed nothing, for this reason.
+    /// Records why the reply changed nothing.
     pub fn unused(&mut self, why: &'static str) {
         self.0.unused = Some(why);
     }
@@ -473,55 +476,59 @@ impl Acknowledge {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// By a reply, from whoever has the message or from somebody else.
+    /// It got a reply, from whoever has the message or from another worker.
     Answered,
-    /// It failed, most likely by time: nobody should work on it any more.
+    /// It failed, most likely by its timeout: no worker should continue with it.
     Failed,
-    /// It was cancelled: nobody should work on it any more.
+    /// It was cancelled: no worker should continue with it.
     Cancelled,
 }
 
 /// The queues that a bus serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Those of workers.
+    /// The queues of workers.
     pub workers: Vec<Arc<str>>,
-    /// Those on which messages ask for jobs.
+    /// The workflow queues, on which calls ask for jobs.
     pub calls: Vec<Arc<str>>,
-    /// The longest time that a step waits for a reply to a message on these queues of workers.
+    /// The longest time that a step waits for a reply to a message, by worker queue.
     pub waits: BTreeMap<Arc<str>, Duration>,
-    /// How queues are declared where they are missing, as far as workflow files say it.
+    /// How missing queues are declared, as far as workflow files specify it.
     pub declared: BTreeMap<Arc<str>, QueueDeclaration>,
 }
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
 pub trait Bus {
-    /// Takes a message for publishing; keeps it until it is confirmed, over any number of
-    /// connections. Never blocks.
+    /// Accepts a message and keeps it until it is confirmed, over any number of connections. Never
+    /// blocks.
     fn publish(&mut self, message: Publication);
 
-    /// The attempt of a message is over: it is taken back where that is possible.
+    /// Withdraws the message of an attempt that has ended, where the bus can do that.
     fn withdraw(&mut self, _queue: &Arc<str>, _id: &str, _over: Over) {}
 
-    /// How many messages were taken and are not confirmed yet.
+    /// Returns the number of messages that were accepted and are not confirmed.
     fn unconfirmed(&self) -> usize;
 
-    /// Looks at queues, without changing anything: what is known of each, in the same order.
+    /// Inspects queues without changing anything, and returns their statuses in the same order.
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>>;
 
-    /// Steps wait on these queues. Each is looked at; one that is missing is reported as
-    /// [`BusEvent::QueueMissing`] and declared, as when it connects.
+    /// Checks queues on which steps wait. Each missing queue is reported as
+    /// [`BusEvent::QueueMissing`] and then declared, as after connecting.
     fn look_for(&mut self, _queues: Vec<Arc<str>>) {}
 
-    /// How much each queue of its virtual host holds, or why that is unknown.
+    /// Returns the depth of each queue of the virtual host.
+    ///
+    /// # Errors
+    ///
+    /// The depths are unknown; the text says why.
     fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
-    /// Other workflows are loaded: these are its queues from now on.
+    /// Replaces the served queues after other workflows were loaded.
     fn serve(&mut self, served: Served);
 
-    /// Stops taking deliveries, waits for confirms until the returned future is dropped, and closes
-    /// the connections.
+    /// Stops consuming, waits for confirms until the returned future is dropped, and closes the
+    /// connections.
     fn close(&mut self) -> LocalBoxFuture<'static, ()>;
 }

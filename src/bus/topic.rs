@@ -1,10 +1,10 @@
-//! The outlet for events: a topic that strangers listen to. Best effort, and apart from everything
-//! else: whatever happens to it, jobs go on.
+//! The topic on which events are published for anyone who subscribes. Publishing is best effort:
+//! whatever happens to the topic, jobs go on.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 
-/// An event on its way to a topic.
+/// An event to be published on a topic.
 #[derive(Clone, Debug)]
 pub struct Announcement {
     /// The routing key, at most 255 bytes.
@@ -15,32 +15,32 @@ pub struct Announcement {
     pub kind: String,
     /// The content type of the body.
     pub content_type: &'static str,
-    /// When it happened, in seconds since 1970.
+    /// When the event happened, in seconds since 1970.
     pub timestamp_s: u64,
-    /// The event.
+    /// The event as text.
     pub body: Bytes,
 }
 
-/// What became of announcements.
+/// What became of published events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicEvent {
-    /// The broker has confirmed one.
+    /// The broker has confirmed one event.
     Published,
-    /// This many were lost.
+    /// This many events were lost.
     Dropped(u64),
 }
 
-/// Where a [`Topic`] reports.
+/// Receives the outcomes from an [`EventTopic`].
 pub type TopicSink = Box<dyn Fn(TopicEvent)>;
 
 /// A topic that events are published on.
 pub trait Topic {
-    /// Takes an event, unless too many wait; tells whether it did. Never blocks.
+    /// Queues an event unless too many wait, and returns whether it did. Never blocks.
     fn publish(&self, announcement: Announcement) -> bool;
 
-    /// Publishes what waits, if the broker is connected, and ends.
+    /// Publishes the waiting events, if the broker is connected, and stops.
     fn close(self: Box<Self>) -> LocalBoxFuture<'static, ()>;
 }
 
-/// Makes a topic, on the thread that it will run on.
+/// Creates a topic, on the thread that it will run on.
 pub type TopicMaker = Box<dyn FnOnce(TopicSink) -> Box<dyn Topic> + Send>;

@@ -1,4 +1,4 @@
-//! Leases: how they begin, are lengthened, reported and end.
+//! Leases: how they begin, are extended, reported and end.
 
 use super::lent::Lent;
 use super::lines::{Line, Why};
@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A lease is reported as this part of it longer than it is, so that not every extension needs a
-/// report of its own.
+/// A lease is reported as longer than it is by the lease divided by this, so that not every
+/// extension needs a report.
 const REPORTED_LONGER_BY: u32 = 8;
 
 impl Desk {
-    /// Lengthens a lease: it ends so long from now; when that is. A message that waits, because its
-    /// lease has ended or the process was started again, is lent once more under the same number.
-    /// `line`: of a worker that stays, which has the message from now on; whoever had it over
-    /// another line is told.
+    /// Extends a lease to end after `lease` from now, and returns when it ends. A waiting message,
+    /// whose lease has ended or was lost by a restart, is leased again under the same delivery
+    /// number. With `line`, that session has the message from now on, and any other session that
+    /// had it is notified.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent, and the message does not wait; or threads serve its queue; or no
-    /// delivery can have this number.
+    /// This delivery is not in flight and the message does not wait; or threads serve its queue; or
+    /// no delivery can have this number.
     pub fn extend(
         &self,
         queue: &Arc<str>,
@@ -41,7 +41,7 @@ impl Desk {
             Err(NotLent::NotThere) => {}
             Err(NotLent::ToAnother) => return Err(NotLent::ToAnother),
         }
-        // The number comes from outside, and is counted from here on.
+        // The number comes from a client, and is counted on from here.
         if !(1..=self.lending.deliveries_max).contains(&delivery) {
             return Err(NotLent::NotThere);
         }
@@ -55,12 +55,12 @@ impl Desk {
         Ok(until)
     }
 
-    /// Gives a message back: its lease ends after this time, and it is lent again. `line`: only if
-    /// it is lent over this line.
+    /// Returns a message to its queue after the time `after`, when its lease ends. With `line`:
+    /// only if that session has leased it.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent any more, or over another line.
+    /// This delivery is not leased any more, or another session has it.
     pub fn give_back(
         &self,
         id: &str,
@@ -73,8 +73,8 @@ impl Desk {
         self.end_in(&mut state, id, delivery, Some(after)).map(drop)
     }
 
-    /// Puts messages whose leases have ended back into their queues; what was lent too often is
-    /// given to `dead`. Tells when the next lease ends.
+    /// Requeues the messages whose leases have ended, and gives those that were delivered too often
+    /// to `dead`. Returns when the next lease ends.
     fn put_back_ended(&self, mut dead: impl FnMut(Publication)) -> Option<Instant> {
         let now = clock::ticks();
         let mut state = self.state();
@@ -96,7 +96,8 @@ impl Desk {
         None
     }
 
-    /// Lets leases end until the desk is gone; what was lent too often is given to `dead`.
+    /// Ends leases on time until the lease queue is closed. Messages that were delivered too often
+    /// go to `dead`.
     pub(in crate::bus) async fn let_leases_end(desk: Arc<Desk>, mut dead: impl FnMut(Publication)) {
         while !desk.state().is_closed {
             let next = desk.put_back_ended(&mut dead);
@@ -110,10 +111,10 @@ impl Desk {
         }
     }
 
-    /// Has a message lent until its lease ends.
+    /// Puts a message in flight until its lease ends.
     pub(super) fn hold(&self, state: &mut State, mut lent: Lent) {
         let id: Arc<str> = lent.message.id.as_str().into();
-        // One with this id may be lent already, if it was dispatched once more.
+        // A message with this id may be in flight already, if it was dispatched once more.
         if let Some(before) = state.forget(&id) {
             before.tell(&id, Why::LeaseEnded);
         }
@@ -126,7 +127,7 @@ impl Desk {
         self.ends_at(state, until, id);
     }
 
-    /// Has the lease of a delivery end so long from now; when that is.
+    /// Sets the lease of a delivery to end after `lease` from now, and returns when it ends.
     fn end_in(
         &self,
         state: &mut State,
@@ -136,7 +137,7 @@ impl Desk {
     ) -> Result<Instant, NotLent> {
         let lent = state.lent_as(id, delivery)?;
         let (before, now) = (lent.until, clock::ticks());
-        // Who names no time loses none.
+        // Without an explicit time a lease never becomes shorter.
         let until = match lease {
             Some(lease) => now + lease,
             None => before.max(now + lent.lease),

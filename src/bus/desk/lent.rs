@@ -1,4 +1,4 @@
-//! A message that is lent, and what is reported of its lease.
+//! Messages in flight, and what is reported of their leases.
 
 use super::lines::Line;
 use super::queues::Place;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a shorter lease of a message is reported at most.
+/// The least time between two reports of a shortened lease of one message.
 const SHORTENED_EVERY: Duration = Duration::from_secs(1);
 
 /// A message that a worker has.
@@ -16,25 +16,25 @@ pub(super) struct Lent {
     pub(super) queue: Arc<str>,
     pub(super) place: Place,
     pub(super) message: Publication,
-    /// The number by which its worker knows it.
+    /// The delivery number that the worker has.
     pub(super) delivery: u32,
-    /// How often it was lent.
+    /// How often it was delivered.
     pub(super) deliveries: u32,
     pub(super) lease: Duration,
     pub(super) until: Instant,
-    /// When it ends as far as was reported.
+    /// The end of the lease that was last reported.
     pub(super) reported: Option<Instant>,
-    /// When an earlier end than before was reported.
+    /// When an earlier end than before was reported last.
     pub(super) shortened: Option<Instant>,
-    /// Who has it, by the name that it gave itself.
+    /// The worker that has it, by the name that it gave itself.
     pub(super) worker: Option<Arc<str>>,
-    /// Where that worker hears that it no longer has the message.
+    /// Notified when the lease is revoked; only of a worker with a session.
     pub(super) line: Option<Line>,
 }
 
 impl Lent {
-    /// A message that is lent as this delivery, to a worker of which no more is known. Nothing is
-    /// reported yet.
+    /// Creates an in-flight message, of whose worker nothing more is known. Nothing is reported
+    /// yet.
     pub(super) fn new(
         message: Publication,
         place: Place,
@@ -57,21 +57,21 @@ impl Lent {
         }
     }
 
-    /// Whether it is lent over this line.
+    /// Returns whether this session has leased it.
     pub(super) fn is_over(&self, line: &Line) -> bool {
         self.line.as_ref().is_some_and(|own| own.same_channel(line))
     }
 
-    /// The report on this lease, as ending `within` later than it does. None: the end that was last
-    /// reported is still right, as it is not before the lease ends and at most `within` after that;
-    /// or a shorter lease was reported a moment ago.
+    /// Returns the event that reports this lease as ending at most `within` after its real end.
+    /// Returns `None` if the end reported last is still right (not before the real end, and at most
+    /// `within` after it), or if a shorter lease was reported a moment ago.
     pub(super) fn report(&mut self, within: Duration) -> Option<BusEvent> {
         let (last, now) = (self.until + within, clock::ticks());
         if self.reported.is_some_and(|reported| (self.until..=last).contains(&reported)) {
             return None;
         }
-        // A lease that is shortened again and again is reported only now and then. Nobody gets the
-        // message too early because of that.
+        // A lease that is shortened again and again is reported only now and then. That never gives
+        // the message to another worker too early.
         let is_shorter = self.reported.is_some_and(|reported| reported > last);
         if is_shorter && self.shortened.is_some_and(|at| now.duration_since(at) < SHORTENED_EVERY) {
             return None;

@@ -1,5 +1,5 @@
-//! Workers that stay. Each has a line to the desk, on which it hears that it no longer has a
-//! message. When it goes, it gives back at once what it has.
+//! Workers with a session. Each is notified when a lease is revoked. When its session ends, it
+//! returns its messages at once.
 
 use super::lent::Lent;
 use super::queues::{Queue, Waiting};
@@ -11,36 +11,37 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// The way to a worker that stays. It holds no more than one [`Ended`] for each message lent to it.
+/// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
+/// leased to the session.
 pub type Line = UnboundedSender<Ended>;
 
-/// A worker no longer has a message, although it has not given it up itself.
+/// A lease that ended although the worker has not settled it.
 #[derive(Debug)]
 pub struct Ended {
     /// The id of the message.
     pub id: Arc<str>,
-    /// Which delivery it was.
+    /// The number of the delivery.
     pub delivery: u32,
-    /// Why.
+    /// Why it ended.
     pub why: Why,
 }
 
-/// Why a worker no longer has a message.
+/// Why a lease was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its lease has ended.
+    /// The time of the lease is over.
     LeaseEnded,
-    /// The attempt is over.
+    /// The attempt has ended.
     Over(Over),
 }
 
 impl Desk {
-    /// Counts a worker of this queue as long as what is returned is held, whether it waits or not.
+    /// Counts a session as a worker of this queue until the returned guard is dropped.
     pub fn attend(&self, queue: &Arc<str>) -> Counted {
         Counted::new(&self.state().queue(queue).lines)
     }
 
-    /// Whether a message of this queue waits or is lent.
+    /// Returns whether a message of this queue waits or is in flight.
     pub fn has_in(&self, queue: &str, id: &str) -> bool {
         let state = self.state();
         let is_waiting = |queue: &Queue| queue.places.contains_key(id);
@@ -48,29 +49,29 @@ impl Desk {
             || state.queues.get(queue).is_some_and(is_waiting)
     }
 
-    /// Whether nobody gets a message any more.
+    /// Returns whether the lease queue is closed: nobody gets a message any more.
     pub fn is_closed(&self) -> bool {
         self.state().is_closed
     }
 
-    /// Whether a delivery of a message is lent over this line.
+    /// Returns whether this session has leased this delivery of a message.
     pub fn lends(&self, id: &str, delivery: u32, line: &Line) -> bool {
         self.state().lent_over(Some(line), id, delivery).is_ok()
     }
 
-    /// Takes a message back from a worker that has not begun to work on it: it waits as if it had
-    /// not been lent. `line`: only if it is lent over this line.
+    /// Takes a message back from a worker that has not begun to work on it. It waits again, and the
+    /// delivery is not counted. With `line`: only if that session has leased it.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent any more, or over another line.
+    /// This delivery is not leased any more, or another session has it.
     pub fn take_back(&self, id: &str, delivery: u32, line: Option<&Line>) -> Result<(), NotLent> {
         let mut state = self.state();
         state.lent_over(line, id, delivery)?;
         let Some(lent) = state.forget(id) else { return Err(NotLent::NotThere) };
         let Lent { queue, place, message, deliveries, reported, .. } = lent;
         let deliveries = deliveries - 1;
-        // It waits after a restart as well.
+        // The message must also wait after a restart.
         if let (Some(_), Some(receipt)) = (reported, message.receipt.again()) {
             let lease = LeaseLeft { delivery: deliveries, left: Duration::ZERO };
             (self.sink)(BusEvent::Leased { receipt, lease });
@@ -82,16 +83,16 @@ impl Desk {
 }
 
 impl Lent {
-    /// Tells a worker that stays that it no longer has the message.
+    /// Notifies the session, if the worker has one, that it no longer has the message.
     pub(super) fn tell(&self, id: &str, why: Why) {
         if let Some(line) = &self.line {
-            // An error means that the worker has gone.
+            // The channel is closed if the session has ended.
             let _ = line.send(Ended { id: id.into(), delivery: self.delivery, why });
         }
     }
 }
 
-/// Counts a worker as long as it is held.
+/// Counts one worker until it is dropped.
 pub struct Counted(Arc<AtomicUsize>);
 
 impl Counted {

@@ -1,4 +1,4 @@
-//! The types of a desk: what is lent, who has it, and what becomes of it.
+//! The types of a lease queue's interface.
 
 use super::lines::Line;
 use crate::bus::{Body, Header};
@@ -13,103 +13,103 @@ use tokio::time::Instant;
 /// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How messages are lent.
+/// How messages are leased.
 #[derive(Clone, Copy, Debug)]
 pub struct Lending {
-    /// How long, unless the worker asks for another time.
+    /// The length of a lease, unless the worker asks for another one.
     pub lease: Duration,
-    /// How often a message is lent at most. Then its attempt fails: it may be what kills its
-    /// workers.
+    /// How often a message is delivered at most. After that its attempt fails, for the message may
+    /// be what kills its workers.
     pub deliveries_max: u32,
-    /// Whether leases are reported, so that they can outlive the process.
+    /// Whether leases are reported, so that they outlive the process.
     pub reports: bool,
 }
 
-/// A lease, for who looks.
+/// A lease, as shown to clients.
 #[derive(Clone, Debug)]
 pub struct LeaseLook {
     /// The id of the message.
     pub id: Arc<str>,
-    /// Who has it, by the name that it gave itself.
+    /// The worker that holds the lease, by the name that it gave itself.
     pub worker: Option<Arc<str>>,
-    /// Which delivery it is, from 1.
+    /// The number of the delivery, from 1.
     pub delivery: u32,
     /// When the lease ends.
     pub until: Instant,
 }
 
-/// Who asks for a message, and for how long.
+/// What a worker asks for when it receives a message.
 #[derive(Clone, Debug, Default)]
 pub struct Borrower {
-    /// How long; none: as the desk lends.
+    /// The length of the lease; `None`: as the [`LeasePolicy`] sets it.
     pub lease: Option<Duration>,
-    /// The name that it gives itself.
+    /// The name that the worker gives itself.
     pub worker: Option<Arc<str>>,
-    /// Where it hears that it no longer has a message; only for a worker that stays.
+    /// Notified when a lease is revoked; only of a worker with a session.
     pub line: Option<Line>,
-    /// Where its messages take room on their way; none: it bounds them itself.
+    /// The budget for messages on their way; `None`: the worker bounds them itself.
     pub room: Option<MessageRoom>,
 }
 
-/// A message that is lent to a worker.
+/// A message that is leased to a worker.
 #[derive(Debug)]
 pub struct Loan {
     /// The id of the message.
     pub id: Arc<str>,
-    /// What a reply to it is recognised by.
+    /// The correlation id that a reply must carry.
     pub correlation_id: Option<Arc<str>>,
     /// The priority, 0–9.
     pub priority: Option<u8>,
-    /// When it was sent off, in seconds since 1970.
+    /// When the message was created, in seconds since 1970.
     pub timestamp_s: u64,
     /// The headers.
     pub headers: Vec<Header>,
     /// The body.
     pub body: Body,
-    /// Which delivery it is, from 1.
+    /// The number of the delivery, from 1.
     pub delivery: u32,
-    /// When the lease ends: not before this does anybody else get the message.
+    /// When the lease ends. No other worker gets the message before that.
     pub until: Instant,
-    /// How long the message has waited.
+    /// How long the message waited in its queue.
     pub waited: Duration,
-    /// Its room on its way.
+    /// The permit for its bytes on their way.
     pub room: Option<Taken>,
 }
 
-/// What a worker says of a message.
+/// A worker's reply to a message.
 #[derive(Debug)]
 pub struct Said {
     /// The queue of the message.
     pub queue: Arc<str>,
     /// The id of the message.
     pub id: String,
-    /// Which delivery of the message the worker has, or had.
+    /// The number of the delivery that the worker has, or had.
     pub delivery: u32,
-    /// What it is a reply to.
+    /// The correlation id of the message that this replies to.
     pub correlation_id: String,
     /// The attempt.
     pub attempt: Option<u32>,
-    /// `error`, `progress`, or nothing: a result.
+    /// `error` or `progress`; `None`: a result.
     pub kind: Option<&'static str>,
-    /// Who says it.
+    /// The sender.
     pub from: Sender,
     /// The body.
     pub body: Bytes,
-    /// Where it hears that it no longer has the message; only of a worker that stays. Progress over
-    /// another line than before makes the message this worker's.
+    /// Notified when the lease is revoked; only of a worker with a session. Progress from another
+    /// session than before transfers the lease to this one.
     pub line: Option<Line>,
 }
 
 /// Why a worker does not have the message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotLent {
-    /// Another delivery of it is lent.
+    /// Another delivery of it is leased.
     ToAnother,
-    /// It is not lent: it is settled, or its lease has ended.
+    /// It is not in flight: it is settled, or its lease has ended.
     NotThere,
 }
 
-/// The reply was not committed; it may be sent again.
+/// The reply was not committed, and may be sent again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotCommitted;
 

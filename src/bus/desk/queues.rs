@@ -1,5 +1,4 @@
-//! The queues of a desk: the messages that wait in them, those that are lent, and how many workers
-//! there are for them.
+//! The state of a lease queue: the messages that wait, those that are in flight, and the workers.
 
 use super::NotLent;
 use super::lent::Lent;
@@ -12,49 +11,51 @@ use std::sync::{Arc, Condvar};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What a desk knows of its messages.
+/// The messages of all queues of a bus.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) queues: HashMap<Arc<str>, Queue>,
-    /// The messages that are lent, by their ids.
+    /// The messages in flight, by id.
     pub(super) lent: HashMap<Arc<str>, Lent>,
-    /// When each lease ends.
+    /// When each lease ends, with the id of its message.
     pub(super) ends: BTreeSet<(Instant, Arc<str>)>,
-    /// Counts the messages, for their order.
+    /// Counts messages, to keep their order.
     pub(super) taken: u64,
     pub(super) is_closed: bool,
 }
 
-/// A queue of a desk.
+/// One named queue.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) waiting: BTreeMap<Place, Waiting>,
-    /// Where the messages wait, by their ids; of a queue that no thread of this process serves.
+    /// The positions of waiting messages, by id. Not kept if threads of this process serve the
+    /// queue.
     pub(super) places: HashMap<Arc<str>, Place>,
-    /// How many of its messages are lent.
+    /// How many of its messages are in flight.
     pub(super) lent: usize,
-    /// Threads of this process that serve it.
+    /// How many threads of this process serve it.
     pub(super) threads: usize,
-    /// How many of those are lent to workers that stay.
+    /// How many of the messages in flight are leased to sessions.
     pub(super) lent_to_lines: usize,
-    /// Workers that wait for a message now.
+    /// How many workers wait for a message now.
     pub(super) receivers: Arc<AtomicUsize>,
-    /// Workers that stay, whether they wait or not.
+    /// How many workers with a session are there, whether they wait or not.
     pub(super) lines: Arc<AtomicUsize>,
-    /// When a worker asked last.
+    /// When a worker last asked for a message.
     pub(super) asked: Option<Instant>,
-    /// A message has come, for threads and for workers elsewhere.
+    /// Notified when a message arrives, for threads of this process (`arrived`) and for workers
+    /// elsewhere.
     pub(super) arrived: Arc<Condvar>,
     pub(super) changed: Arc<Notify>,
 }
 
-/// The order in a queue: the highest priority first, then who came first.
+/// The order in a queue: the highest priority first, then the first to arrive.
 pub(super) type Place = (Reverse<u8>, u64);
 
-/// A message that waits.
+/// A message that waits in its queue.
 pub(super) struct Waiting {
     pub(super) message: Publication,
-    /// How often it was lent.
+    /// How often it was leased.
     pub(super) deliveries: u32,
     pub(super) since: Instant,
 }
@@ -72,7 +73,8 @@ impl State {
         }
     }
 
-    /// What is lent as this delivery; `line`: only if it is lent over this line.
+    /// Returns the message in flight as this delivery; with `revocations` only if that session has
+    /// it.
     pub(super) fn lent_over(
         &mut self,
         line: Option<&Line>,
@@ -86,7 +88,7 @@ impl State {
         }
     }
 
-    /// Has a message lent over this line from now on. Who had it over another one is told.
+    /// Transfers a lease to this session, and notifies the session that had it before.
     pub(super) fn pass_on(&mut self, id: &str, line: &Line) {
         let Some(lent) = self.lent.get_mut(id).filter(|lent| !lent.is_over(line)) else { return };
         lent.tell(id, Why::LeaseEnded);
@@ -94,7 +96,7 @@ impl State {
         self.queue(&queue).lent_to_lines += usize::from(before.is_none());
     }
 
-    /// Takes the message with this id out of this queue, if it waits there.
+    /// Removes the message with this id if it waits in this queue.
     pub(super) fn take_waiting(&mut self, queue: &str, id: &str) -> Option<(Place, Waiting)> {
         let queue = self.queues.get_mut(queue)?;
         let place = queue.places.remove(id)?;
@@ -122,12 +124,12 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// How many bytes the body of the next message has.
+    /// Returns the size of the next message's body in bytes, at least 1.
     pub(super) fn next_bytes(&self) -> Option<usize> {
         self.waiting.first_key_value().map(|(_, first)| first.message.body.len().max(1))
     }
 
-    /// Takes out the next message.
+    /// Removes and returns the next message.
     pub(super) fn take(&mut self) -> Option<(Place, Waiting)> {
         let (place, first) = self.waiting.pop_first()?;
         if self.threads == 0 {

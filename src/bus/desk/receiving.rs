@@ -1,4 +1,4 @@
-//! How a worker gets the next message: it waits for one, and for the room that it takes on its way.
+//! How a worker receives the next message: it waits for the message, and for the budget to send it.
 
 use super::{Borrower, Counted, Desk, Loan};
 use crate::room::{Room, Taken};
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What there is for a worker.
+/// The result of one try to lease a message.
 pub(super) enum Next {
     Loan(Loan),
-    /// A message of so many bytes waits, for which this room has no place now. It is not lent.
+    /// A message of this many bytes waits, for which this budget has no room now. It is not leased.
     NoRoom(Room, usize),
     None,
 }
 
-/// The news that messages wait, which goes on to another worker when this one is through.
+/// Passes the notification of a waiting message on to another worker when it is dropped.
 struct News<'d>(Option<&'d Notify>);
 
 impl Drop for News<'_> {
@@ -26,8 +26,8 @@ impl Drop for News<'_> {
 }
 
 impl Desk {
-    /// Lends the next message of a queue as soon as there is one, and room for it; none: the time
-    /// is over, or the desk is closed.
+    /// Leases the next message of a queue as soon as there is one and the budget has room for it.
+    /// Returns `None` at the time `until`, or if the lease queue is closed.
     pub async fn receive(
         &self,
         queue: &Arc<str>,
@@ -45,7 +45,8 @@ impl Desk {
         loop {
             let arrives = changed.notified();
             tokio::pin!(arrives);
-            // From here on an arrival is not missed. Whoever goes away passes it on.
+            // From here on no arrival is missed. A worker that goes away passes the notification
+            // on.
             arrives.as_mut().enable();
             if self.state().is_closed {
                 return None;
@@ -62,7 +63,8 @@ impl Desk {
                     continue;
                 }
             };
-            // What this worker hears from now on may be of more than one message, and it takes one.
+            // A notification that arrives now may stand for several messages, of which this worker
+            // takes one.
             news.0 = Some(&*changed);
             tokio::select! {
                 free = room.wait(bytes) => taken = free.map(|free| (bytes, free)),

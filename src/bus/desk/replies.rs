@@ -1,4 +1,4 @@
-//! What workers say of messages: replies and refusals, and the verdicts on them.
+//! Replies and rejections from workers, and how they are settled.
 
 use super::{Desk, NotCommitted, NotLent, Said, Told};
 use crate::bus::{BusEvent, DeadLetter, Delivery, Settled, Settlement, Verdict};
@@ -33,11 +33,12 @@ impl Desk {
         Ok(told)
     }
 
-    /// A worker refuses a message: its attempt fails. Answered as a reply is.
+    /// Rejects a message on behalf of its worker: its attempt fails. Returns as
+    /// [`LeaseQueue::reply`] does.
     ///
     /// # Errors
     ///
-    /// This delivery is not lent any more; or it was not committed.
+    /// This delivery is not leased any more; or the rejection was not committed.
     pub async fn refuse(
         &self,
         id: &str,
@@ -64,7 +65,7 @@ impl Desk {
         Ok(told)
     }
 
-    /// Reports a delivery, and waits for the verdict on it.
+    /// Reports a delivery, and waits until it is settled.
     async fn tell(
         &self,
         delivery: impl FnOnce(Settlement) -> Delivery,
