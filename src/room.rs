@@ -1,5 +1,5 @@
-//! Bounds on what others make the process hold: bytes of bodies, of answers, of messages to workers
-//! and of messages that cannot be read; and simultaneous reads of the journal.
+//! Budgets: bounds on what clients make the process hold. They count bytes of bodies, of answers,
+//! of messages to workers and of unreadable messages; and concurrent reads of the journal.
 
 pub mod memory;
 
@@ -7,17 +7,16 @@ use crate::settings::{EmbeddedSettings, HttpSettings};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bodies up to this size, in bytes, have a room of their own, which large ones cannot take from
-/// them.
+/// Bodies up to this size, in bytes, have a budget of their own, which large bodies cannot use up.
 pub const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes are counted in pieces of this size.
+/// The unit in which bytes are counted.
 const UNIT_BYTES: usize = 1024;
 
-/// Room that is taken; given back when it is dropped.
+/// A part of a budget that was acquired. Dropping it releases that part.
 pub type Taken = OwnedSemaphorePermit;
 
-/// A bounded amount of something. Clones share it.
+/// A bounded amount of bytes or of places. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Room {
     free: Arc<Semaphore>,
@@ -26,12 +25,12 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many bytes.
+    /// Creates a budget of `bytes`.
     pub fn of_bytes(bytes: usize) -> Room {
         Room::of(bytes, UNIT_BYTES)
     }
 
-    /// So many places.
+    /// Creates a budget of so many places.
     pub fn of_places(places: usize) -> Room {
         Room::of(places, 1)
     }
@@ -47,23 +46,24 @@ impl Room {
         }
     }
 
-    /// In units. A larger amount counts as the whole room: it gets the room for itself.
+    /// Converts an amount to units. A larger amount than the capacity counts as all of it: whoever
+    /// needs that much uses the budget alone.
     fn units(&self, amount: usize) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.whole)
     }
 
-    /// Takes this much, if it is free.
+    /// Acquires this amount if it is free now.
     pub fn take(&self, amount: usize) -> Option<Taken> {
         self.free.clone().try_acquire_many_owned(self.units(amount)).ok()
     }
 
-    /// Takes this much as soon as it is free, in the order of asking.
+    /// Waits until this amount is free, first come, first served, and acquires it.
     pub async fn wait(&self, amount: usize) -> Option<Taken> {
-        // Never closed.
+        // The semaphore is never closed.
         self.free.clone().acquire_many_owned(self.units(amount)).await.ok()
     }
 
-    /// Takes more, up to this much in total; tells whether that was free.
+    /// Grows a permit to this total amount, and returns whether that was free.
     pub fn grow(&self, taken: &mut Taken, amount: usize) -> bool {
         let missing = usize::try_from(self.units(amount))
             .unwrap_or(usize::MAX)
@@ -74,21 +74,21 @@ impl Room {
         more.map(|more| taken.merge(more)).is_some()
     }
 
-    /// How much is taken.
+    /// Returns the amount in use.
     pub fn taken(&self) -> usize {
         let whole = usize::try_from(self.whole).unwrap_or(usize::MAX);
         whole.saturating_sub(self.free.available_permits()) * self.unit
     }
 
-    /// Gives back what exceeds this much.
+    /// Shrinks a permit to this amount, and releases the rest.
     pub fn shrink(&self, taken: &mut Taken, amount: usize) {
         let kept = usize::try_from(self.units(amount)).unwrap_or(usize::MAX);
         drop(taken.split(taken.num_permits().saturating_sub(kept)));
     }
 }
 
-/// Room for messages on their way to workers: a quarter of it is for those with a body of up to
-/// [`SMALL_BODY_BYTES_MAX`] bytes alone, so that they need not wait for large ones.
+/// The budget for messages on their way to workers. A quarter of it is only for bodies of up to
+/// [`SMALL_BODY_BYTES_MAX`] bytes, so that they need not wait for large ones.
 #[derive(Clone, Debug)]
 pub struct MessageRoom {
     small: Room,
@@ -96,32 +96,32 @@ pub struct MessageRoom {
 }
 
 impl MessageRoom {
-    /// Room for so many bytes.
+    /// Creates a budget of `bytes`.
     pub fn new(bytes: usize) -> MessageRoom {
         let small = bytes / 4;
         MessageRoom { small: Room::of_bytes(small), large: Room::of_bytes(bytes - small) }
     }
 
-    /// The room of a message whose body has so many bytes.
+    /// Returns the budget for a message with a body of `bytes`.
     pub fn of(&self, bytes: usize) -> &Room {
         if bytes <= SMALL_BODY_BYTES_MAX { &self.small } else { &self.large }
     }
 
-    /// How many bytes are taken.
+    /// Returns the bytes in use.
     pub fn taken(&self) -> usize {
         self.small.taken() + self.large.taken()
     }
 }
 
-/// All rooms of a process.
+/// All budgets of a process.
 pub struct Rooms {
-    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of the room for bodies.
+    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of the budget for bodies.
     pub small_bodies: Room,
-    /// Bytes of larger bodies, and of what is made of them: the other three quarters.
+    /// Bytes of larger bodies and of what is parsed from them: the other three quarters.
     pub large_bodies: Room,
-    /// Bytes of large reads and of large answers on their way.
+    /// Bytes of large reads, and of large answers that are being sent.
     pub answers: Room,
-    /// Simultaneous reads of the journal.
+    /// Concurrent reads of the journal.
     pub reads: Room,
     /// Workers that wait for a message.
     pub waiters: Room,
@@ -130,7 +130,7 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// The rooms that the settings give.
+    /// Creates the budgets from the settings.
     pub fn new(http: &HttpSettings, embedded: &EmbeddedSettings) -> Rooms {
         let large = http.large_bodies_bytes_max();
         Rooms {

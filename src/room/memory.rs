@@ -1,13 +1,13 @@
-//! How much memory the process may have: the least of what the machine has and of what cgroups and
-//! the limits of the process allow.
+//! The memory limit of the process: the least of the machine's memory, the limits of its cgroups
+//! and its resource limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What cgroup v1 says for "no limit" is a multiple of the page size near 2^63.
+/// cgroup v1 writes a multiple of the page size near 2^63 for "no limit".
 const NO_LIMIT_FROM: u64 = 1 << 60;
 
-/// The memory of this process, in bytes, and what says so; none: nothing does.
+/// Returns the memory limit of this process in bytes, and what sets it; `None`: none is known.
 pub fn of_process() -> Option<(u64, &'static str)> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let cgroups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn of_process() -> Option<(u64, &'static str)> {
     in_cgroup.chain(of_machine).chain(of_limits).min_by_key(|(bytes, _)| *bytes)
 }
 
-/// The files that hold the limit of the process's cgroup and of those above it: v2, then v1.
+/// Returns the files with the limits of the process's cgroup and of its parents: v2, then v1.
 fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in cgroups.lines() {
@@ -34,25 +34,26 @@ fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
         } else {
             continue;
         };
-        // In a container the path may be that of the host: then its own is at the top.
+        // In a container the path may be that of the host. The container's own limit is at the top
+        // then.
         let own = Path::new(path.trim_start_matches('/'));
         files.extend(own.ancestors().map(|above| Path::new(mount).join(above).join(file)));
     }
     files
 }
 
-/// The limit in a file of a cgroup.
+/// Parses the limit in a file of a cgroup.
 fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT_FROM)
 }
 
-/// The memory of the machine in `/proc/meminfo`.
+/// Parses the memory of the machine from `/proc/meminfo`.
 fn machine_in(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least of the limits on memory in `/proc/self/limits`: the soft ones, which count.
+/// Parses the least soft limit on memory from `/proc/self/limits`.
 fn limits_in(text: &str) -> Option<u64> {
     let of = |name: &str| {
         let values = text.lines().find_map(|line| line.strip_prefix(name))?;
