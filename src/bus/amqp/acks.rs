@@ -1,17 +1,17 @@
-//! Which acknowledgements the broker is owed: as few as possible, by acknowledging whole prefixes
-//! of deliveries at once.
+//! Decides which acks to send to the broker: as few as possible, by acknowledging whole prefixes of
+//! deliveries at once.
 
 use crate::bus::Verdict;
 use std::collections::BTreeMap;
 
-/// What the broker must be told about one delivery, or about a prefix of deliveries.
+/// What to send to the broker about one delivery, or about a prefix of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acknowledgement {
-    /// This one is taken.
+    /// Acknowledges this delivery.
     Ack(u64),
-    /// This one and all before it are taken.
+    /// Acknowledges this delivery and all before it.
     AckUpTo(u64),
-    /// This one goes back to its queue.
+    /// Requeues this delivery.
     Requeue(u64),
 }
 
@@ -19,16 +19,17 @@ pub(super) enum Acknowledgement {
 #[derive(Debug)]
 pub(super) struct Window {
     delivered: u64,
-    /// Every delivery up to here is settled with the broker.
+    /// Every delivery up to this tag is settled at the broker.
     settled_to: u64,
-    /// Verdicts on deliveries after an unsettled one; true: the broker is still owed an ack.
+    /// Deliveries that were settled after an unsettled one, each with whether its ack is still
+    /// pending.
     early: BTreeMap<u64, bool>,
     owed: usize,
     owed_max: usize,
 }
 
 impl Window {
-    /// A window for deliveries to come. When more than `owed_max` acks wait behind an unsettled
+    /// Creates a window without deliveries. When more than `owed_max` acks wait behind an unsettled
     /// delivery, they are sent one by one.
     pub(super) fn new(owed_max: usize) -> Window {
         Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
@@ -38,17 +39,17 @@ impl Window {
         self.delivered = tag;
     }
 
-    /// How many deliveries have no verdict yet.
+    /// Returns how many deliveries are not settled.
     pub(super) fn unsettled(&self) -> usize {
         usize::try_from(self.delivered - self.settled_to).unwrap_or(usize::MAX) - self.early.len()
     }
 
-    /// Whether acks wait behind an unsettled delivery.
+    /// Returns whether acks wait behind an unsettled delivery.
     pub(super) fn owes(&self) -> bool {
         self.owed > 0
     }
 
-    /// Takes a verdict; what the broker must be told at once is pushed to `answers`.
+    /// Settles a delivery. What must be sent at once is pushed to `answers`.
     pub(super) fn settle(
         &mut self,
         tag: u64,
@@ -67,16 +68,16 @@ impl Window {
         }
     }
 
-    /// At the end of a burst of verdicts: what the broker must be told now. With `all` nothing is
-    /// held back.
+    /// Ends a burst of settlements, and pushes what must be sent now to `answers`. With `all`, no
+    /// ack is held back.
     pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Acknowledgement>) {
         let mut acked = None;
         while let Some(owed) = self.early.remove(&(self.settled_to + 1)) {
             self.settled_to += 1;
             if owed {
                 self.owed -= 1;
-                // Never the tag of a requeued delivery: the broker no longer knows it and would
-                // close the channel.
+                // A requeued delivery must never be acknowledged: the broker no longer knows its
+                // tag and would close the channel.
                 acked = Some(self.settled_to);
             }
         }

@@ -1,8 +1,8 @@
-//! Puts messages that cannot be read aside, into a queue of their own. Each leaves the queue that
-//! it came on only when the broker has confirmed its copy.
+//! Quarantines messages that cannot be read: it moves them to a queue of their own. Each leaves the
+//! queue that it came on only when the broker has confirmed the copy.
 //!
-//! It uses a connection of its own, opened when needed: a broker that blocks publishers must not
-//! stop the acks.
+//! The quarantine has its own connection, opened when needed, so that a broker that blocks
+//! publishers cannot stop the acks.
 
 use super::connection::{LastReason, Pauses, channel_error, close, fail_point, millis};
 use super::queues::{Found, Queues, short};
@@ -22,32 +22,32 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many messages are put aside at once.
+/// How many messages are quarantined at once.
 const BATCH_MAX: usize = 100;
 
-/// How long the connection is kept after the last message.
+/// How long the connection stays open after the last message.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// How many messages the queue keeps; the oldest make room.
+/// How many messages the quarantine queue holds. The oldest are dropped first.
 const KEPT_MAX: i64 = 10_000;
 
-/// How many bytes of bodies the queue keeps; the oldest make room.
+/// How many bytes of bodies the quarantine queue holds. The oldest are dropped first.
 const KEPT_BYTES_MAX: i64 = 1 << 30;
 
-/// The header that names the queue the message came on.
+/// The header that names the queue that the message came on.
 const QUEUE: &str = "x-workflow-manager-queue";
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// Why messages were not put aside.
+/// Why messages were not quarantined.
 enum NotPutAside {
     /// Another attempt may help.
     Lost(String),
-    /// The broker does not take them; in its words.
+    /// The broker refuses them, for this reason of its own.
     Refused(String),
 }
 
-/// Puts messages aside until the bus is gone.
+/// Quarantines messages until the bus is gone.
 pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<Aside>) {
     let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
     let (mut last_reason, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
@@ -99,7 +99,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut inbox: mpsc::UnboundedReceiver<A
     }
 }
 
-/// Reports a message, and takes it off its queue.
+/// Reports a message, and acknowledges it.
 fn done(shared: &Shared, aside: Aside, is_kept: bool) {
     let Aside { queue, unreadable: Unreadable { reason, original }, delivery } = aside;
     let correlation_id =
@@ -114,7 +114,7 @@ fn done(shared: &Shared, aside: Aside, is_kept: bool) {
     delivery.ack();
 }
 
-/// Opens a connection and puts aside this batch, and what comes soon after it.
+/// Opens a connection, quarantines this batch, and then what arrives soon after it.
 async fn put_aside(
     shared: &Shared,
     batch: &mut Vec<Aside>,
@@ -142,19 +142,19 @@ async fn put_aside(
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(explain)?;
         let header_bytes_max = connection.configuration().frame_max() as usize / 2;
         loop {
-            // A message that went back to its queue comes again.
+            // A stale message was requeued, and is delivered again.
             batch.retain(|aside| !aside.delivery.is_void());
             let sent = batch.iter().map(|aside| publish(&channel, &queue, aside, header_bytes_max));
             let taken = try_join_all(sent).await.map_err(explain)?;
             if !taken.iter().all(|is_taken| *is_taken) {
-                // Those that it took will be there twice, which is better than not at all.
+                // The confirmed ones will be in quarantine twice, which is better than not at all.
                 return Err(NotPutAside::Lost(format!(
                     "the broker did not take all messages for the queue \"{queue}\""
                 )));
             }
             batch.drain(..).for_each(|aside| done(shared, aside, true));
             shared.aside_room.give_back();
-            // The wait is over, or the inbox has ended: nothing more comes for now.
+            // The time is over, or the inbox is closed: nothing more arrives for now.
             if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))
                 .await
                 .unwrap_or_default()
@@ -169,7 +169,8 @@ async fn put_aside(
     put
 }
 
-/// An existing queue may have other arguments; then its owner bounds it.
+/// Declares the quarantine queue if it is missing. An existing queue may have other arguments; its
+/// owner bounds it then.
 async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
     let found = match queues.look(queue).await {
         Found::Missing => {
@@ -183,7 +184,7 @@ async fn declare(queues: &Queues, queue: &str) -> Result<(), Found> {
     if matches!(found, Found::There { .. }) { Ok(()) } else { Err(found) }
 }
 
-/// Publishes a message; tells whether the broker took it.
+/// Publishes a message, and returns whether the broker acked it.
 async fn publish(
     channel: &Channel,
     queue: &str,
@@ -192,7 +193,7 @@ async fn publish(
 ) -> lapin::Result<bool> {
     fail_point("amqp::aside")?;
     let Unreadable { reason, original } = &aside.unreadable;
-    // As text it is a third longer, and its sender may have filled a whole frame with it.
+    // In base64 the header is a third longer, and its sender may have filled a whole frame with it.
     let original = STANDARD.encode(&original[..original.len().min(header_bytes_max)]);
     let mut headers = FieldTable::default();
     for (name, text) in [(REASON, reason.as_str()), (ORIGINAL, &original), (QUEUE, &aside.queue)] {
@@ -207,6 +208,6 @@ async fn publish(
         .basic_publish("".into(), short(queue), options, &aside.delivery.body, properties)
         .await?
         .await?;
-    // Returned: the queue was deleted.
+    // A returned message means that the queue was deleted.
     Ok(matches!(confirmation, Confirmation::Ack(None)))
 }

@@ -1,30 +1,30 @@
-//! The room of messages that cannot be read, until they are put aside.
+//! The budget of unreadable messages, until they are quarantined.
 
 use crate::bus::Acknowledge;
 use crate::room::{Room, Taken};
 use std::cell::RefCell;
 
-/// The room of the messages that wait to be put aside. It is not that of the replies, which go on
-/// whatever becomes of these.
+/// The budget of the messages that wait for quarantine. It is separate from the budget of replies,
+/// which continue whatever happens to unreadable messages.
 pub(super) struct AsideRoom {
     room: Room,
-    /// Messages for which there was no room. Their bodies are dropped; they go back to their queues
-    /// when there is room.
+    /// Messages for which there was no room. Their bodies are dropped, and they are requeued when
+    /// there is room.
     turned_away: RefCell<Vec<Acknowledge>>,
 }
 
 impl AsideRoom {
-    /// A room of so many bytes.
+    /// Creates a budget of `bytes`.
     pub(super) fn new(bytes: usize) -> AsideRoom {
         AsideRoom { room: Room::of_bytes(bytes), turned_away: RefCell::default() }
     }
 
-    /// Takes room for a body, if there is some.
+    /// Acquires a permit for a body, if there is room.
     pub(super) fn take(&self, bytes: usize) -> Option<Taken> {
         self.room.take(bytes)
     }
 
-    /// Keeps the right to acknowledge a message for which there is no room.
+    /// Keeps the right to settle a message for which there is no room.
     pub(super) fn turn_away(&self, message: Acknowledge) {
         let mut turned_away = self.turned_away.borrow_mut();
         if turned_away.len() == turned_away.capacity() {
@@ -33,7 +33,7 @@ impl AsideRoom {
         turned_away.push(message);
     }
 
-    /// There is room again: what was turned away comes again.
+    /// Requeues the deferred messages, now that there is room.
     pub(super) fn give_back(&self) {
         drop(self.turned_away.take());
     }

@@ -1,4 +1,4 @@
-//! What is to be published, whichever connection there is.
+//! The publications that wait, whichever connection there is.
 
 use super::link::Held;
 use crate::bus::Publication;
@@ -6,22 +6,22 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// What the owner of the bus asks for, in this order.
+/// A command of the bus's owner. Commands are applied in order.
 pub(super) enum Order {
     Publish(Box<Publication>),
-    /// The message with this id is of no use any more: what is not sent is not sent.
+    /// Withdraws the message with this id, unless it was sent.
     Withdraw(String),
 }
 
-/// What is to be published and where to.
+/// The publications that wait, and the queues that they go to.
 pub(super) struct Backlog {
     pub(super) waiting: VecDeque<Held>,
-    /// Messages whose queue is being looked at.
+    /// Messages whose queue is being checked.
     pub(super) parked: HashMap<Arc<str>, VecDeque<Held>>,
     pub(super) delayed: BTreeMap<(Instant, u64), Held>,
-    /// The queues to look at after each connecting.
+    /// The queues to check after each reconnect.
     pub(super) queues: HashSet<Arc<str>>,
-    /// Queues that lost their messages, which the manager has not been told yet.
+    /// Queues that lost their messages, which is not reported to the manager yet.
     pub(super) lost: HashSet<Arc<str>>,
 }
 
@@ -37,8 +37,8 @@ impl Backlog {
         }
     }
 
-    /// Takes orders. `is_withdrawn` hears the ids of messages that may be on their way; how many
-    /// messages that were not are forgotten.
+    /// Applies commands. Passes the ids of withdrawn messages to `is_withdrawn`, for those may be
+    /// on their way. Returns how many waiting messages were removed.
     pub(super) fn follow(
         &mut self,
         orders: impl IntoIterator<Item = Order>,
@@ -49,7 +49,7 @@ impl Backlog {
             match order {
                 Order::Withdraw(id) => drop(withdrawn.insert(id)),
                 Order::Publish(message) => {
-                    // Another message may have the id of one that is withdrawn.
+                    // A later message may have the id of a withdrawn one.
                     if withdrawn.contains(&message.id) {
                         is_withdrawn(&withdrawn);
                         forgotten += self.forget(&withdrawn);

@@ -1,12 +1,13 @@
-//! How many bytes of calls without a verdict are in memory, for each workflow's queue. The broker
-//! bounds only their number, and calls may wait long: for other jobs to end, or for memory. So the
-//! number follows their size. A queue whose calls are too large together is consumed anew, with a
-//! prefetch that fits: what waits then lies in the broker. Once nothing waits, it is consumed with
-//! the whole prefetch again.
+//! Bounds the bytes of unsettled calls in memory, for each workflow's queue.
+//!
+//! The broker bounds only their number, and calls may wait long: for other jobs to end, or for
+//! memory. So the prefetch follows their size. A queue whose calls are too large together is
+//! consumed anew with a smaller prefetch, and the other calls wait in the broker. Once no call is
+//! unsettled, the queue is consumed with the whole prefetch again.
 
 use crate::room::{Room, Taken};
 
-/// The calls of one workflow's queue.
+/// The budget of one workflow queue's calls.
 pub(super) struct CallRoom {
     room: Room,
     bytes_max: usize,
@@ -15,12 +16,12 @@ pub(super) struct CallRoom {
     largest: usize,
 }
 
-/// What becomes of a call that is delivered.
+/// Whether a delivered call is admitted.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// It has room, or is alone.
+    /// There is room for it, or it is the only one.
     Taken(Option<Taken>),
-    /// It goes back to its queue, with the others: the prefetch is too large for them.
+    /// It is requeued with the others, for the prefetch is too large for them.
     TooMany,
 }
 
@@ -36,30 +37,31 @@ impl CallRoom {
         }
     }
 
-    /// With which prefetch the queue is to be consumed now.
+    /// Returns the prefetch to consume the queue with.
     pub(super) fn prefetch(&self) -> u16 {
         self.prefetch
     }
 
-    /// Whether it may be consumed with more.
+    /// Returns whether the prefetch is reduced.
     pub(super) fn is_narrow(&self) -> bool {
         self.prefetch < self.prefetch_max
     }
 
-    /// Nothing waits: it may be consumed with the whole prefetch.
+    /// Restores the whole prefetch. Call it when no call is unsettled.
     pub(super) fn widen(&mut self) {
         self.prefetch = self.prefetch_max;
         self.largest = 1;
     }
 
-    /// A call has come; `is_alone`: no other one is without a verdict.
+    /// Admits a call that was delivered. With `is_alone`, no other call is unsettled.
     pub(super) fn place(&mut self, bytes: usize, is_alone: bool) -> Place {
         self.largest = self.largest.max(bytes);
         match self.room.take(bytes) {
             None if !is_alone => {
                 let that_fit = self.bytes_max / self.largest;
                 let fitting = u16::try_from(that_fit).unwrap_or(u16::MAX);
-                // Each time fewer: those of before may still take room.
+                // The prefetch at least halves each time, for earlier calls may still use the
+                // budget.
                 self.prefetch = fitting.min(self.prefetch / 2).max(1);
                 Place::TooMany
             }

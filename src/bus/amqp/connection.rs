@@ -1,5 +1,5 @@
-//! Where the broker is, how a connection to it is opened, and in plain words why one could not be
-//! or was lost.
+//! The broker's address: opens connections to it, and explains errors of connections in plain
+//! words.
 
 use super::credentials::{STRAY_AT, has_stray_at, masked};
 use super::settings::{AmqpError, AmqpSettings};
@@ -16,20 +16,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the opening of a connection may take, unless the address says otherwise
-/// (`?connection_timeout=` in ms).
+/// How long opening a connection may take, unless the address sets `?connection_timeout=` (in ms).
 const OPEN_SECONDS_MAX: u64 = 10;
 
 /// How long the orderly closing of a connection may take.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// The longest name of a virtual host that AMQP can carry.
+/// The longest name of a virtual host that AMQP can carry, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The virtual host of an address that names none.
+/// The virtual host of an address without one.
 const DEFAULT_VHOST: &str = "/";
 
-/// A broker's address, checked. Shown without the password.
+/// The validated address of a broker. It is displayed without the password.
 pub(super) struct BrokerAddress {
     uri: AMQPUri,
     tls: Arc<ClientConfig>,
@@ -55,11 +54,11 @@ impl BrokerAddress {
             Err(why) => return refused(&why),
         };
         if let Some(host) = ipv6_host(server) {
-            // lapin takes such a host for a missing one and would connect to localhost.
+            // lapin parses such an address as one without a host, and would connect to localhost.
             uri.authority.host = host.to_owned();
         }
         if uri.vhost.is_empty() {
-            // The address ends with /: most clients take that for the default virtual host, and one
+            // The address ends with /. Most clients take that for the default virtual host, and one
             // named "" hardly ever exists.
             uri.vhost = DEFAULT_VHOST.to_owned();
         }
@@ -77,7 +76,7 @@ impl BrokerAddress {
         Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client()) })
     }
 
-    /// The user that the manager is to the broker.
+    /// Returns the broker's user that the manager logs in as.
     pub(super) fn user(&self) -> &str {
         &self.uri.authority.userinfo.username
     }
@@ -86,13 +85,16 @@ impl BrokerAddress {
         &self.uri.vhost
     }
 
-    /// Opens a connection; `role` names it in the broker's lists. An error is a sentence for the
-    /// reader.
+    /// Opens a connection. `role` names it in the broker's lists.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user says why it could not be opened.
     pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
         self.open_with(role, Ties::default()).await
     }
 
-    /// The same, for one with ties to the rest of the bus.
+    /// Opens a connection with hooks into its traffic; see [`BrokerAddress::open`].
     pub(super) async fn open_with(&self, role: &str, ties: Ties) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("workflow-manager: {role}").into())
@@ -110,7 +112,7 @@ impl BrokerAddress {
         }
     }
 
-    /// What an error of a connection means, in one sentence.
+    /// Explains an error of a connection, in one sentence.
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
     pub(super) fn explain(&self, error: &lapin::Error) -> String {
         match error.kind() {
@@ -177,7 +179,7 @@ impl BrokerAddress {
         }
     }
 
-    /// The host and the port.
+    /// Returns the host and the port.
     pub(super) fn endpoint(&self) -> (String, u16) {
         (self.uri.authority.host.clone(), self.uri.authority.port)
     }
@@ -210,7 +212,7 @@ fn ipv6_host(server: &str) -> Option<&str> {
     Some(host.strip_prefix('[')?.split_once(']')?.0)
 }
 
-/// Closes the connection in order; does not wait long for a broker that does not answer.
+/// Closes the connection in order, but does not wait long for a broker that does not answer.
 pub(super) async fn close(connection: &Connection) {
     // An error means that it is closed already.
     let _ =
@@ -226,7 +228,7 @@ pub(super) fn fail_point(name: &'static str) -> lapin::Result<()> {
     }
 }
 
-/// The code and the words with which the broker closed a channel, if that is what happened.
+/// Returns the code and text with which the broker closed a channel, if the error means that.
 #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's errors are non-exhaustive")]
 pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str)> {
     match error.kind() {
@@ -243,7 +245,7 @@ pub(super) fn channel_error(error: &lapin::Error) -> Option<(AMQPSoftError, &str
 pub(super) struct LastReason(Option<String>);
 
 impl LastReason {
-    /// Whether this reason is new; remembers it.
+    /// Returns whether this reason is new, and remembers it.
     pub(super) fn is_news(&mut self, reason: &str) -> bool {
         let is_news = !self.has(reason);
         if is_news {
@@ -257,13 +259,13 @@ impl LastReason {
     }
 }
 
-/// A span as the log has it, in whole milliseconds.
+/// Converts a duration to the whole milliseconds that are logged.
 pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The pauses between attempts: doubled each time, jittered so that many managers do not come back
-/// at once.
+/// The backoff between reconnects: each delay is twice the last, with jitter so that many managers
+/// do not return at once.
 pub(super) struct Pauses {
     builder: ExponentialBuilder,
     next: ExponentialBackoff,
@@ -291,7 +293,7 @@ impl Pauses {
     }
 }
 
-/// The limit in the broker's words "message size … is larger than configured max size …".
+/// Parses the limit from the broker's text "message size … is larger than configured max size …".
 pub(super) fn last_number(said: &str) -> Option<usize> {
     said.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }

@@ -1,5 +1,4 @@
-//! The consumer: one connection, on which the reply queue is consumed, and beside it the queues of
-//! the workflows.
+//! The consuming connection: it consumes the reply queue and the queues of workflows.
 
 use super::connection::{self, Pauses, channel_error};
 use super::inspect;
@@ -21,17 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the first connection of a process waits for another consumer to go: the broker may not
-/// have noticed yet that a predecessor was killed.
+/// How long the first connection of a process waits until another consumer is gone. The broker may
+/// not have noticed yet that the previous process was killed.
 const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
 const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
 
-/// The pause between two looks for room for what a connection brings.
+/// The interval at which the delivery budget is checked for room.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 
 const CONSUMER_TAG: &str = "workflow-manager";
 
-/// Consumes until the bus is closed, over any number of connections.
+/// Consumes over any number of connections, until the bus is closed.
 pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) {
     let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
     let mut consumer =
@@ -87,9 +86,9 @@ pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) 
 enum End {
     /// The bus is closed.
     Closed,
-    /// There is no connection; another attempt may help.
+    /// The connection is lost; another attempt may help.
     Lost(String),
-    /// No further attempt of this process would help.
+    /// No further attempt by this process would help.
     Refused(String),
 }
 
@@ -105,16 +104,16 @@ struct Session {
     deliveries: lapin::Consumer,
 }
 
-/// Why a connection does not consume.
+/// Why a connection could not consume.
 enum Obstacle {
-    /// Another process does; how that was seen.
+    /// Another process consumes; how that was noticed.
     Taken(String),
     Other(String),
 }
 
 impl Consumer {
-    /// What an earlier connection brought may still have no verdict; it comes again over the next
-    /// one.
+    /// Opens a connection once deliveries of an earlier one leave room in the budget. Those that
+    /// are not settled yet are redelivered on the new connection.
     async fn open_when_there_is_room(&self) -> Result<Session, End> {
         while !self.shared.room.has_room() {
             tokio::time::sleep(ROOM_PAUSE).await;
@@ -130,7 +129,8 @@ impl Consumer {
             .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
         let connection = Rc::new(opening.await.map_err(End::Lost)?);
         let taken_until = clock::ticks() + PREDECESSOR_GOES_WITHIN;
-        // Jittered: of two processes that gave way to each other, one comes first the next time.
+        // The jitter matters: of two processes that gave way to each other, one comes first the
+        // next time.
         let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
             match self.attempt(&connection, &flow).await {
@@ -187,8 +187,8 @@ impl Consumer {
             }
             Found::Lost(error) => return Err(lost(error)),
         }
-        // A queue with a single active consumer takes no exclusive consumer: there only the count
-        // can tell.
+        // A queue with a single active consumer allows no exclusive consumer. Only the count of
+        // consumers can tell there.
         for exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
@@ -198,7 +198,7 @@ impl Consumer {
                 .basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default())
                 .await
             {
-                // Two processes may have found it free at the same time: then both give way.
+                // Two processes may have found the queue free at the same time. Both give way then.
                 Ok(deliveries) => match queues.look(queue).await {
                     Found::There { consumers, .. } if consumers > 1 => {
                         return Err(Obstacle::Taken(format!("consumers: {consumers}")));
@@ -238,11 +238,11 @@ impl Consumer {
         policy.abort();
         seeing.abort();
         workflow_queues.end(matches!(ended, Ended::Closed)).await;
-        // Also when only the channel is gone.
+        // The connection is closed even if only the channel failed.
         connection::close(&connection).await;
         match ended {
             Ended::Closed => End::Closed,
-            // Only queues of calls are refitted.
+            // Only call queues change their prefetch.
             Ended::Refitted | Ended::Cancelled => End::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),

@@ -1,5 +1,5 @@
-//! A look at some queues, on a connection of its own: looks are rare and must not disturb the
-//! loops. Also what the management API, where there is one, knows about all queues.
+//! Inspects queues over its own connection, because inspections are rare and must not disturb the
+//! bus. Adds what the management API, if there is one, knows of the queues.
 
 use super::connection::{BrokerAddress, close};
 use super::management::QueueCounts;
@@ -34,7 +34,7 @@ pub(super) async fn inspect(shared: Rc<Shared>, queues: Vec<Arc<str>>) -> Vec<Qu
     }
 }
 
-/// What a look found, as others read it.
+/// Converts the check of a queue to its status.
 pub(super) fn queue_look(
     address: &BrokerAddress,
     found: Found,
@@ -61,8 +61,8 @@ async fn look(shared: &Shared, queues: &[Arc<str>]) -> Result<Vec<Found>, String
     Ok(found)
 }
 
-/// What workers have and have not acknowledged. Nothing is known without the management API, and
-/// while it does not answer.
+/// Returns the number of unacknowledged messages by queue. It is empty without the management API,
+/// or while that does not answer.
 async fn unacknowledged(shared: &Shared, queues: &[Arc<str>]) -> HashMap<String, u64> {
     let Some(management) = shared.management.clone() else { return HashMap::new() };
     let vhost = shared.address.vhost().to_owned();
@@ -79,7 +79,7 @@ async fn unacknowledged(shared: &Shared, queues: &[Arc<str>]) -> HashMap<String,
     held.into_iter().filter_map(counted).collect()
 }
 
-/// What all queues of the virtual host hold.
+/// Returns the depths of all queues of the virtual host.
 pub(super) async fn depths(shared: Rc<Shared>) -> Result<Vec<QueueDepth>, String> {
     let management =
         shared.management.clone().ok_or("there is no management API (setting amqp.management)")?;
@@ -92,7 +92,7 @@ pub(super) async fn depths(shared: Rc<Shared>) -> Result<Vec<QueueDepth>, String
         .collect())
 }
 
-/// Sees how the queues of the virtual host are declared, if the management API tells it.
+/// Remembers how the queues of the virtual host are declared, if the management API reports it.
 pub(super) async fn see_all(shared: Rc<Shared>) {
     let Some(management) = shared.management.clone() else { return };
     let vhost = shared.address.vhost().to_owned();
@@ -106,7 +106,7 @@ pub(super) async fn see_all(shared: Rc<Shared>) {
     }
 }
 
-/// Does work that waits on a thread of its own.
+/// Runs blocking work on a thread of its own.
 pub(super) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {

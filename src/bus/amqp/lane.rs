@@ -1,5 +1,4 @@
-//! A queue that is consumed: its deliveries go to the manager, the verdicts on them go back to the
-//! broker.
+//! Consumes one queue: passes its deliveries to the manager, and settles them at the broker.
 
 use super::acks::{Acknowledgement, Window};
 use super::call_room::{CallRoom, Place};
@@ -17,33 +16,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How long acks may wait behind a delivery without a verdict.
+/// How long acks may wait behind a delivery that is not settled.
 const EARLY_ACKS_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a closing waits for verdicts on what was delivered; what gets none is delivered again.
+/// How long closing waits until deliveries are settled. Those that are not are redelivered.
 const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often it is looked whether a queue can be consumed with its whole prefetch again.
+/// How often to check whether a queue can be consumed with its whole prefetch again.
 const WIDENED_AFTER: Duration = Duration::from_secs(60);
 
-/// How many deliveries are taken before verdicts are looked at again.
+/// How many deliveries are taken before settlements are handled again.
 const DELIVERED_MAX: u32 = 64;
 
-/// What a queue brings.
+/// What a queue contains.
 pub(super) enum Source {
     /// Replies of workers.
     Replies,
-    /// Messages that ask for jobs, on this queue, and the room for them.
+    /// Calls on this queue, with their budget.
     Calls(Arc<str>, CallRoom),
 }
 
-/// The consuming of one queue, over any number of channels.
+/// Consumes one queue, over any number of channels.
 pub(super) struct Lane {
     shared: Rc<Shared>,
     source: Source,
     settle: mpsc::UnboundedSender<Settled>,
     verdicts: mpsc::UnboundedReceiver<Settled>,
-    /// Counts the channels that consumed.
+    /// Counts the channels on which it has consumed.
     epoch: u64,
 }
 
@@ -53,7 +52,7 @@ pub(super) enum Ended {
     Closed,
     /// The broker ended the consumer: the queue was deleted or moved.
     Cancelled,
-    /// The queue is to be consumed anew, with another prefetch.
+    /// The queue must be consumed anew, with another prefetch.
     Refitted,
     Failed(lapin::Error),
 }
@@ -64,7 +63,7 @@ impl Lane {
         Lane { shared, source, settle, verdicts, epoch: 0 }
     }
 
-    /// With which prefetch it is to consume.
+    /// Returns the prefetch to consume with.
     pub(super) fn prefetch(&self) -> u16 {
         match &self.source {
             Source::Replies => self.shared.settings.prefetch,
@@ -72,12 +71,12 @@ impl Lane {
         }
     }
 
-    /// Whether it has consumed before.
+    /// Returns whether it has consumed before.
     pub(super) fn is_old(&self) -> bool {
         self.epoch > 0
     }
 
-    /// Consumes until the channel is of no use any more. From then on, what it delivered is void.
+    /// Consumes until the channel is useless. After that its deliveries are void.
     pub(super) async fn serve(
         &mut self,
         channel: &Channel,
@@ -132,7 +131,8 @@ impl Lane {
         }
     }
 
-    /// Ends, to consume with the whole prefetch again, if it is with less.
+    /// Ends consuming if the prefetch was reduced, so that the queue is consumed with the whole
+    /// prefetch again.
     fn widen(&mut self) -> Option<Ended> {
         let Source::Calls(_, room) = &mut self.source else { return None };
         room.is_narrow().then(|| {
@@ -141,15 +141,16 @@ impl Lane {
         })
     }
 
-    /// Tells the broker what it is owed.
+    /// Sends all acks that the broker is owed.
     fn acknowledge_all(&mut self, channel: &Channel, window: &mut Window) {
         let mut answers = Vec::new();
         window.flush(true, &mut answers);
-        // What cannot be told any more is delivered again.
+        // Deliveries whose acks are not sent are redelivered.
         let _ = tell(channel, &answers);
     }
 
-    /// Delivers this one, and some of those that have come already; tells how many these were.
+    /// Delivers this message and some of those that have arrived already. Returns how many they
+    /// were.
     fn deliver_all(
         &mut self,
         first: Option<lapin::Result<lapin::message::Delivery>>,
@@ -167,7 +168,8 @@ impl Lane {
                     self.deliver(delivery, flow, window)?;
                 }
             }
-            // What is taken from the stream must be delivered: so the last round takes nothing.
+            // A message that is taken from the stream must be delivered, so the last round takes
+            // none.
             if taken == DELIVERED_MAX {
                 break;
             }
@@ -193,7 +195,7 @@ impl Lane {
         };
         let settlement = settlement.holding(Some(taken));
         let delivery = received(delivery, settlement, self.shared.address.user());
-        // Only when the bus is gone does nobody take it: then it goes back to its queue.
+        // The receiver is gone only if the bus is. The delivery is requeued then.
         let _ = self.shared.aside.send(Aside { queue, unreadable, delivery });
     }
 
@@ -234,7 +236,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes this verdict and all others that are there already, then tells the broker.
+    /// Applies this command and all others that are ready, then sends the acks.
     fn settle(
         &mut self,
         first: Settled,
@@ -244,7 +246,7 @@ impl Lane {
         let mut answers = Vec::new();
         let mut next = Some(first);
         while let Some(verdict) = next {
-            // The deliveries of an earlier connection went back to the queue with it.
+            // Deliveries of an earlier connection were requeued when that was lost.
             if verdict.epoch == self.epoch {
                 window.settle(verdict.tag, verdict.verdict, &mut answers);
             }
@@ -254,7 +256,7 @@ impl Lane {
         tell(channel, &answers)
     }
 
-    /// Takes no more deliveries, and waits a little for the verdicts on those under way.
+    /// Stops consuming, and waits a short time until the open deliveries are settled.
     async fn finish(
         &mut self,
         channel: &Channel,
@@ -282,13 +284,13 @@ impl Lane {
         }
         let mut answers = Vec::new();
         window.flush(true, &mut answers);
-        // What cannot be told any more is delivered again.
+        // Deliveries whose acks are not sent are redelivered.
         let _ = tell(channel, &answers);
     }
 }
 
-/// Hands acknowledgements to the library, without waiting until they are written: what is never
-/// written is delivered again, and a channel that is gone is noticed where deliveries are taken.
+/// Hands acks to the library without waiting until they are written. Deliveries whose acks are
+/// never written are redelivered, and a closed channel is noticed where deliveries are taken.
 fn tell(channel: &Channel, answers: &[Acknowledgement]) -> lapin::Result<()> {
     for answer in answers {
         fail_point("amqp::ack")?;

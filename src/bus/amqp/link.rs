@@ -1,5 +1,5 @@
-//! One connection for publishing: what was published on it, what came back, and which queues it
-//! knows.
+//! A connection for publishing: the messages published on it, their confirms, and the queues known
+//! to exist.
 
 use super::connection::channel_error;
 use super::queues::{Found, Looked, Queues, short};
@@ -26,25 +26,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long the broker's reason for closing a channel is waited for.
+/// How long to wait for the broker's reason for closing a channel.
 const REASON_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a broker may owe the confirms of all messages that it was sent before it counts as
-/// silent.
+/// How long a broker may confirm none of its unconfirmed messages before it counts as unresponsive.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(10);
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// A message on its way.
+/// A publication that is not confirmed.
 pub(super) struct Held {
     pub(super) message: Publication,
-    /// It was published before, on a channel that is gone.
+    /// It was published before, on a channel that is closed.
     pub(super) again: bool,
-    /// How often the broker said that it does not take it.
+    /// How often the broker negatively confirmed it.
     pub(super) refusals: u32,
-    /// How often it closed its channel; since the first time it gets a channel of its own.
+    /// How often it closed its channel. After the first time it gets a channel of its own.
     pub(super) kills: u32,
-    /// It is withdrawn: it is not sent again.
+    /// It was withdrawn, and is not sent again.
     pub(super) is_void: bool,
 }
 
@@ -54,15 +53,14 @@ impl Held {
     }
 }
 
-/// A message that was published.
+/// A message that was published on this connection.
 pub(super) struct Published {
     pub(super) held: Held,
-    /// The number of the find (see [`QueueState::There`]) by which its queue was known when it was
-    /// published.
+    /// The generation of its queue (see [`QueueState::Exists`]) when it was published.
     pub(super) generation: u64,
-    /// Its queue was found missing since: its confirm is worth nothing.
+    /// Whether its queue was found missing since: its confirm is then worthless.
     pub(super) lost: bool,
-    /// It has a channel of its own.
+    /// Whether it has a channel of its own.
     pub(super) alone: bool,
     /// The length of its body.
     pub(super) bytes: usize,
@@ -71,21 +69,21 @@ pub(super) struct Published {
 /// What is known of a queue on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueState {
-    /// It is being looked at, or declared.
+    /// It is being checked or declared.
     Looking,
-    /// It exists; the number counts the finds.
+    /// It exists. The generation counts how often a queue was found or declared.
     There(u64),
-    /// It is looked at again later.
+    /// It cannot be used now, and is checked again later.
     Refused,
 }
 
-/// The broker's answer to the message with this number.
+/// The confirm of the message with this number.
 pub(super) type Answered = (u64, lapin::Result<ConfirmAnswer>);
 
-/// What a confirm says; see [`Link::raise_barrier`] for when it counts.
+/// The content of a confirm; see [`PublisherConnection::start_barrier`] for when it is valid.
 pub(super) struct ConfirmAnswer {
     is_taken: bool,
-    /// The id of a returned message: not always that of the message answered.
+    /// The id of a returned message, which need not be the one that is confirmed.
     returned: Option<String>,
 }
 
@@ -104,41 +102,45 @@ pub(super) struct Link {
     pub(super) connection: Rc<Connection>,
     pub(super) events: BoxStream<'static, Event>,
     pub(super) is_blocked: bool,
-    /// The broker is reported as silent.
+    /// Whether the broker is reported as unresponsive.
     pub(super) is_silent: bool,
-    /// When it answered last; or when it was given a message and owed no answer.
+    /// When the broker confirmed last, or was given a message while it owed no confirm.
     heard: Instant,
-    /// Larger bodies close their channel; known once one has.
+    /// The largest body that does not close its channel; known once one has closed it.
     pub(super) body_bytes_max: Option<usize>,
-    /// In the order of publishing.
+    /// The published messages, in the order of publishing.
     pub(super) published: BTreeMap<u64, Published>,
     /// The total length of their bodies.
     pub(super) published_bytes: usize,
     pub(super) flight: FuturesUnordered<LocalBoxFuture<'static, Answered>>,
-    /// At most one: see [`Link::raise_barrier`].
+    /// At most one barrier; see [`PublisherConnection::start_barrier`].
     pub(super) barrier: FuturesUnordered<LocalBoxFuture<'static, lapin::Result<()>>>,
     pub(super) states: HashMap<Arc<str>, QueueState>,
     pub(super) looks: FuturesUnordered<LocalBoxFuture<'static, Looked>>,
-    /// Looks at queues that were there before, each with the number of the find by which it is
-    /// known: see [`Link::look_for`].
+    /// Repeated checks of queues that existed, each with the generation of its queue; see
+    /// [`PublisherConnection::recheck_queue`].
     pub(super) probes: FuturesUnordered<LocalBoxFuture<'static, (u64, Looked)>>,
     pub(super) looks_again: BTreeMap<(Instant, u64), Arc<str>>,
     channel: Rc<Channel>,
     queues: Rc<Queues>,
     turns: Turns,
     finds: u64,
-    /// Answers that count after the next barrier. True: the broker took the message.
+    /// Confirms that are valid after the next barrier, each with whether it is an ack.
     answered: Vec<(u64, bool)>,
     settling: Vec<(u64, bool)>,
-    /// How often each message id was returned, without consequence so far.
+    /// How often each message id was returned and not dealt with yet.
     returned: HashMap<String, usize>,
-    /// How many returns have become known with an answer.
+    /// How many returns were seen in confirms.
     returns_known: u64,
     ties: Ties,
 }
 
 impl Link {
-    /// Connects. An error is a sentence for the reader.
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user says why there is no connection.
     pub(super) async fn open(shared: &Shared) -> Result<Link, String> {
         let ties = Ties::default();
         let opening = shared.address.open_with("step messages", ties.clone());
@@ -147,8 +149,8 @@ impl Link {
         let channel =
             confirming(&connection).await.map_err(|error| shared.address.explain(&error))?;
         let queues = Queues::new(connection.clone());
-        // Before the first message: the broker silently drops a reply to a queue that does not
-        // exist.
+        // This must come before the first message: the broker silently drops a reply to a queue
+        // that does not exist.
         match queues.reply_queue(&shared.settings).await {
             Found::There { .. } => {}
             Found::Lost(error) => return Err(shared.address.explain(&error)),
@@ -192,7 +194,7 @@ impl Link {
         })
     }
 
-    /// Replaces the channel that the broker closed.
+    /// Opens a new channel in place of the one that the broker closed.
     pub(super) async fn reopen(&mut self) -> lapin::Result<()> {
         self.channel = Rc::new(confirming(&self.connection).await?);
         Ok(())
@@ -204,7 +206,7 @@ impl Link {
 
     // ---- queues
 
-    /// Begins to look whether `queue` exists.
+    /// Starts to check whether `queue` exists.
     pub(super) fn look(&mut self, queue: &Arc<str>) {
         if self.states.insert(queue.clone(), QueueState::Looking) != Some(QueueState::Looking) {
             let (queues, queue) = (self.queues.clone(), queue.clone());
@@ -215,7 +217,7 @@ impl Link {
         }
     }
 
-    /// Begins to look whether `queue`, which was there, still is. Nothing waits for that.
+    /// Starts to check whether a queue that existed still does. Nothing waits for the result.
     pub(super) fn look_for(&mut self, queue: &Arc<str>) {
         if let Some(QueueState::There(generation)) = self.states.get(queue).copied() {
             let (queues, queue) = (self.queues.clone(), queue.clone());
@@ -226,7 +228,7 @@ impl Link {
         }
     }
 
-    /// Begins to declare `queue`, once `taken` is answered or dropped.
+    /// Declares `queue` as soon as `taken` is answered or dropped.
     pub(super) fn declare_after(
         &mut self,
         queue: Arc<str>,
@@ -245,14 +247,14 @@ impl Link {
         self.states.insert(queue.clone(), QueueState::There(self.finds));
     }
 
-    /// Whether nothing newer than that find is known about `queue`.
+    /// Returns whether `generation` is still the last that is known of `queue`.
     pub(super) fn is_of(&self, generation: u64, queue: &Arc<str>) -> bool {
         self.states.get(queue) == Some(&QueueState::There(generation))
     }
 
     // ---- messages
 
-    /// Publishes with these [`properties`]. With `alone`, on a channel of its own.
+    /// Publishes a message with these [`properties`]; with `alone`, on a channel of its own.
     pub(super) fn publish(
         &mut self,
         id: u64,
@@ -262,8 +264,8 @@ impl Link {
         properties: BasicProperties,
     ) {
         let queue = short(&*held.message.to.queue);
-        // Built here: lapin takes the text at once, and only what it is built from is kept until
-        // the confirm.
+        // The body is built here. lapin takes the text at once, and until the confirm only the
+        // source of the text is kept.
         let body = held.message.body.to_bytes();
         let bytes = body.len();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
@@ -293,22 +295,22 @@ impl Link {
         self.published.insert(id, Published { held, generation, lost: false, alone, bytes });
     }
 
-    /// What is on its way with one of these ids is not sent again.
+    /// Marks published messages with these ids as withdrawn, so that they are not sent again.
     pub(super) fn void(&mut self, ids: &HashSet<String>) {
         let is_meant = |held: &Held| ids.contains(&held.message.id);
         let published = self.published.values_mut().map(|published| &mut published.held);
         published.filter(|held| is_meant(held)).for_each(|held| held.is_void = true);
     }
 
-    /// Takes what was published under this number.
+    /// Removes and returns the message that was published under this number.
     pub(super) fn remove(&mut self, id: u64) -> Option<Published> {
         let published = self.published.remove(&id)?;
         self.published_bytes = self.published_bytes.saturating_sub(published.bytes);
         Some(published)
     }
 
-    /// Takes every answer that is there. Unlike a poll, which may give up early, this ends only
-    /// when nothing is ready: the barrier relies on it.
+    /// Collects every confirm that is ready. Unlike a single poll, which may give up early, this
+    /// stops only when nothing is ready; the barrier relies on that.
     pub(super) fn drain(&mut self, answers: &mut Vec<Answered>) {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
@@ -321,13 +323,14 @@ impl Link {
         }
     }
 
-    /// When the broker counts as silent; none: it owes no answer, or is reported already.
+    /// Returns when the broker counts as unresponsive; `None`: it owes no confirm, or is reported
+    /// already.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let owes = !self.is_silent && !self.is_blocked && !self.published.is_empty();
         owes.then(|| self.heard + SILENT_AFTER)
     }
 
-    /// Remembers an answer until it counts.
+    /// Notes a confirm until it is valid.
     pub(super) fn note(&mut self, id: u64, answer: ConfirmAnswer) {
         self.heard = clock::ticks();
         self.answered.push((id, answer.is_taken));
@@ -337,13 +340,13 @@ impl Link {
         }
     }
 
-    /// While it is held, everything published goes out in one write.
+    /// Returns the burst: while it is held, publications are buffered and then go out in one write.
     pub(super) fn burst(&self) -> Arc<Burst> {
         self.ties.burst.clone()
     }
 
-    /// The noted answers, if they count already: every message that the broker returned before it
-    /// gave them is known. Then none of them needs a barrier.
+    /// Returns the noted confirms if they are valid already, because every return that preceded
+    /// them is known. They need no barrier then.
     pub(super) fn certain(&mut self) -> Vec<(u64, bool)> {
         if self.ties.returns.load(Ordering::Acquire) == self.returns_known {
             std::mem::take(&mut self.answered)
@@ -352,13 +355,13 @@ impl Link {
         }
     }
 
-    /// Begins to make the noted answers count.
+    /// Starts a barrier that makes the noted confirms valid.
     ///
-    /// Asked when a message was returned and it is not known which one, see [`Link::certain`].
-    /// lapin attaches a returned message to whichever confirm comes next, and it completes the
-    /// confirms of one frame in any order and on a thread of its own. So a confirm says nothing
-    /// until that thread has provably finished with the frame: when it has handled the answer to a
-    /// question that was asked later.
+    /// It is needed when a message was returned and it is unknown which one; see
+    /// [`PublisherConnection::take_unambiguous`]. lapin attaches a returned message to whichever
+    /// confirm comes next, and it completes the confirms of one frame in any order, on a thread of
+    /// its own. So a confirm is valid only once that thread has provably finished with the frame:
+    /// when it has handled the reply to a later request.
     pub(super) fn raise_barrier(&mut self) {
         if self.barrier.is_empty() && !self.answered.is_empty() {
             self.settling = std::mem::take(&mut self.answered);
@@ -369,12 +372,12 @@ impl Link {
         }
     }
 
-    /// The answers that count now that the barrier is passed.
+    /// Returns the confirms that are valid now that the barrier has passed.
     pub(super) fn settled(&mut self) -> Vec<(u64, bool)> {
         std::mem::take(&mut self.settling)
     }
 
-    /// Whether the message was returned; asked once for each return.
+    /// Returns whether the message was returned. Each return is counted down, so ask once for each.
     pub(super) fn was_returned(&mut self, message: &Publication) -> bool {
         if self.returned.is_empty() {
             return false;
@@ -389,8 +392,8 @@ impl Link {
         }
     }
 
-    /// Everything published whose answer does not count, in order, each with whether its queue is
-    /// known to be gone. The channel is given up.
+    /// Removes and returns all messages without a valid confirm, in order, each with whether its
+    /// queue is known to be gone. The channel is abandoned.
     pub(super) fn take_back(&mut self) -> Vec<(Held, bool)> {
         self.flight = FuturesUnordered::new();
         self.barrier = FuturesUnordered::new();
@@ -408,8 +411,8 @@ impl Link {
         taken
     }
 
-    /// Why the broker closed the channel. A message published just after that fails without the
-    /// reason.
+    /// Returns why the broker closed the channel. Messages that were published just after that fail
+    /// without the reason.
     pub(super) async fn closing_reason(&mut self, first: lapin::Error) -> lapin::Error {
         let reason = async {
             let mut error = first.clone();
@@ -440,15 +443,15 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// The property `expiration`, in milliseconds; none: it is more than the broker takes, or than
-/// anybody waits.
+/// Returns the property `expiration`, in milliseconds; `None`: the time is longer than the broker
+/// accepts.
 fn expiration(left: Duration) -> Option<ShortString> {
     let left_ms = u32::try_from(left.as_millis()).ok()?;
-    // With 0 it would be gone before a worker could have it.
+    // A message with the expiration 0 would be gone before a worker could have it.
     Some(short(left_ms.max(1).to_string()))
 }
 
-/// The properties of a message (docs/worker-protocol.md); `user`: the manager's own.
+/// Returns the properties of a message (docs/worker-protocol.md); `user` is the manager's own.
 pub(super) fn properties(message: &Publication, reply_queue: &str, user: &str) -> BasicProperties {
     let mut headers = FieldTable::default();
     for header in &message.headers {

@@ -1,4 +1,4 @@
-//! The broker's management API.
+//! A client of the broker's management API.
 
 use super::credentials::{STRAY_AT, has_stray_at, masked};
 use super::settings::{AmqpError, AmqpSettings};
@@ -10,20 +10,20 @@ use serde::Deserialize;
 use std::time::Duration;
 use ureq::tls::TlsConfig;
 
-/// How long one call of the API may take.
+/// How long one request may take.
 const CALL_MAX: Duration = Duration::from_secs(10);
 
 /// The management API of a broker.
 #[derive(Clone)]
 pub(super) struct Management {
-    /// Without credentials, and without a slash at the end.
+    /// The base address, without credentials and without a slash at the end.
     base: String,
     authorization: String,
     tls: TlsConfig,
 }
 
 impl Management {
-    /// The API that the settings name; none without one.
+    /// Creates the client of the API that the settings name, if they name one.
     pub(super) fn of(settings: &AmqpSettings) -> Result<Option<Management>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
@@ -33,7 +33,7 @@ impl Management {
         }
     }
 
-    /// Reads `http://user:password@host:port`, or `https://`.
+    /// Parses `http://user:password@host:port`, or `https://`.
     fn parse(url: &str, authorities: &Authorities) -> Result<Management, AmqpError> {
         let refused = |why: &str| AmqpError::Management { shown: masked(url), why: why.to_owned() };
         let (scheme, rest) = match url.split_once("://") {
@@ -104,12 +104,12 @@ impl Management {
     }
 }
 
-/// What a queue holds, by the broker's statistics. They are some seconds old, and missing for a
-/// queue that is new, or where the broker collects none.
+/// A queue as the API lists it. The counts are some seconds old, and missing for a new queue or
+/// where the broker collects no statistics.
 #[derive(Deserialize)]
 pub(super) struct QueueCounts {
     pub(super) name: String,
-    /// Messages that wait, and messages that a worker has.
+    /// Messages that wait or are in flight.
     #[serde(default)]
     pub(super) messages: Option<u64>,
     #[serde(default)]
@@ -119,7 +119,7 @@ pub(super) struct QueueCounts {
     pub(super) shape: ListedShape,
 }
 
-/// How a queue was declared, as far as the API tells it.
+/// How a queue was declared, as far as the API reports it.
 #[derive(Default, Deserialize)]
 pub(super) struct ListedShape {
     #[serde(default)]
@@ -132,17 +132,17 @@ pub(super) struct ListedShape {
     pub(super) arguments: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// What is asked of queues.
+/// The columns that are requested of queues.
 const COLUMNS: &str =
     "name,messages,messages_unacknowledged,durable,auto_delete,exclusive,arguments";
 
 impl Management {
-    /// What each queue of a virtual host holds, and how it was declared.
+    /// Returns all queues of a virtual host.
     pub(super) fn held(&self, vhost: &str) -> Result<Vec<QueueCounts>, String> {
         self.read(&format!("/api/queues/{}?columns={COLUMNS}", encoded(vhost)))
     }
 
-    /// What a queue holds.
+    /// Returns one queue.
     pub(super) fn held_by(&self, vhost: &str, queue: &str) -> Result<QueueCounts, String> {
         self.read(&format!("/api/queues/{}/{}?columns={COLUMNS}", encoded(vhost), encoded(queue)))
     }
@@ -153,7 +153,7 @@ impl Management {
     }
 }
 
-/// A part of a path.
+/// Encodes a text as a segment of a path.
 pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

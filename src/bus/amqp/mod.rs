@@ -1,11 +1,11 @@
-//! The bus over AMQP 0-9-1, for RabbitMQ: the only user of lapin.
+//! The bus over AMQP 0-9-1, for RabbitMQ. It is the only user of lapin.
 //!
-//! Three loops, each with a connection of its own, so that a broker that blocks publishers cannot
-//! stop the acks: the `publisher` sends step messages and waits for confirms, the `consumer`
-//! takes deliveries and returns verdicts. Each reconnects by itself, for ever. They run on the
-//! arbiter on which [`Connector::connect`] was called. The third, `aside`, puts
-//! messages away that cannot be read; [`wire`] makes sure that such a message costs no connection.
-//! Beside them, `trial` is the manager's side for a single worker that is tested.
+//! It runs three tasks, each with its own connection, so that a broker that blocks publishers
+//! cannot stop the acks. The `publisher` sends step messages and waits for confirms. The `consumer`
+//! takes deliveries and settles them. The `quarantine` moves away messages that cannot be read;
+//! [`wire`] makes sure that such a message costs no connection. Each task reconnects by itself,
+//! without end. They run on the arbiter on which [`Connector::connect`] was called. `trial` is
+//! separate: it plays the manager for a single worker that is tested.
 
 mod acks;
 mod aside;
@@ -57,14 +57,14 @@ pub use settings::{AmqpError, AmqpSettings};
 pub use topic::TopicConnector;
 pub use trial::{CutAt, Heard, Trial, TrialMessage, TrialReply};
 
-/// Checked settings, ready to connect.
+/// Validated settings, ready to connect.
 #[derive(Debug)]
 pub struct Connector {
     settings: AmqpSettings,
 }
 
 impl Connector {
-    /// Checks the settings; connects to nothing yet.
+    /// Validates the settings. It does not connect yet.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
         BrokerAddress::parse(&settings)?;
         Management::of(&settings)?;
@@ -78,7 +78,7 @@ impl Connector {
         let (looks_for, looked_for) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(Phase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
-        // The settings were checked when this was made.
+        // The settings were validated by `Connector::new`.
         let Ok(address) = BrokerAddress::parse(&self.settings) else {
             return AmqpBus { outbox, looks_for, unconfirmed, phase, loops: None, shared: None };
         };
@@ -120,10 +120,10 @@ impl Connector {
     }
 }
 
-/// The bus over AMQP. It breaks off when it is dropped without having been closed.
+/// The bus over AMQP. If it is dropped without being closed, its tasks are aborted.
 pub struct AmqpBus {
     outbox: mpsc::UnboundedSender<Order>,
-    /// Queues on which steps wait.
+    /// Requests to check queues on which steps wait.
     looks_for: mpsc::UnboundedSender<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     phase: watch::Sender<Phase>,
@@ -137,17 +137,17 @@ impl Bus for AmqpBus {
         if let (Addressee::Worker, Some(shared)) = (message.addressee, &self.shared)
             && !shared.serving.borrow().workers.contains(&message.to.queue)
         {
-            // The message of a job that goes on after its definition was replaced.
+            // The message is of a job that continues after its definition was replaced.
             shared.serving.send_modify(|serving| {
                 serving.workers.insert(message.to.queue.clone());
             });
         }
-        // Refused only once the bus is closed: the message is journaled as unconfirmed, and the
-        // next start sends it.
+        // Sending fails only once the bus is closed. The message is journaled as unconfirmed then,
+        // and the next start sends it.
         let _ = self.outbox.send(Order::Publish(Box::new(message)));
     }
 
-    /// What is not on its way to the broker is not sent.
+    /// Withdraws the message unless it is on its way to the broker.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
         // What a closed bus has not sent, the next start does not send either.
         let _ = self.outbox.send(Order::Withdraw(id.to_owned()));
@@ -168,7 +168,7 @@ impl Bus for AmqpBus {
     }
 
     fn look_for(&mut self, queues: Vec<Arc<str>>) {
-        // Refused only once the bus is closed: the next start looks.
+        // Sending fails only once the bus is closed. The next start checks the queues.
         let _ = self.looks_for.send(queues);
     }
 
@@ -181,8 +181,7 @@ impl Bus for AmqpBus {
 
     fn serve(&mut self, served: Served) {
         if let Some(shared) = &self.shared {
-            // Running jobs, and those that are retried, still use the queues of earlier
-            // definitions.
+            // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
             shared.serving.send_modify(|serving| {
                 serving.workers.extend(served.workers);
                 serving.calls = served.calls;
@@ -191,15 +190,15 @@ impl Bus for AmqpBus {
         }
     }
 
-    /// First the deliveries under way get their verdicts, then the messages that follow from them
-    /// go out. Does not wait for a broker that is not connected.
+    /// First waits until the open deliveries are settled, then publishes the messages that follow
+    /// from them. Does not wait for a broker that is not connected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (loops, phase) = (self.loops.take(), self.phase.clone());
         Box::pin(async move {
-            // Dropped with this future at the caller's deadline: that ends the loops.
+            // If the caller drops this future at its deadline, that also aborts the tasks.
             let Some(mut loops) = loops else { return };
             phase.send_replace(Phase::EndConsuming);
-            // An error means that the loop panicked; it has ended in any case.
+            // An error means that the task panicked; it has ended in any case.
             let _ = (&mut loops.consumer).await;
             phase.send_replace(Phase::EndPublishing);
             let _ = (&mut loops.publisher).await;
@@ -207,11 +206,11 @@ impl Bus for AmqpBus {
     }
 }
 
-/// The loops; they break off when dropped.
+/// The tasks of the bus; they are aborted on drop.
 struct Loops {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,
-    /// It ends with the others: what it has not put aside comes again.
+    /// Aborted with the others: what it has not quarantined is redelivered.
     aside: actix_rt::task::JoinHandle<()>,
 }
 

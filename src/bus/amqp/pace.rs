@@ -1,14 +1,14 @@
-//! When deliveries are taken: at once while there are few, in bursts under load. A burst wakes each
-//! thread behind it once; deliveries that are taken one by one wake it for each.
+//! Paces deliveries: they are taken at once while they are few, and in bursts under load. A burst
+//! wakes each thread that handles it once; single deliveries wake it each time.
 
 use crate::clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long deliveries are counted before they are judged to be many or few.
+/// How long deliveries are counted before the load is judged.
 const COUNTED_FOR: Duration = Duration::from_millis(10);
 
-/// More than one delivery in this time is load.
+/// More than one delivery in this time counts as load.
 const LOAD: Duration = Duration::from_millis(1);
 
 pub(super) struct Pace {
@@ -20,13 +20,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Under load, each burst waits for `linger` after the one before.
+    /// Creates a pacer. Under load each burst waits for `linger` after the one before.
     pub(super) fn new(linger: Duration) -> Pace {
         Pace { linger, since: clock::ticks(), taken: 0, is_loaded: false, next: None }
     }
 
-    /// Notes that this many were taken. `is_all`: no more were there; otherwise there may be more,
-    /// and they need not wait.
+    /// Records that `count` deliveries were taken. With `is_all`, no more were there; otherwise
+    /// there may be more, which need not wait.
     pub(super) fn took(&mut self, count: u32, is_all: bool) {
         let now = clock::ticks();
         self.taken = self.taken.saturating_add(count);

@@ -1,6 +1,6 @@
-//! The dead-letter policy of the step queues, set through the broker's management API: a step
+//! The dead-letter policy of the step queues, set through the broker's management API. A step
 //! message that is rejected, expires or is delivered too often then goes to the reply queue, and
-//! the manager hears of it (docs/operations.md).
+//! the manager learns of it (docs/operations.md).
 
 use super::connection::{Pauses, millis};
 use super::management::{Management, encoded};
@@ -12,20 +12,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this time the broker has applied a policy to its queues.
+/// How long the broker may take to apply a policy to its queues.
 const APPLIED_AFTER: Duration = Duration::from_secs(2);
 
-/// Below 0, the default priority of policies: a policy of the user's comes first.
+/// Below 0, the default priority of policies, so that a policy of the user takes precedence.
 const PRIORITY: i64 = -1;
 
-/// The longest pattern of one policy, in bytes; more queues get several policies.
+/// The longest pattern of one policy, in bytes. More queues need several policies.
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 
-/// The most queues that the log names as having another policy.
+/// How many queues with another policy the log names at most.
 const QUEUES_SHOWN_MAX: usize = 10;
 
-/// Sets the policy, and sets it again for queues that come with a reload, or with the retry of a
-/// job whose definition was replaced.
+/// Sets the policy, and sets it again when queues are added by a reload or by the retry of a job
+/// whose definition was replaced.
 pub(super) async fn keep(shared: Rc<Shared>) {
     let Some(management) = shared.management.clone() else { return };
     let mut serving = shared.serving.subscribe();
@@ -82,7 +82,7 @@ async fn set_policy(wanted: &Arc<Wanted>, turns: &Turns, mut pauses: Pauses) {
     }
 }
 
-/// What the policy is to be.
+/// The policy that is to be set.
 struct Wanted {
     management: Management,
     vhost: String,
@@ -90,23 +90,23 @@ struct Wanted {
     queues: Vec<Arc<str>>,
 }
 
-/// What is known of the dead-letter policy.
+/// The status of the dead-letter policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyLook {
-    /// Whether it is there.
+    /// Whether it is set.
     pub is_set: bool,
-    /// Queues to which another policy applies, which sends dead letters elsewhere.
+    /// Queues with another policy, which sends their dead letters elsewhere.
     pub others: Vec<String>,
-    /// What may drop replies that wait, as `message-ttl 60000, by the policy "short"`.
+    /// Rules that may drop waiting replies, such as `message-ttl 60000, by the policy "short"`.
     pub drops_replies: Vec<String>,
 }
 
-/// The keys of policies by which the broker drops messages that wait, or the queue itself. Those of
-/// arguments begin with `x-`.
+/// The keys of policies by which the broker drops waiting messages, or the queue itself. The
+/// arguments of queues have the same keys, with the prefix `x-`.
 const DROPPING: [&str; 5] =
     ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
-/// Whether the policy is set, and for which of `queues` another one applies.
+/// Returns whether the policy is set, and which of `queues` have another one.
 pub(super) fn look(
     management: Management,
     vhost: &str,
@@ -123,14 +123,14 @@ pub(super) fn look(
 #[derive(Deserialize)]
 struct Queue {
     name: String,
-    /// The name of the policy that applies.
+    /// The name of the policy that applies to the queue.
     #[serde(default)]
     policy: Option<String>,
     #[serde(default)]
     arguments: serde_json::Value,
 }
 
-/// What statistics tell of a queue.
+/// The part of a queue's statistics that names its operator policy.
 #[derive(Deserialize)]
 struct OperatorPolicy {
     #[serde(default)]
@@ -157,7 +157,7 @@ impl Wanted {
     async fn set_in_turn(self: &Arc<Self>, turns: &Turns) -> Result<(), String> {
         let turn = turns.to_set_policy().await;
         let set = move |wanted: &Wanted| {
-            // The calls go on when nobody waits for them any more; so does their turn.
+            // The request continues if nobody waits for it any more, and so must the lock.
             let _turn = turn;
             wanted.set()
         };
@@ -165,7 +165,7 @@ impl Wanted {
     }
 
     fn set(&self) -> Result<(), String> {
-        // The last first: a new queue name moves others to the next pattern, and none may be
+        // The last pattern first: a new queue moves others to the next pattern, and none may be
         // without a policy meanwhile.
         for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
             let name = if at == 0 {
@@ -191,7 +191,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// What may drop replies that wait in the reply queue; nothing while that is not there.
+    /// Returns the rules that may drop replies waiting in the reply queue; none if the queue does
+    /// not exist.
     fn drops_replies(&self) -> Result<Vec<String>, String> {
         let queues: Vec<Queue> = self.listed(&format!(
             "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
@@ -201,7 +202,8 @@ impl Wanted {
             return Ok(Vec::new());
         };
         let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
-        // Only its statistics tell it, and only some users may list these policies.
+        // Only the statistics name the operator policy, and only some users may list these
+        // policies.
         let path = format!(
             "/api/queues/{}/{}?columns=operator_policy",
             self.vhost,
@@ -221,8 +223,8 @@ impl Wanted {
         Ok(dropping(&queue.arguments, policies.into_iter().flatten()))
     }
 
-    /// Some of the step queues that have another policy, and whose dead letters go elsewhere, or
-    /// nowhere.
+    /// Returns some of the step queues whose dead letters go elsewhere or nowhere, because of
+    /// another policy.
     fn without_dead_letters(&self) -> Result<Vec<String>, String> {
         // With statistics, the names of the policies would be some seconds old.
         let queues: Vec<Queue> = self.listed(&format!(
@@ -243,15 +245,15 @@ impl Wanted {
     }
 }
 
-/// What drops messages of a queue with these arguments and policies, each policy with its kind and
-/// name.
+/// Returns the rules that drop messages of a queue with these arguments and policies. Each policy
+/// comes with its kind and name.
 fn dropping(
     arguments: &serde_json::Value,
     policies: impl Iterator<Item = (&'static str, String, serde_json::Value)>,
 ) -> Vec<String> {
     let by_argument = DROPPING.iter().filter_map(|key| {
         let key = format!("x-{key}");
-        // A negative limit is none.
+        // A negative limit means none.
         let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
         Some(format!("{key} {value}, by its declaration"))
     });
@@ -264,8 +266,7 @@ fn dropping(
     by_policy.chain(by_argument).collect()
 }
 
-/// The step queues to which a known policy applies that does not send dead letters to the reply
-/// queue.
+/// Returns the step queues with a known policy that does not send dead letters to the reply queue.
 fn others(
     reply_queue: &str,
     step_queues: &[Arc<str>],
@@ -294,7 +295,7 @@ fn others(
         .collect()
 }
 
-/// Patterns that match these names and no others.
+/// Returns patterns that match exactly these names.
 fn patterns(queues: &[Arc<str>]) -> Vec<String> {
     let mut patterns = Vec::new();
     let mut alternatives = String::new();

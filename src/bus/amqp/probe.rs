@@ -1,6 +1,5 @@
-//! A look at a broker from outside: whether it can be reached, what it lets the manager do, and how
-//! the queues are. A message goes through a queue that exists for that alone; nothing else is
-//! changed.
+//! Probes a broker from outside: whether it can be reached, what it permits, and the status of
+//! queues. One message is sent through a temporary queue; nothing else is changed.
 
 use super::connection::{BrokerAddress, channel_error, close};
 use super::inspect::{in_background, queue_look};
@@ -20,27 +19,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the message may take to go through its queue.
+/// How long the message may take to pass through its queue.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 
-/// What was found at a broker.
+/// The result of probing a broker.
 #[derive(Debug)]
 pub struct Probe {
-    /// Why the manager may not declare, publish or consume; in one sentence.
+    /// Whether the manager may declare, publish and consume; if not, why, in one sentence.
     pub may_work: Result<(), String>,
     /// The queue that workers reply to.
     pub reply_queue: QueueLook,
-    /// The queues that were asked for, in that order.
+    /// The status of the requested queues, in the same order.
     pub queues: Vec<QueueLook>,
-    /// The dead-letter policy; nothing without the management API.
+    /// The status of the dead-letter policy; `None` without the management API.
     pub policy: Option<Result<PolicyLook, String>>,
 }
 
-/// Looks at the broker of `settings`, and at `queues`.
+/// Probes the broker of `settings`, and `queues` on it.
 ///
 /// # Errors
 ///
-/// Why it cannot be reached, in one sentence that does not tell the password.
+/// Says in one sentence, without the password, why the broker cannot be reached.
 pub async fn probe(settings: &AmqpSettings, queues: &[Arc<str>]) -> Result<Probe, String> {
     let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
     let connection = Rc::new(address.open("doctor").await?);
@@ -69,8 +68,8 @@ pub async fn probe(settings: &AmqpSettings, queues: &[Arc<str>]) -> Result<Probe
     Ok(Probe { may_work, reply_queue, queues: found, policy })
 }
 
-/// Sends a message to itself, through a queue that only this connection may use and that goes with
-/// it. An error comes with what was tried.
+/// Sends a message to itself, through a queue that only this connection may use and that is deleted
+/// with it. An error comes with the action that failed.
 async fn try_out(connection: &Connection, queue: &str) -> Result<(), (&'static str, lapin::Error)> {
     let during = |what: &'static str| move |error| (what, error);
     let channel = connection.create_channel().await.map_err(during("open a channel"))?;

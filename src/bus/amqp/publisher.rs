@@ -1,8 +1,8 @@
-//! The publisher: sends step messages, keeps each until the broker has confirmed it, and makes sure
-//! that their queues exist.
+//! Publishes step messages, keeps each until the broker has confirmed it, and makes sure that the
+//! queues exist.
 //!
-//! What outlives a connection is the [`Backlog`]; what belongs to one is its [`Link`]. A message is
-//! in exactly one place: waiting, parked, delayed, or published on a link.
+//! The [`Backlog`] outlives connections; a [`PublisherConnection`] is one of them. A message is in
+//! exactly one place: waiting, parked, delayed, or published on a connection.
 
 use super::backlog::{Backlog, Order};
 use super::connection::{self, Pauses, channel_error, fail_point, last_number, millis};
@@ -20,20 +20,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How many messages are taken from the inbox at once.
+/// How many commands are taken from the inbox at once.
 const TAKEN_MAX: usize = 512;
 
-/// The pause before a message that the broker refused is sent again; doubled with each refusal, up
-/// to the longest pause between two attempts to reconnect.
+/// The backoff before a negatively confirmed message is sent again. It doubles with each nack, up
+/// to the longest pause before a reconnect.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before a second look at a queue whose state the broker could not tell.
+/// The delay before a queue is checked again whose state the broker could not tell.
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a message may close its channel before it is retried only now and then.
+/// How often a message may close its channel before it is retried only rarely.
 const KILLS_MAX: u32 = 3;
 
-/// Publishes until the bus is closed, over any number of connections.
+/// Publishes over any number of connections, until the bus is closed.
 pub(super) async fn run(
     shared: Rc<Shared>,
     (inbox, looked_for): (mpsc::UnboundedReceiver<Order>, mpsc::UnboundedReceiver<Vec<Arc<str>>>),
@@ -91,21 +91,21 @@ pub(super) async fn run(
 enum End {
     /// The bus is closed.
     Closed,
-    /// The connection is gone or useless, and why.
+    /// The connection is lost or useless, for this reason.
     Lost(String),
 }
 
 struct Publisher {
     shared: Rc<Shared>,
     inbox: mpsc::UnboundedReceiver<Order>,
-    /// Queues on which steps wait.
+    /// Requests to check queues on which steps wait.
     looked_for: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
     numbers: u64,
 }
 
-/// What happened on a link.
+/// What the publisher waits for while it is connected.
 enum Happened {
     Answered(Answered),
     Passed(lapin::Result<()>),
@@ -123,7 +123,7 @@ impl Publisher {
         self.backlog.queues.iter().for_each(|queue| link.look(queue));
         let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
         loop {
-            // What was withdrawn meanwhile must not go out first.
+            // Withdrawals that came meanwhile must take effect before messages go out.
             let waiting = self.inbox.len();
             let orders: Vec<Order> =
                 (0..waiting).map_while(|_| self.inbox.try_recv().ok()).collect();
@@ -134,8 +134,7 @@ impl Publisher {
             if let Err(reason) = self.settle_certain(link) {
                 return End::Lost(reason);
             }
-            // What came back since the burst goes out now: nothing else need happen that would send
-            // it.
+            // Messages that came back since the burst go out now, for no other event need follow.
             if self.may_publish(link) {
                 continue;
             }
@@ -159,7 +158,7 @@ impl Publisher {
                 Some((of, (queue, found))) = link.probes.next() => {
                     Happened::LookedFor(of, queue, found)
                 }
-                // Not while the last looks are under way: a broker that is slow gets no more.
+                // Not before the last checks have ended: a slow broker gets no more of them.
                 Some(queues) = self.looked_for.recv(), if link.probes.is_empty() => {
                     Happened::LookFor(queues)
                 }
@@ -210,7 +209,7 @@ impl Publisher {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(forgotten));
     }
 
-    /// Publishes what may be published now, in one write.
+    /// Publishes all that may go out now, in one write.
     async fn publish_burst(&mut self, link: &mut Link) -> Result<(), String> {
         if self.backlog.waiting.is_empty() {
             return Ok(());
@@ -218,14 +217,14 @@ impl Publisher {
         let (burst, mut answers) = (link.burst(), Vec::new());
         let held = burst.hold();
         let pumped = self.pump(link);
-        // The library gets a message when its future is polled for the first time.
+        // The library gets a message only when its future is polled for the first time.
         link.drain(&mut answers);
         drop(held);
         pumped.map_err(|error| self.shared.address.explain(&error))?;
         self.answered(link, answers).await
     }
 
-    /// Counts the answers that need no barrier.
+    /// Settles the messages whose confirms need no barrier.
     fn settle_certain(&mut self, link: &mut Link) -> Result<(), String> {
         let certain = link.certain();
         if !certain.is_empty() {
@@ -235,12 +234,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether a message waits for which the link has room.
+    /// Returns whether a message waits and the connection has room for it.
     ///
-    /// Messages that wait only for the barrier leave room for as many again: the broker has
-    /// answered them. A blocked connection is given nothing: lapin would keep it in memory. The
-    /// first message over the budget in bytes still goes out: a single one may be larger than the
-    /// whole budget.
+    /// Messages that wait only for the barrier leave room for as many again, for the broker has
+    /// confirmed them. Nothing is given to a blocked connection, because lapin would keep it in
+    /// memory. The first message over the budget in bytes still goes out: a single message may be
+    /// larger than the budget.
     fn may_publish(&self, link: &Link) -> bool {
         let flight_max = self.shared.settings.unconfirmed_max;
         !self.backlog.waiting.is_empty()
@@ -250,12 +249,12 @@ impl Publisher {
             && link.published_bytes < self.shared.settings.unconfirmed_bytes_max
     }
 
-    /// Publishes what may be published now.
+    /// Publishes the waiting messages for which the connection has room.
     fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
         while self.may_publish(link) {
             let Some(mut held) = self.backlog.waiting.pop_front() else { break };
             let queue = &held.message.to.queue;
-            // A caller's queue is its own matter: it is neither looked at nor declared.
+            // A caller's queue belongs to the caller: it is neither checked nor declared.
             let foreign =
                 (held.message.addressee == Addressee::Caller).then_some(&QueueState::There(0));
             match foreign.or_else(|| link.states.get(queue)) {
@@ -285,7 +284,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether nothing is left that could end by waiting a little.
+    /// Returns whether nothing is left that would end within a short wait.
     fn is_done(&self, link: &Link) -> bool {
         let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
         self.inbox.is_empty()
@@ -294,7 +293,7 @@ impl Publisher {
             && !self.backlog.parked.keys().any(is_looking)
     }
 
-    /// Takes `answers`, and all others that are there already.
+    /// Handles these confirms and all others that are ready.
     async fn answered(
         &mut self,
         link: &mut Link,
@@ -323,7 +322,7 @@ impl Publisher {
         }
         fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
         let settled = link.settled();
-        // Answers that were not taken yet may tell which of them were returned.
+        // Confirms that were not taken yet may tell which messages were returned.
         let mut answers = Vec::new();
         link.drain(&mut answers);
         let (notes, failures): (Vec<Answered>, Vec<Answered>) =
@@ -377,8 +376,8 @@ impl Publisher {
         }
     }
 
-    /// The broker has the message; or it is for a caller whose queue is not there, and nobody will
-    /// ever have it.
+    /// Reports a message that needs no further work: the broker has it, or it is for a caller whose
+    /// queue does not exist.
     fn is_done_with(&self, event: BusEvent) {
         self.one_less();
         (self.shared.sink)(event);
@@ -390,8 +389,8 @@ impl Publisher {
 
     // ---- channels closed by the broker
 
-    /// The shared channel is closed. Only a message that is too large does that; the others go out
-    /// again at once.
+    /// Handles the closing of the shared channel. Only a message that is too large causes that; the
+    /// others go out again at once.
     async fn channel_closed(&mut self, link: &mut Link, error: lapin::Error) -> Result<(), String> {
         if !link.is_connected() {
             return Err(self.shared.address.explain(&error));
@@ -403,8 +402,7 @@ impl Publisher {
         link.body_bytes_max = last_number(said).or(link.body_bytes_max);
         let size = |published: &Published| published.bytes;
         let largest = link.published.values().map(size).max().unwrap_or_default();
-        // The broker's words tell no size: whichever message it was, the largest is too large as
-        // well.
+        // The broker names no size. Whichever message it was, the largest is too large as well.
         let is_suspect = |published: &Published| {
             size(published) == largest
                 || link.body_bytes_max.is_some_and(|max| size(published) > max)
@@ -421,7 +419,7 @@ impl Publisher {
         link.reopen().await.map_err(|error| self.shared.address.explain(&error))
     }
 
-    /// A message with a channel of its own failed.
+    /// Handles the failure of a message that was published on a channel of its own.
     fn killed(&mut self, link: &mut Link, id: u64, error: &lapin::Error) -> Result<(), String> {
         if !link.is_connected() {
             return Err(self.shared.address.explain(error));
@@ -452,7 +450,7 @@ impl Publisher {
             );
         }
         if held.message.addressee == Addressee::Caller && held.kills >= KILLS_MAX {
-            // Whoever asked must at least hear of the end.
+            // The caller must at least learn that the job has ended.
             held.message.kind = Some(ERROR);
             held.message.body = Body::error(
                 &format!(
@@ -467,7 +465,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Puts the messages whose answers do not count in front of those that wait, to be sent again.
+    /// Puts messages without a valid confirm in front of the waiting ones, to be sent again.
     fn take_back(&mut self, link: &mut Link) {
         for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
             if is_queue_gone {
@@ -499,8 +497,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// A queue that was there, by the find of this number, was looked at because steps wait on it.
-    /// If anything newer is known of it, that is dealt with already.
+    /// Handles the repeated check of a queue that existed as of `generation`. If anything newer is
+    /// known of the queue, that was handled already.
     fn looked_for(&mut self, link: &mut Link, of: u64, queue: Arc<str>, found: &Found) {
         if matches!(found, Found::Missing) && link.is_of(of, &queue) {
             link.states.insert(queue.clone(), QueueState::Looking);
@@ -516,8 +514,8 @@ impl Publisher {
 
     fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
         self.backlog.lost.remove(&queue);
-        // Messages under way to it that are not confirmed stay with this bus; a confirm that comes
-        // now is the lost queue's.
+        // Unconfirmed messages that are on their way to the queue stay with this bus. A confirm
+        // that comes now is from the lost queue.
         for published in link
             .published
             .values_mut()
@@ -560,7 +558,7 @@ impl Publisher {
                 link.is_blocked = false;
                 self.shared.board.blocked(None);
             }
-            // An error of a channel is handled where the channel is used.
+            // Errors of a channel are handled where the channel is used.
             Some(Event::Error(error)) if channel_error(&error).is_none() => {
                 return Err(self.shared.address.explain(&error));
             }

@@ -1,5 +1,5 @@
-//! Whether queues exist. They are looked at side by side, on a few channels of their own: a look at
-//! a missing queue costs its channel.
+//! Checks whether queues exist, and declares them. It does so concurrently, on a few channels of
+//! its own, for checking a missing queue closes the channel.
 
 use super::connection::channel_error;
 use super::settings::AmqpSettings;
@@ -15,10 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
 
-/// How many queues are looked at side by side.
+/// How many queues are checked concurrently.
 const CHANNELS_MAX: usize = 16;
 
-/// What is known of a queue.
+/// The result of checking or declaring a queue.
 #[derive(Debug)]
 pub(super) enum Found {
     /// It exists, with whatever arguments.
@@ -30,15 +30,15 @@ pub(super) enum Found {
     },
     /// It does not exist.
     Missing,
-    /// It exists, as an exclusive queue of another connection.
+    /// It exists as an exclusive queue of another connection.
     Locked,
-    /// The broker cannot tell, or does not allow it; in its words.
+    /// The broker cannot tell or does not allow it, for this reason of its own.
     Refused(String),
     /// The connection or channel was lost.
     Lost(lapin::Error),
 }
 
-/// Looks at queues and declares them.
+/// Checks and declares queues on one connection.
 pub(super) struct Queues {
     connection: Rc<Connection>,
     idle: RefCell<Vec<Channel>>,
@@ -54,7 +54,7 @@ impl Queues {
         })
     }
 
-    /// Whether `queue` exists.
+    /// Checks whether `queue` exists.
     pub(super) async fn look(&self, queue: &str) -> Found {
         self.ask(
             queue,
@@ -64,8 +64,8 @@ impl Queues {
         .await
     }
 
-    /// Declares `queue`. One that was declared otherwise in the meantime counts as there: it is
-    /// used as it is.
+    /// Declares `queue`. A queue that exists with other properties counts as existing: it is used
+    /// as it is.
     pub(super) async fn declare(&self, queue: &str, shape: Shape) -> Found {
         let Shape { durable, auto_delete, arguments } = shape;
         let options =
@@ -73,7 +73,7 @@ impl Queues {
         self.ask(queue, options, arguments).await
     }
 
-    /// Whether the reply queue exists; it is declared if it is missing.
+    /// Checks whether the reply queue exists, and declares it if it is missing.
     pub(super) async fn reply_queue(&self, settings: &AmqpSettings) -> Found {
         let found = self.look(&settings.reply_queue).await;
         if !matches!(found, Found::Missing) {
@@ -98,7 +98,8 @@ impl Queues {
                 let mut unlimited = arguments.clone();
                 unlimited.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
                 match self.declare(&settings.reply_queue, durable(unlimited)).await {
-                    // Brokers before 4.0 have no limit by default, and no value that means "none".
+                    // Brokers before 4.0 have no limit by default, and no value that means
+                    // "unlimited".
                     Found::Refused(said) if said.contains("x-delivery-limit") => {
                         self.declare(&settings.reply_queue, durable(arguments)).await
                     }
@@ -112,7 +113,8 @@ impl Queues {
         }
     }
 
-    /// As [`Queues::declare`], after `taken` was answered or dropped, and in its turn.
+    /// Declares `queue` once `taken` is answered or dropped and no policy is being set; see
+    /// [`QueueDeclarer::declare`].
     pub(super) async fn declare_after(
         &self,
         queue: &str,
@@ -120,14 +122,14 @@ impl Queues {
         taken: oneshot::Receiver<()>,
         turns: &Turns,
     ) -> Found {
-        // If it was dropped, nobody answers: there is nothing to wait for.
+        // If the sender was dropped, there is nothing to wait for.
         let _ = taken.await;
         let _turn = turns.to_declare().await;
         self.declare(queue, shape).await
     }
 
     async fn ask(&self, queue: &str, options: QueueDeclareOptions, arguments: FieldTable) -> Found {
-        // An error would mean that the semaphore was closed. Nobody closes it.
+        // Nobody closes the semaphore, so there is no error.
         let _permit = self.permits.acquire().await;
         let channel = match self.channel().await {
             Ok(channel) => channel,
@@ -157,13 +159,13 @@ impl Queues {
 #[allow(clippy::wildcard_enum_match_arm, reason = "whatever else the broker says is a refusal")]
 fn found_by(error: &lapin::Error, passive: bool) -> Found {
     match channel_error(error) {
-        // The home node of a queue may be down: then its messages are not lost.
+        // The home node of a queue may be down. Its messages are not lost then.
         Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => {
             Found::Refused(said.to_owned())
         }
         Some((AMQPSoftError::NOTFOUND, _)) if passive => Found::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => Found::Locked,
-        // Only an existing queue has arguments that can differ.
+        // Only an existing queue can have other arguments.
         Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => {
             Found::There { consumers: 0, messages: 0 }
         }
@@ -172,10 +174,11 @@ fn found_by(error: &lapin::Error, passive: bool) -> Found {
     }
 }
 
-/// A short text of the protocol. Longer names are refused where definitions and settings are read.
+/// Converts to a short string of the protocol. Longer names are rejected where definitions and
+/// settings are loaded.
 pub(super) fn short(text: impl Into<String>) -> ShortString {
     ShortString::try_new(text).unwrap_or_default()
 }
 
-/// One of many queues: its name, and what was found.
+/// A queue by name, with the result of its check.
 pub(super) type Looked = (Arc<str>, Found);

@@ -1,4 +1,4 @@
-//! What a delivery holds: its properties and headers, read once.
+//! Parses deliveries: their properties and headers.
 
 use super::wire::{ORIGINAL, REASON};
 use crate::bus::{DeadLetter, Delivery, Settlement};
@@ -8,8 +8,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// A message on the reply queue.
-/// `manager`: the manager's own user.
+/// Parses a message of the reply queue. `manager` is the manager's own user.
 pub(super) fn received(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
@@ -19,12 +18,12 @@ pub(super) fn received(
     let text = |property: &Option<lapin::types::ShortString>| {
         property.as_ref().map(|text| text.as_str().to_owned())
     };
-    // The broker has looked: it refuses a message of one user in the name of another.
+    // The broker verifies this property: it refuses a message of one user in the name of another.
     let user = properties.user_id().as_ref().map(|user| user.as_str());
     let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
     let dead_letter = properties.headers().as_ref().and_then(dead_letter);
     let attempt = properties.headers().as_ref().and_then(|headers| whole(headers, "attempt"));
-    // A dead letter is a message of ours: without its headers it is recognised by its id.
+    // A dead letter was sent by the manager. Without its headers it is recognised by its id.
     let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
     let from = match (user, &dead_letter) {
         (Some(user), Some(_)) if user == manager => Sender::Manager,
@@ -41,7 +40,7 @@ pub(super) fn received(
     received
 }
 
-/// A message on a workflow's queue, with the properties that only such a message has.
+/// Parses a message of a workflow's queue, with the properties that only a call has.
 pub(super) fn called(
     delivery: lapin::message::Delivery,
     settlement: Settlement,
@@ -55,7 +54,7 @@ pub(super) fn called(
     let headers = delivery.properties.headers().as_ref();
     let depth = headers.and_then(|headers| whole(headers, "depth"));
     let trace = headers.and_then(trace_in);
-    // Deeper than any limit is too deep.
+    // A depth beyond `u16` is deeper than any limit.
     let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
     Delivery { message_id, reply_to, depth, trace, ..received(delivery, settlement, manager) }
 }
@@ -63,25 +62,25 @@ pub(super) fn called(
 /// What is known of a message that cannot be read.
 pub(super) struct Unreadable {
     pub(super) reason: String,
-    /// Its content header, as far as it was kept.
+    /// Its content header, as far as it was preserved.
     pub(super) original: Vec<u8>,
 }
 
-/// A message that could not be read, on its way to the queue for such messages.
+/// An unreadable message on its way to the quarantine queue.
 pub(super) struct Aside {
     pub(super) queue: Arc<str>,
     pub(super) unreadable: Unreadable,
     pub(super) delivery: Delivery,
 }
 
-/// The way to the loop that puts such messages aside. What waits there has no verdict yet, so
-/// `amqp.prefetch` bounds its number; its bytes are bounded by the room of that loop.
+/// Sends unreadable messages to the quarantine task. They are not settled yet, so `amqp.prefetch`
+/// bounds their number; the quarantine budget bounds their bytes.
 pub(super) type AsideSender = mpsc::UnboundedSender<Aside>;
 
-/// The longest reason, in characters: a sender who sets the header may write a book.
+/// The longest reason in characters, for the sender may set the header to a long text.
 const REASON_CHARS_MAX: usize = 200;
 
-/// What is known of this message if its header was one that the library cannot bear (`wire`).
+/// Returns what is known of this message if `wire` replaced its header.
 #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is what `wire` sets")]
 pub(super) fn unreadable(delivery: &lapin::message::Delivery) -> Option<Unreadable> {
     let headers = delivery.properties.headers().as_ref()?.inner();
@@ -98,7 +97,7 @@ pub(super) fn unreadable(delivery: &lapin::message::Delivery) -> Option<Unreadab
     Some(Unreadable { reason, original })
 }
 
-/// What the header `x-death` says: a list, the latest death first.
+/// Parses the header `x-death`: a list, the latest death first.
 pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
     let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
@@ -113,7 +112,7 @@ pub fn dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
     Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
 }
 
-/// The place in a trace from which a message comes.
+/// Parses the trace context that a message carries.
 fn trace_in(headers: &FieldTable) -> Option<TraceContext> {
     TraceContext::read(text_in(headers, "traceparent")?, text_in(headers, "tracestate"))
 }
@@ -127,7 +126,7 @@ fn text_in<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
     }
 }
 
-/// The value of a header that is a whole number of any type, or its digits as text.
+/// Parses a header that is a whole number of any type, or digits as text.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "no other type of value is a whole number or a text"
@@ -147,7 +146,7 @@ pub(super) fn whole(headers: &FieldTable, name: &str) -> Option<u32> {
     }
 }
 
-/// Digits alone: no sign, no space.
+/// Parses digits alone, without sign or space.
 fn digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

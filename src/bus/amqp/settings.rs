@@ -1,5 +1,4 @@
-//! What a bus over AMQP needs to know, and what is wrong with settings that no connection can be
-//! made with.
+//! The settings of a bus over AMQP, and the errors in them that prevent any connection.
 
 use super::credentials::masked;
 use crate::bus::Served;
@@ -9,34 +8,32 @@ use crate::trust::Authorities;
 use std::fmt;
 use std::time::Duration;
 
-/// What a bus over AMQP needs to know.
+/// The settings of a bus over AMQP.
 #[derive(Clone)]
 pub struct AmqpSettings {
     /// `amqp://user:password@host:port/vhost`, or `amqps://`.
     pub server: String,
     /// A virtual host that replaces the one in the address.
     pub vhost: Option<String>,
-    /// The broker's management API, `http://user:password@host:port`; empty: none.
+    /// The broker's management API, `http://user:password@host:port`; empty if there is none.
     pub management: String,
     /// The queue that workers reply to.
     pub reply_queue: String,
     /// The type with which the reply queue is declared if it does not exist yet.
     pub reply_queue_type: ReplyQueueType,
-    /// How queues of workers are declared of which nothing else is known.
+    /// How worker queues are declared of which nothing else is known.
     pub declaration: QueueDeclaration,
     /// What happens to messages that cannot be read.
     pub unreadable: UnreadableMessages,
-    /// The most deliveries without a verdict.
+    /// The most unsettled deliveries.
     pub prefetch: u16,
-    /// Under load, how long deliveries wait for more of them.
+    /// How long deliveries wait for more of them under load.
     pub linger: Duration,
-    /// The total size that replies without a verdict may have, in bytes; one more is taken than
-    /// have room.
+    /// The most bytes of unsettled replies. One more reply is taken than fits.
     pub replies_bytes_max: usize,
-    /// The most messages published and not yet confirmed.
+    /// The most published messages that are not confirmed.
     pub unconfirmed_max: usize,
-    /// The total length that the bodies of these may have, in bytes; one more message is published
-    /// than has room.
+    /// The most bytes of the bodies of these. One more message is published than fits.
     pub unconfirmed_bytes_max: usize,
     /// The pause before the first attempt to reconnect.
     pub reconnect_min: Duration,
@@ -44,23 +41,24 @@ pub struct AmqpSettings {
     pub reconnect_max: Duration,
     /// The interval of heartbeats, in whole seconds.
     pub heartbeat: Duration,
-    /// The queues that it serves. After each connecting it looks at the workers' queues, and at
-    /// those published to.
+    /// The queues that the bus serves. After each reconnect it checks the worker queues, and those
+    /// published to.
     pub served: Served,
-    /// Whose certificates are believed.
+    /// The certificate authorities that are trusted.
     pub authorities: Authorities,
-    /// Whether the process already ran without this bus: then a reply queue with another consumer
-    /// is no reason to end.
+    /// Whether the process already ran without this bus. A reply queue with another consumer does
+    /// not stop the process then.
     pub joins: bool,
 }
 
 impl AmqpSettings {
-    /// The same, with authorities that are believed.
+    /// Returns these settings with other trusted authorities.
     pub fn trusting(self, authorities: Authorities) -> AmqpSettings {
         AmqpSettings { authorities, ..self }
     }
 
-    /// Those of a section of the settings, for a virtual host; empty: the one of the address.
+    /// Creates the settings of a bus from their section, for a virtual host; if empty, the one of
+    /// the address.
     pub fn of(section: &AmqpSection, vhost: &str, served: Served, joins: bool) -> AmqpSettings {
         AmqpSettings {
             server: section.server.0.clone(),
@@ -109,8 +107,8 @@ impl fmt::Debug for AmqpSettings {
     }
 }
 
-/// Why no connection can ever be made with some settings. The text begins with the name that the
-/// setting has in its section.
+/// Why these settings can never connect. The text begins with the name of the setting in its
+/// section.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AmqpError {
     /// The broker's address.

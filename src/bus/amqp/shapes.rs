@@ -1,9 +1,9 @@
-//! How missing queues are declared: as the workflow file says, else as they were seen, else as the
-//! settings of the bus say.
+//! The properties with which missing queues are declared: those in the workflow file, else those
+//! that the queue had before, else those in the settings of the bus.
 //!
-//! Whoever declares a queue that is there must give the same flags and arguments, or is refused
-//! (406). So a queue that its worker declared, and that is gone, is declared as it was: otherwise
-//! its worker could not come back. Only the management API tells how a queue was declared.
+//! Whoever declares an existing queue must give the same properties, or the broker refuses (406).
+//! So a queue that its worker had declared, and that was deleted, is declared as it was: otherwise
+//! its worker could not return. Only the management API reports the properties of a queue.
 
 use super::management::{ListedShape, QueueCounts};
 use crate::engine::{QUEUE_TYPE, QueueArgument, QueueDeclaration, QueueType};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What is given with a declaration besides the name.
+/// The parameters of a queue's declaration besides its name.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
     pub(super) durable: bool,
@@ -22,18 +22,18 @@ pub(super) struct Shape {
 }
 
 impl Default for Shape {
-    /// Durable, and without arguments.
+    /// Returns the properties of a durable queue without arguments.
     fn default() -> Shape {
         Shape { durable: true, auto_delete: false, arguments: FieldTable::default() }
     }
 }
 
-/// How queues were seen, by their names.
+/// The last known properties of queues, by name.
 #[derive(Default)]
 pub(super) struct Shapes(RefCell<HashMap<String, Shape>>);
 
 impl Shapes {
-    /// Remembers how those of these queues were declared that are served.
+    /// Records the properties of the served queues among these.
     pub(super) fn see(&self, listed: &[QueueCounts], is_served: impl Fn(&str) -> bool) {
         let mut seen = self.0.borrow_mut();
         for queue in listed.iter().filter(|queue| is_served(&queue.name)) {
@@ -43,7 +43,8 @@ impl Shapes {
         }
     }
 
-    /// How a queue is declared: as it is `said` for it, or was seen, or as it is by `default`.
+    /// Returns the properties to declare a queue with: those in `said` (the workflow file), else
+    /// the known ones, else those in `default`.
     pub(super) fn of(
         &self,
         queue: &str,
@@ -62,7 +63,8 @@ impl Shapes {
 }
 
 impl Shape {
-    /// None: the API does not tell it, or the queue is a connection's own.
+    /// Converts what the API lists. Returns `None` if that is incomplete, or if the queue is
+    /// exclusive to a connection.
     fn of(listed: &ListedShape) -> Option<Shape> {
         let ListedShape { durable, auto_delete, exclusive, arguments } = listed;
         if *exclusive == Some(true) {
@@ -81,7 +83,7 @@ impl Shape {
         Some(Shape { durable: (*durable)?, auto_delete: (*auto_delete)?, arguments: table })
     }
 
-    /// The same, but for what is said.
+    /// Returns these properties, with those of the workflow file in their place where it has some.
     fn with(self, said: &QueueDeclaration) -> Shape {
         let before = self.arguments.inner().get(QUEUE_TYPE).cloned();
         let kind = said.kind.map(|kind| text(kind.name()));
@@ -95,7 +97,7 @@ impl Shape {
                     arguments.insert((&**name).into(), argument(value));
                 }
             }
-            // Those of one type may be wrong for another.
+            // The arguments of one type may be wrong for another.
             None if is_other => {}
             None => arguments = self.arguments,
         }
@@ -103,7 +105,7 @@ impl Shape {
             arguments.insert(QUEUE_TYPE.into(), kind);
         }
         match said.kind {
-            // Such a queue is always durable and never goes with its last consumer.
+            // A quorum queue is always durable, and is never deleted with its last consumer.
             Some(QueueType::Quorum) => Shape { durable: true, auto_delete: false, arguments },
             Some(QueueType::Classic) | None => Shape { arguments, ..self },
         }
@@ -122,7 +124,7 @@ fn argument(value: &QueueArgument) -> AMQPValue {
     }
 }
 
-/// What workflow files say about queues.
+/// The declarations in workflow files, by queue.
 pub(super) type Said = BTreeMap<Arc<str>, QueueDeclaration>;
 
 #[cfg(test)]

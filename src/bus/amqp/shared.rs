@@ -1,5 +1,5 @@
-//! What the loops of a bus share: how far its closing has come, the queues that it serves, and the
-//! state that it reports.
+//! The state that the tasks of an AMQP bus share: the phase of its shutdown, the queues that it
+//! serves, and the connection state that it reports.
 
 use super::aside_room::AsideRoom;
 use super::connection::{BrokerAddress, LastReason, millis};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How far the closing of the bus has come.
+/// How far the shutdown of the bus has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Open,
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     EndPublishing,
 }
 
-/// Waits until the closing has come to `wanted`, or the bus is gone.
+/// Waits until the shutdown has come to the phase `wanted`, or the bus is gone.
 pub(super) async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) {
     let _ = phases.wait_for(|phase| *phase >= wanted).await;
 }
@@ -33,11 +33,11 @@ pub(super) async fn reached(phases: &mut watch::Receiver<Phase>, wanted: Phase) 
 /// The queues that are served now.
 #[derive(Clone, Debug)]
 pub(super) struct Serving {
-    /// The workers': of the definitions that are loaded, of earlier ones, and those published to
+    /// Queues of workers: those of the loaded definitions, of earlier ones, and those published to
     /// since.
     pub(super) workers: BTreeSet<Arc<str>>,
     pub(super) calls: Vec<Arc<str>>,
-    /// What workflow files say about queues.
+    /// The declarations that workflow files specify.
     pub(super) declared: Said,
 }
 
@@ -51,11 +51,11 @@ impl Serving {
     }
 }
 
-/// What the loops share.
+/// The state that the tasks of a bus share.
 pub(super) struct Shared {
     pub(super) serving: watch::Sender<Serving>,
     pub(super) shapes: Shapes,
-    /// The queues to which the broker took no message the last time: they are full.
+    /// Queues that are full: the broker nacked the last message to them.
     pub(super) full: RefCell<HashSet<Arc<str>>>,
     pub(super) settings: AmqpSettings,
     pub(super) address: BrokerAddress,
@@ -69,20 +69,20 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// How a queue is declared where it is missing.
+    /// Returns how a queue is declared if it is missing.
     pub(super) fn shape_of(&self, queue: &str) -> Shape {
         let serving = self.serving.borrow();
         self.shapes.of(queue, serving.declared.get(queue), &self.settings.declaration)
     }
 
-    /// Remembers how queues were declared, if they are served.
+    /// Remembers how the served queues among these are declared at the broker.
     pub(super) fn see(&self, listed: &[QueueCounts]) {
         let serving = self.serving.borrow();
         let calls = |name: &str| serving.calls.iter().any(|queue| **queue == *name);
         self.shapes.see(listed, |name| serving.workers.contains(name) || calls(name));
     }
 
-    /// Reports that a side is down and tries again after `pause`; logs each reason once.
+    /// Reports that a side is down and retries after `pause`. Logs each reason once.
     pub(super) fn down(&self, side: Side, reason: &str, pause: Duration) {
         let (server, retry_in_ms) = (&self.address, millis(pause));
         if self.board.is_news(side, reason) {
@@ -99,24 +99,24 @@ impl Shared {
     }
 }
 
-/// One of the two loops on which the state of the bus depends.
+/// One of the two connections on which the state of the bus depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Publisher,
     Consumer,
 }
 
-/// Combines the states of both sides into the bus's state, and reports its changes.
+/// Combines the states of both sides into the state of the bus, and reports its changes.
 pub(super) struct Board {
     sink: EventSink,
     sides: RefCell<Sides>,
 }
 
 struct Sides {
-    /// Why it is down, for each side; none: it is up.
+    /// Why each side is down; `None`: it is up.
     down: [Option<String>; 2],
     blocked: Option<String>,
-    /// For how long the broker has confirmed nothing.
+    /// How long the broker has confirmed nothing.
     silent: Option<Duration>,
     reported: BusState,
     last_reasons: [LastReason; 2],
@@ -154,7 +154,8 @@ impl Board {
         });
     }
 
-    /// Whether this reason is not logged yet: both sides fail for the same reason, at each attempt.
+    /// Returns whether this reason is not logged yet. Both sides fail for the same reason, at each
+    /// attempt.
     pub(super) fn is_news(&self, side: Side, reason: &str) -> bool {
         let mut sides = self.sides.borrow_mut();
         let is_known = sides.last_reasons.iter().any(|last| last.has(reason));
@@ -172,7 +173,7 @@ impl Board {
     fn change(&self, change: impl FnOnce(&mut Sides)) {
         let mut sides = self.sides.borrow_mut();
         change(&mut sides);
-        // A side that has not tried yet knows no reason: then the other's is told.
+        // A side that has not tried yet has no reason. The other's reason is reported then.
         let reasons = || sides.down.iter().flatten();
         let state = match (
             reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),

@@ -1,9 +1,9 @@
-//! Publishes events on a topic exchange, over a connection of its own: whatever happens to it, step
-//! messages go on.
+//! Publishes events on a topic exchange, over its own connection: whatever happens to that, step
+//! messages continue.
 //!
-//! Best effort: events that the broker has not confirmed when the connection is lost are published
-//! again, in order. Events that come while the buffer is full are dropped, and so are those that
-//! wait when the process ends.
+//! Publishing is best effort. Events that are unconfirmed when the connection is lost are published
+//! again, in order. Events that arrive while the buffer is full are dropped, and so are those that
+//! still wait when the process ends.
 
 use super::connection::{self, BrokerAddress, LastReason, Pauses, channel_error, millis};
 use super::queues::short;
@@ -18,12 +18,12 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ExchangeKind};
 use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 
-/// Events published and not yet confirmed, at most.
+/// The most events that are published and not confirmed.
 const UNCONFIRMED_MAX: usize = 1_000;
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// Checked settings of a topic exchange, ready to connect.
+/// Validated settings of a topic exchange, ready to connect.
 #[derive(Debug)]
 pub struct TopicConnector {
     settings: AmqpSettings,
@@ -32,7 +32,7 @@ pub struct TopicConnector {
 }
 
 impl TopicConnector {
-    /// Checks the settings; connects to nothing yet. At most `buffer_max` events wait.
+    /// Validates the settings. It does not connect yet. At most `buffer_max` events wait.
     pub fn new(
         settings: AmqpSettings,
         exchange: String,
@@ -76,30 +76,30 @@ impl Topic for Exchange {
         Box::pin(async move {
             drop(outbox);
             closing.send_replace(true);
-            // An error means that it panicked: it has ended in any case.
+            // An error means that the task panicked; it has ended in any case.
             let _ = publishing.await;
         })
     }
 }
 
-/// Publishes until it is closed, over any number of connections.
+/// Publishes over any number of connections, until it is closed.
 struct Publishing {
     connector: TopicConnector,
     pauses: Pauses,
     sink: TopicSink,
     inbox: mpsc::Receiver<Announcement>,
     is_closing: watch::Receiver<bool>,
-    /// Published and not confirmed, in order.
+    /// Events published and not confirmed, in order.
     unconfirmed: BTreeMap<u64, Announcement>,
     next: u64,
 }
 
-/// A publish by its number, and the broker's answer to it.
+/// The confirm of a numbered event: whether the broker acked it.
 type Confirm = LocalBoxFuture<'static, (u64, lapin::Result<bool>)>;
 
 impl Publishing {
     async fn run(mut self) {
-        // The settings were checked when the connector was made.
+        // The settings were validated by `TopicConnector::new`.
         let Ok(address) = BrokerAddress::parse(&self.connector.settings) else { return };
         let mut last_reason = LastReason::default();
         loop {
@@ -157,7 +157,7 @@ impl Publishing {
         }
     }
 
-    /// Publishes until everything is published or the connection is lost.
+    /// Publishes until all events are confirmed after closing, or the connection is lost.
     async fn serve(&mut self, channel: &Channel) -> lapin::Result<()> {
         let mut flight: FuturesUnordered<Confirm> = FuturesUnordered::new();
         for (number, announcement) in &self.unconfirmed {
@@ -176,7 +176,7 @@ impl Publishing {
                         None => is_open = false,
                     },
                 Some((number, answer)) = flight.next() => {
-                    // Whether refused or not: a second attempt would fare no better.
+                    // A nacked event is dropped: a second attempt would fare no better.
                     let outcome =
                         if answer? { TopicEvent::Published } else { TopicEvent::Dropped(1) };
                     self.unconfirmed.remove(&number);
@@ -213,7 +213,11 @@ impl Publishing {
     }
 }
 
-/// Connects and declares the exchange. An error is a sentence for the reader.
+/// Connects and declares the exchange.
+///
+/// # Errors
+///
+/// A sentence for the user says why that failed.
 async fn open(address: &BrokerAddress, exchange: &str) -> Result<(Connection, Channel), String> {
     let connection = address.open("events").await?;
     let prepared = async {

@@ -1,25 +1,25 @@
-//! Whose turn it is at the broker: those who declare queues, or whoever sets the dead-letter
-//! policy.
+//! Keeps the declaration of queues and the setting of the dead-letter policy apart.
 //!
-//! RabbitMQ 3.10 looks twice for the policy of a queue that is declared: for the queue's process,
-//! then for the record of the queue. A policy that is set in between is in the record alone, and
-//! the broker sees nothing to tell the process. The queue is listed with the policy and sends no
-//! dead letters, until its policy changes.
+//! When a queue is declared, RabbitMQ 3.10 looks up its policy twice: for the queue's process, then
+//! for the record of the queue. A policy that is set in between is in the record alone, and the
+//! broker has no reason to notify the process. The queue is then listed with the policy and sends
+//! no dead letters, until its policy changes.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// Lets queues be declared side by side, and never while a policy is set.
+/// Lets queues be declared concurrently, but never while a policy is set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns(Arc<RwLock<()>>);
 
 impl Turns {
-    /// Waits while a policy is set. None is set before this is dropped.
+    /// Waits while a policy is set, and keeps others from setting one until the guard is dropped.
     pub(super) async fn to_declare(&self) -> OwnedRwLockReadGuard<()> {
         self.0.clone().read_owned().await
     }
 
-    /// Waits for the queues that are being declared. None is declared before this is dropped.
+    /// Waits until no queue is being declared, and keeps others from declaring until the guard is
+    /// dropped.
     pub(super) async fn to_set_policy(&self) -> OwnedRwLockWriteGuard<()> {
         self.0.clone().write_owned().await
     }

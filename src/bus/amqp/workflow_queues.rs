@@ -1,5 +1,5 @@
-//! The queues of the workflows, on which messages ask for jobs. Each is consumed on a channel of
-//! its own: one that cannot be consumed holds up neither the others nor the replies.
+//! Consumes the queues of workflows, on which calls ask for jobs. Each has its own channel: a queue
+//! that cannot be consumed holds up neither the others nor the replies.
 
 use super::call_room::CallRoom;
 use super::connection::{LastReason, channel_error, millis};
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The pause before a queue that cannot be consumed is tried again.
+/// The delay before a queue that cannot be consumed is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_secs(5);
 
-/// The pause before a queue is consumed with another prefetch.
+/// The delay before a queue is consumed with another prefetch.
 const REFITTED_AFTER: Duration = Duration::from_secs(1);
 
-/// The consuming of all workflows' queues on one connection; it breaks off when dropped.
+/// Consumes all workflow queues on one connection. Dropping it aborts that.
 pub(super) struct WorkflowQueues(actix_rt::task::JoinHandle<()>);
 
-/// Begins to consume the workflows' queues. A reload may add queues, and ends the consuming of
-/// those whose workflows it removes.
+/// Starts to consume the workflow queues. A reload may add queues; those of removed workflows are
+/// no longer consumed.
 pub(super) fn consume(
     shared: &Rc<Shared>,
     connection: &Rc<Connection>,
@@ -72,17 +72,17 @@ async fn consume_all(
     join_all(consumers.into_values().map(QueueConsumer::end)).await;
 }
 
-/// The consumer of a workflow's queue; it breaks off when dropped.
+/// The task that consumes one workflow queue. Dropping it aborts the task.
 struct QueueConsumer {
     running: actix_rt::task::JoinHandle<()>,
     phase: watch::Sender<Phase>,
 }
 
 impl QueueConsumer {
-    /// Waits for the end of what is under way.
+    /// Stops consuming, and waits until open deliveries are settled.
     async fn end(mut self) {
         self.phase.send_replace(Phase::EndConsuming);
-        // An error means that it panicked: it has ended in any case.
+        // An error means that the task panicked; it has ended in any case.
         let _ = (&mut self.running).await;
     }
 }
@@ -94,10 +94,10 @@ impl Drop for QueueConsumer {
 }
 
 impl WorkflowQueues {
-    /// In an orderly closing, waits for the end of what is under way; otherwise breaks off.
+    /// Waits in an orderly shutdown until open deliveries are settled; otherwise aborts.
     pub(super) async fn end(mut self, is_orderly: bool) {
         if is_orderly {
-            // An error means that it panicked: it has ended in any case.
+            // An error means that the task panicked; it has ended in any case.
             let _ = (&mut self.0).await;
         }
     }
@@ -132,13 +132,13 @@ impl WorkflowQueue {
                 Ok((channel, deliveries)) => {
                     last_reason = LastReason::default();
                     let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
-                    // What has no verdict goes back to its queue. An error means that the channel
-                    // is gone already.
+                    // Closing requeues what is not settled. An error means that the channel is
+                    // closed already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
                     match ended {
                         Ended::Closed => return,
                         Ended::Refitted => {
-                            // By then those that went back are no longer in memory.
+                            // After this delay the requeued calls are no longer in memory.
                             tokio::select! {
                                 () = reached(&mut phases, Phase::EndConsuming) => return,
                                 () = tokio::time::sleep(REFITTED_AFTER) => continue,
@@ -154,7 +154,7 @@ impl WorkflowQueue {
                 Err(reason) => reason,
             };
             if !self.connection.status().connected() {
-                // The consumer of the replies tells why, and connects again.
+                // The consumer of the replies reports the reason, and reconnects.
                 return;
             }
             if last_reason.is_news(&reason) {
@@ -186,7 +186,8 @@ impl WorkflowQueue {
         };
         let found = match self.queues.look(&self.queue).await {
             Found::Missing => {
-                // Steps may send to it, as to any worker's queue: what waited in it is lost.
+                // Steps may send to this queue as to a worker's queue. The messages that waited in
+                // it are lost.
                 let (taken, answered) = oneshot::channel();
                 (self.shared.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
                 let shape = self.shared.shape_of(&self.queue);

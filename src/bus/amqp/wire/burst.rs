@@ -1,29 +1,32 @@
-//! Many frames in one write. As soon as it is woken, the library writes what it has: the first
-//! frame of a burst alone, then some more, each time with a wake-up and a write of its own. So its
-//! thread waits while a burst is handed to it, and then finds all of it.
+//! Sends many frames in one write.
+//!
+//! The library writes what it has as soon as it is woken: the first frame of a burst alone, then a
+//! few more, each time with a wake-up and a write. So its thread waits while a burst is handed
+//! over, and then finds all of it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Whether a burst is being handed over.
+/// Blocks the library's writes while a burst is handed over.
 #[derive(Debug, Default)]
 pub(in crate::bus::amqp) struct Burst {
     is_held: Mutex<bool>,
     released: Condvar,
 }
 
-/// While it lives nothing is written. It must not live long: the whole connection stands still,
+/// Blocks writing until it is dropped. Hold it only briefly: the whole connection stands still,
 /// reading included.
 #[must_use]
 pub(in crate::bus::amqp) struct Held<'a>(&'a Burst);
 
 impl Burst {
-    /// A burst begins; it ends when this is dropped.
+    /// Begins a burst, which ends when the guard is dropped.
     pub(in crate::bus::amqp) fn hold(&self) -> Held<'_> {
         *self.lock() = true;
         Held(self)
     }
 
-    /// Waits for the end of a burst, on the library's own thread, which serves one connection.
+    /// Waits for the end of a burst. Called on the library's own thread, which serves one
+    /// connection.
     pub(super) fn wait(&self) {
         let mut is_held = self.lock();
         while *is_held {

@@ -1,4 +1,4 @@
-//! The library's connections with the sieve in them: above TLS where there is TLS.
+//! Puts the frame filter into the library's connections: above TLS where there is TLS.
 
 use super::burst::Burst;
 use super::room::Flow;
@@ -23,26 +23,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// The largest frame, in bytes, unless the address says otherwise (`?frame_max=`): RabbitMQ's own
-/// default. The library makes room for 32 of them in each direction, so that a broker without a
-/// limit would cost all memory.
+/// The largest frame in bytes, unless the address sets `?frame_max=`: RabbitMQ's own default. The
+/// library reserves memory for 32 frames in each direction, so a broker without a limit would cost
+/// all memory.
 const FRAME_BYTES_MAX: u32 = 131_072;
 
-/// What ties a connection to the rest of the bus, besides the library.
+/// Connects a connection's traffic to the rest of the bus.
 #[derive(Clone, Debug, Default)]
 pub(in crate::bus::amqp) struct Ties {
-    /// The connection is read as far as this allows.
+    /// Bounds how far the connection is read.
     pub(in crate::bus::amqp) flow: Option<Arc<Flow>>,
-    /// The connection is not written to while a burst is handed over.
+    /// Blocks writing while a burst is handed over.
     pub(in crate::bus::amqp) burst: Arc<Burst>,
-    /// How many messages the broker has returned; counted before the library hears of them.
+    /// How many messages the broker has returned, counted before the library receives them.
     pub(in crate::bus::amqp) returns: Arc<AtomicU64>,
 }
 
-/// Opens a connection whose bytes the library can bear.
+/// Opens a connection whose input is filtered for the library.
 pub(in crate::bus::amqp) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
@@ -71,7 +71,7 @@ pub(in crate::bus::amqp) async fn connect(
     Connection::connector(uri, runtime, open, properties).await
 }
 
-/// What the library waits with: as tokio does, with guarded sockets.
+/// The library's reactor: that of tokio, with filtered sockets.
 #[derive(Clone, Debug)]
 struct Guarded {
     sockets: Tokio,
@@ -127,14 +127,14 @@ impl Reactor for Guarded {
     }
 }
 
-/// A stream whose reader gets what the sieve lets pass.
+/// A stream whose reader gets what the frame filter passes.
 struct Guard<S> {
     stream: S,
     sieve: Sieve,
     ties: Ties,
     read: Vec<u8>,
     passed: Vec<u8>,
-    /// How much of what passed the reader has taken.
+    /// How much of the filtered bytes the reader has taken.
     given: usize,
 }
 
@@ -191,8 +191,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
         Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, buffers)
     }
 
-    /// The library flushes before it takes frames to write, and only then: so it takes a whole
-    /// burst.
+    /// The library flushes before it takes frames to write, and only then. Waiting here therefore
+    /// lets it take a whole burst.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ties.burst.wait();
         Pin::new(&mut self.get_mut().stream).poll_flush(context)
@@ -213,8 +213,8 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
     use std::net::TcpListener;
 
-    /// What a broker says, in order, to a client that consumes: after how many of the client's
-    /// frames, and which frames.
+    /// The broker's script for a consuming client: the frames to send, each after how many frames
+    /// of the client.
     fn script() -> Vec<(usize, Vec<u8>)> {
         let method = |channel: u8, bytes: &[u8]| frame(1, channel, bytes);
         let start = [&[0, 10, 0, 10, 0, 9][..], &[0; 4], &long(b"PLAIN"), &long(b"en_US")].concat();
@@ -228,7 +228,7 @@ mod tests {
         let header = |properties: &[u8]| {
             frame(2, 1, &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2][..], properties].concat())
         };
-        // 3,000 arrays in one another.
+        // An array nested 3,000 deep.
         let deep = (0..3_000).fold(vec![b'V'], |inner, _| [&b"A"[..], &long(&inner)].concat());
         let bad = [&[0x20, 0][..], &long(&[&[1, b'k'][..], &deep].concat())].concat();
         let deliveries = [
@@ -257,7 +257,7 @@ mod tests {
         [&u32::try_from(bytes.len()).expect("small").to_be_bytes()[..], bytes].concat()
     }
 
-    /// A broker with one client, which it serves as the script has it.
+    /// Serves one client by the script.
     fn serve(mut client: impl Read + Write) -> io::Result<()> {
         client.read_exact(&mut [0; 8])?;
         for (frames, said) in script() {
@@ -273,7 +273,7 @@ mod tests {
         Ok(())
     }
 
-    /// Takes both deliveries and acknowledges them.
+    /// Receives both deliveries and acknowledges them.
     async fn consume(uri: &str, tls: Arc<ClientConfig>) {
         let uri: AMQPUri = uri.parse().expect("an address");
         let connection = connect(uri, ConnectionProperties::default(), tls, Ties::default())
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A broker on a port of its own, in a thread.
+    /// Starts a broker in a thread, on a port of its own.
     fn broker(
         serve: impl FnOnce(std::net::TcpStream) -> io::Result<()> + Send + 'static,
     ) -> (u16, std::thread::JoinHandle<io::Result<()>>) {

@@ -1,13 +1,13 @@
-//! What stands between the socket and the AMQP library, so that a message costs at most itself,
-//! whatever its bytes.
+//! Filters what the AMQP library reads from the socket, so that no message can cost more than
+//! itself, whatever its bytes are.
 //!
-//! The library parses nested values by recursion, and gives up its connection at any short text
-//! that is not UTF-8, or at a frame that is too large. The broker passes both on: the message would
-//! come again on the next connection, for ever. So `sieve` reads what comes in frame by frame, and
-//! replaces a header that the library cannot bear with a stand-in (`header`), which tells the
-//! reason to whoever takes the delivery. `guard` puts the sieve into the library's connections. It
-//! does not read them while there is no `room` for what was read, nor write to them while a `burst`
-//! is handed over.
+//! The library parses nested values by recursion. It gives up the connection at a short text that
+//! is not UTF-8, or at a frame that is too large. The broker passes both on, so the message would
+//! be delivered again on the next connection, without end. `frame_filter` therefore reads the input
+//! frame by frame, and replaces a header that the library cannot handle by a substitute (`header`)
+//! that carries the reason. `filtered_stream` puts the filter into the library's connections. It
+//! stops reading while the `delivery_budget` is used up, and stops writing while a `burst` is
+//! handed over.
 
 pub(super) mod burst;
 pub(super) mod guard;

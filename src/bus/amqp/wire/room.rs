@@ -1,12 +1,12 @@
-//! How many bytes of replies may be in memory without a verdict. The broker bounds only their
-//! number, by the prefetch; so the connection is not read while they are too large together. What
-//! is on its way then waits in the broker.
+//! Bounds the bytes of unsettled replies in memory. The broker bounds only their number, by the
+//! prefetch. So the connection is not read while they are too large together; further replies then
+//! wait in the broker.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The room for the replies of a bus, over all its connections, which follow one another.
+/// The budget for the replies of a bus, over all its connections, which follow one another.
 #[derive(Debug)]
 pub(in crate::bus::amqp) struct DeliveryRoom {
     bytes_max: usize,
@@ -19,7 +19,7 @@ impl DeliveryRoom {
         Arc::new(DeliveryRoom { bytes_max, held: AtomicUsize::new(0), waiting: Mutex::default() })
     }
 
-    /// Whether the replies that the manager has without a verdict leave room for more.
+    /// Returns whether the unsettled replies of the manager leave room for more.
     pub(in crate::bus::amqp) fn has_room(&self) -> bool {
         self.held.load(Ordering::Acquire) <= self.bytes_max
     }
@@ -31,15 +31,16 @@ impl DeliveryRoom {
     }
 }
 
-/// The replies that come over one connection.
+/// The replies that arrive over one connection.
 #[derive(Debug)]
 pub(in crate::bus::amqp) struct Flow {
     room: Arc<DeliveryRoom>,
-    /// The channel of the replies; 0: it is not open yet.
+    /// The channel of the replies; 0 until it is open.
     channel: AtomicU16,
-    /// Whole bodies that were read and are still with the library, in bytes.
+    /// The bytes of complete bodies that were read and are still in the library.
     read: AtomicUsize,
-    /// A reply was read. Before that nothing is held up: the connection is still being opened.
+    /// Whether a reply was read. Nothing is held up before, because the connection is still being
+    /// opened.
     has_begun: AtomicBool,
 }
 
@@ -53,16 +54,16 @@ impl Flow {
         })
     }
 
-    /// Counts what comes over this channel from now on.
+    /// Counts what arrives over this channel from now on.
     pub(in crate::bus::amqp) fn watch(&self, channel: u16) {
         self.channel.store(channel, Ordering::Release);
     }
 
-    /// The library gives a body of this many bytes to the manager.
+    /// Counts a body of `bytes` as the manager's, which the library had until now.
     pub(in crate::bus::amqp) fn take(&self, bytes: usize) -> Hold {
         self.room.held.fetch_add(bytes, Ordering::AcqRel);
         let left = |read: usize| Some(read.saturating_sub(bytes));
-        // Never an error: there is always something left to set.
+        // The update never fails, for the closure always returns `Some`.
         let _ = self.read.fetch_update(Ordering::AcqRel, Ordering::Acquire, left);
         Hold { room: self.room.clone(), bytes }
     }
@@ -71,7 +72,7 @@ impl Flow {
         self.channel.load(Ordering::Acquire)
     }
 
-    /// Bodies of this many bytes have been read as a whole.
+    /// Records that complete bodies of `bytes` were read.
     pub(super) fn has_read(&self, bytes: usize) {
         if bytes > 0 {
             self.read.fetch_add(bytes, Ordering::AcqRel);
@@ -79,7 +80,7 @@ impl Flow {
         }
     }
 
-    /// Ready when more may be read.
+    /// Returns ready when more may be read.
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
         if self.has_room() {
             return Poll::Ready(());
@@ -90,7 +91,7 @@ impl Flow {
                 waiting.push(context.waker().clone());
             }
         }
-        // Room that was given back in between is not told again.
+        // Bytes that were released before the waker was registered would not wake it.
         if self.has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -101,7 +102,7 @@ impl Flow {
     }
 }
 
-/// A reply in the hands of the manager; dropped with the verdict on it.
+/// A reply that the manager has not settled. Dropping it releases its bytes.
 #[derive(Debug)]
 pub(in crate::bus) struct Hold {
     room: Arc<DeliveryRoom>,
