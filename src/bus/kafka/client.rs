@@ -1,4 +1,4 @@
-//! The clients of the library: the properties that each has, and what its threads tell.
+//! The clients of the library: their properties, and the events of their threads.
 
 use crate::settings::KafkaSection;
 use rdkafka::client::ClientContext;
@@ -10,41 +10,41 @@ use rdkafka::producer::{BaseProducer, ProducerContext};
 use std::thread;
 use tokio::sync::mpsc;
 
-/// Requests carry up to so many bytes of messages: a larger message goes alone.
+/// The most bytes of messages in one request. A larger message is sent alone.
 pub(super) const BATCH_BYTES: usize = 128 * 1024;
 
-/// How long the library holds a topic that is not there for one that is being created.
+/// How long the library waits for a missing topic that may be in creation.
 const TOPIC_AWAITED_MS: u32 = 5_000;
 
-/// The longest time that the library knows for an application that does not ask for messages. The
-/// bus does not while there is no room, however long.
+/// The longest time that the library lets an application not poll. The bus does not poll while
+/// there is no room, however long that takes.
 const POLLED_WITHIN_MS: u32 = 86_400_000;
 
-/// What a thread of the library tells the loop.
+/// An event from a thread of the library.
 pub(super) enum Told {
-    /// A message was taken, in this partition at this offset, or not.
+    /// A message was written, in this partition at this offset, or failed.
     Delivered { number: usize, taken: Result<(i32, i64), RDKafkaErrorCode> },
-    /// A producer has ended: of the messages up to this number it reports nothing more.
+    /// A producer was closed. It reports nothing more of the messages up to this number.
     ProducerEnded { last: usize },
     /// No broker can be reached.
     AllDown,
-    /// Something went wrong, in the library's words. It does not say whether the client can go on.
+    /// An error in the library's words. It does not say whether the client still works.
     Error(String),
 }
 
-/// Hands on what the threads of a client tell.
+/// Forwards the events of a client's threads.
 #[derive(Clone)]
 pub(super) struct Context(pub(super) mpsc::UnboundedSender<Told>);
 
 impl Context {
-    /// Of a client to whose errors nobody listens: its calls tell what goes wrong.
+    /// Creates the context of a client whose events are ignored: its calls return their errors.
     pub(super) fn of_nobody() -> Context {
         Context(mpsc::unbounded_channel().0)
     }
 }
 
 impl ClientContext for Context {
-    /// What goes wrong is told by the bus, in its state; these lines say more.
+    /// Logs a line of the library. The bus reports errors in its state; these lines give details.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
@@ -64,7 +64,7 @@ impl ClientContext for Context {
             Some(RDKafkaErrorCode::AllBrokersDown) => Told::AllDown,
             _ => Told::Error(reason.to_owned()),
         };
-        // Fails only once the loop has ended.
+        // Sending fails only once the event loop has ended.
         let _ = self.0.send(told);
     }
 }
@@ -83,7 +83,7 @@ impl ProducerContext for Context {
     }
 }
 
-/// The properties of each client.
+/// Builds the properties of each client.
 pub(super) struct Configs<'s>(&'s KafkaSection);
 
 impl Configs<'_> {
@@ -91,10 +91,10 @@ impl Configs<'_> {
         Configs(section)
     }
 
-    /// What the library says of the properties, if it cannot work with them.
+    /// Checks whether the library accepts the properties.
     pub(super) fn check(&self) -> Result<(), String> {
         for config in [self.producer(), self.consumer(&self.0.reply_topic), self.admin()] {
-            // Makes no connection: nothing is asked of it.
+            // This makes no connection, because nothing is requested.
             config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
         }
         Ok(())
@@ -113,13 +113,13 @@ impl Configs<'_> {
             config.set(name, value);
         }
         config.set("bootstrap.servers", self.0.servers.0.join(","));
-        // A topic that a broker makes by itself keeps messages for as long as that likes.
+        // The retention of a topic that a broker creates by itself would be the broker's default.
         config.set("allow.auto.create.topics", "false");
         config
     }
 
-    /// Keeps a message until it is taken by all that have to, however long; none is doubled or
-    /// passed over on the way.
+    /// Returns the properties of a producer. It keeps a message until all in-sync replicas have it,
+    /// however long that takes; no message is duplicated or skipped on the way.
     pub(super) fn producer(&self) -> ClientConfig {
         let mut config = self.common();
         config
@@ -137,8 +137,9 @@ impl Configs<'_> {
         config
     }
 
-    /// Reads what it is assigned and commits nothing; no record of a transaction that was broken
-    /// off. The library reads nothing without the name of a group, which it does not join.
+    /// Returns the properties of a consumer. It reads what it is assigned and commits nothing, and
+    /// skips records of aborted transactions. The library needs the name of a group, which it does
+    /// not join.
     pub(super) fn consumer(&self, group: &str) -> ClientConfig {
         let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
         let mut config = self.common();
@@ -155,13 +156,13 @@ impl Configs<'_> {
         config
     }
 
-    /// Asks about topics and creates them.
+    /// Returns the properties of the client that inspects and creates topics.
     pub(super) fn admin(&self) -> ClientConfig {
         self.common()
     }
 }
 
-/// An error of the library in plain words.
+/// Explains an error of the library in plain words.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
 pub(super) fn explain(error: &KafkaError) -> String {
     match error {
@@ -174,7 +175,7 @@ pub(super) fn explain(error: &KafkaError) -> String {
     }
 }
 
-/// Lets clients end on a thread of their own: that may wait for threads of the library.
+/// Closes a client on its own thread, because closing may wait for threads of the library.
 pub(super) struct Ending<T: Send + 'static>(Option<T>);
 
 impl<T: Send + 'static> Ending<T> {
@@ -186,7 +187,7 @@ impl<T: Send + 'static> Ending<T> {
         self.0.as_ref()
     }
 
-    /// Lets the client end, and does something once it has.
+    /// Closes the client, then calls `then`.
     pub(super) fn end(mut self, then: impl FnOnce() + Send + 'static) {
         self.end_on_thread(then);
     }
@@ -212,7 +213,8 @@ mod tests {
     use super::super::trial;
     use super::*;
 
-    /// No broker of the tests shows what these are for, as most would do without them.
+    /// The tests with brokers do not show what these settings are for: most would pass without
+    /// them.
     #[test]
     fn what_the_promise_rests_on_is_set_whatever_the_settings_say() {
         let mut section = trial::section();

@@ -1,4 +1,4 @@
-//! Looks at topics, and creates them. Whatever waits for brokers does so on a thread that may.
+//! Inspects topics, and creates them. Whatever waits for brokers runs on a thread that may block.
 
 use super::client::{Configs, Context, Ending, explain};
 use super::topic::{Keeps, Topic, TopicLook, retention};
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The reply topic is read by one process, so one partition is enough.
+/// The partitions of the reply topic. It is read by one process, so one is enough.
 const PARTITIONS_OF_REPLIES: i32 = 1;
 
-/// What is asked about a topic.
+/// What to inspect of a topic.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) topic: String,
-    /// The partitions whose ends are asked for; none: all.
+    /// The partitions whose watermarks are needed; `None`: all.
     pub(super) ends_of: Option<Vec<i32>>,
 }
 
-/// Asks the brokers, over a client of its own.
+/// Asks the brokers about topics, over its own client.
 #[derive(Clone)]
 pub(super) struct Cluster(Arc<Ending<AdminClient<Context>>>);
 
@@ -32,7 +32,7 @@ impl Cluster {
         Ok(Cluster(Arc::new(Ending::new(admin))))
     }
 
-    /// What is known of these topics, in the same order.
+    /// Returns the status of these topics, in the same order.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Cluster {
             }
             match client.fetch_watermarks(name, partition, timeout) {
                 Ok(found) => drop(ends.insert(partition, found)),
-                // Deleted in between.
+                // The topic was deleted meanwhile.
                 Err(error) if is_of_topic(&error) => return Ok(TopicLook::Missing),
                 Err(error) => return Err(explain(&error)),
             }
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(TopicLook::There(Topic { partitions, ends, keeps: Keeps::default() }))
     }
 
-    /// Asks for the settings of topics. Whoever may not ask for them knows nothing of them.
+    /// Loads the retention of topics. Without permission for that it stays unknown.
     async fn look_at_keeps(&self, mut topics: Vec<(&str, &mut Topic)>, timeout: Duration) {
         let Some(admin) = self.0.get() else { return };
         let wanted: Vec<ResourceSpecifier<'_>> =
@@ -119,8 +119,8 @@ impl Cluster {
         }
     }
 
-    /// Creates the topic of a queue, whose steps wait for so long. One that is there already is as
-    /// good.
+    /// Creates the topic of a queue whose steps wait for up to `wait`. An existing topic counts as
+    /// created.
     pub(super) async fn create(
         &self,
         section: &KafkaSection,
@@ -133,7 +133,7 @@ impl Cluster {
         let bytes = section.message_bytes_max.to_string();
         let replication = TopicReplication::Fixed(section.replication);
         let mut new = NewTopic::new(topic, partitions, replication).set("retention.ms", &kept);
-        // Replies have a limit of their own, which tells who sent too much.
+        // Replies have their own limit, which names who sent too much.
         if topic != section.reply_topic {
             new = new.set("max.message.bytes", &bytes);
         }
@@ -153,13 +153,13 @@ impl Cluster {
     }
 }
 
-/// Whether an error says that a topic, or a partition of it, is not there.
+/// Returns whether an error says that a topic, or a partition of it, does not exist.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
 pub(super) fn is_of_topic(error: &KafkaError) -> bool {
     error.rdkafka_error_code().is_some_and(is_code_of_topic)
 }
 
-/// The same of a code.
+/// Returns whether a code says that a topic, or a partition of it, does not exist.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
 pub(super) fn is_code_of_topic(code: RDKafkaErrorCode) -> bool {
     matches!(
@@ -170,19 +170,19 @@ pub(super) fn is_code_of_topic(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// What the brokers tell those who only look.
+/// The result of inspecting all topics of a bus.
 #[derive(Debug)]
 pub struct Survey {
-    /// The reply topic is there.
+    /// Whether the reply topic exists.
     pub has_replies: bool,
-    /// What is wrong with topics of queues, or with the reply topic: its name, and why.
+    /// Unusable topics, each with its name and the reason.
     pub objections: Vec<(String, String)>,
-    /// The queues whose topics are not there.
+    /// The queues whose topics do not exist.
     pub missing: Vec<Arc<str>>,
 }
 
-/// Looks at the topics of queues, and at the reply topic, without changing anything. `waits` are
-/// the longest times that steps wait at these queues.
+/// Inspects the topics of queues and the reply topic, without changing anything. `waits` has the
+/// longest time that steps wait for a reply, by queue.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! How far the workers of queues are behind: what their groups have committed, and their members.
+//! Inspects how far the workers of queues are behind: the committed offsets of their groups, and
+//! their members.
 
 use super::client::{Configs, Context, explain};
 use super::cluster::is_code_of_topic;
@@ -10,7 +11,8 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::Offset;
 use std::sync::Arc;
 
-/// Looks at queues, on clients of their own: looks are rare and must not disturb the loop.
+/// Inspects queues over its own clients, because inspections are rare and must not disturb the
+/// event loop.
 pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
     let count = queues.len();
     let looked = actix_rt::task::spawn_blocking(move || {
@@ -48,7 +50,7 @@ fn look(section: &KafkaSection, queue: &str) -> Result<QueueLook, String> {
         let at = committed.find_partition(&topic, partition).map(|found| found.offset());
         let done = match at {
             Some(Offset::Offset(at)) => at.clamp(low, high),
-            // Nothing was committed: all waits.
+            // Nothing was committed, so all messages wait.
             Some(
                 Offset::Beginning
                 | Offset::End

@@ -1,5 +1,5 @@
-//! The loop that owns a reader and a publisher: it looks whether the brokers and the topics are
-//! there, tells the state of the bus, and tells the manager of queues whose messages are gone.
+//! The event loop that owns a reader and a publisher. It checks brokers and topics, reports the
+//! state of the bus, and reports queues whose messages are lost.
 
 use super::client::{Context, Told};
 use super::cluster::{Cluster, Question};
@@ -21,51 +21,51 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long a closing waits for verdicts on what was read; what gets none is read again.
+/// How long closing waits until replies are settled. Those that are not are read again.
 const VERDICTS_WITHIN: Duration = Duration::from_secs(3);
 
-/// How many commands, or reports, are taken before anything else is looked at.
+/// How many commands or client events are handled before anything else.
 const TAKEN_MAX: usize = 512;
 
-/// What the owner of the bus asks for.
+/// A command of the bus's owner.
 pub(super) enum Command {
     Publish(Publication),
-    /// The message with this id is of no use any more.
+    /// Withdraws the message with this id.
     Withdraw(String),
     Serve(Served),
 }
 
-/// How far the closing of the bus has come.
+/// How far the shutdown of the bus has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// No more replies; then no more messages.
+    /// No more replies are read; then no more messages are sent.
     EndConsuming,
 }
 
 /// Whether the brokers answer.
 enum Brokers {
-    /// Not yet, or no more.
+    /// They do not answer yet, or no longer.
     Away {
         reason: String,
     },
     There,
 }
 
-/// What was done about a topic.
+/// A task about a topic that has completed.
 enum Done {
-    /// The manager knows that a queue has lost its messages.
+    /// The loss of a queue's messages is journaled.
     Told(Arc<str>),
-    /// A topic was created, or why it was not. None: the reply topic.
+    /// The topic of a queue was created, or why it was not. `None`: the reply topic.
     Created(Option<Arc<str>>, Result<(), String>),
 }
 
 type Looks = Result<(Vec<Asked>, Vec<TopicLook>), String>;
 
-/// Whose topic was looked at.
+/// Whose topic was checked.
 enum Asked {
     Replies,
-    /// A queue, and how far its topic had been written when it was asked for.
+    /// A queue, and how far its topic had been written when the check began.
     Queue(Arc<str>, BTreeMap<i32, i64>),
 }
 
@@ -81,16 +81,16 @@ pub(super) struct Link {
     /// The queues that are served, or were.
     queues: BTreeSet<Arc<str>>,
     waits: BTreeMap<Arc<str>, Duration>,
-    /// Queues whose topics are created once the manager knows that they are missing.
+    /// Queues whose topics are created once their loss is journaled.
     missing: BTreeSet<Arc<str>>,
-    /// How far topics had been written that ended before, at the last look.
+    /// How far topics were written that ended before that at the last check.
     suspects: BTreeMap<Arc<str>, BTreeMap<i32, i64>>,
     look: Option<LocalBoxFuture<'static, Looks>>,
     next_look: Instant,
     done: FuturesUnordered<LocalBoxFuture<'static, Done>>,
     /// Why the reply topic cannot be read.
     no_replies: Option<String>,
-    /// What the library said last of what goes wrong.
+    /// The library's last error.
     last_error: Option<String>,
     reported: BusState,
 }
@@ -142,7 +142,8 @@ impl Link {
             if let Err(why) = self.publisher.renew_if_outdated() {
                 return (self.sink)(BusEvent::Refused(format!("no producer can be made: {why}")));
             }
-            // The library would send what it has whenever the brokers are back.
+            // Without this condition the library would send what it has whenever the brokers are
+            // back.
             if matches!(self.brokers, Brokers::There) {
                 self.publisher.pump();
             }
@@ -153,7 +154,7 @@ impl Link {
             if closing.is_some_and(|until| self.may_end(until)) {
                 break;
             }
-            // What is past is no time to wait for: the other side is waited for then.
+            // A time in the past is not waited for: the publisher is what is waited for then.
             let verdicts_until = closing.filter(|until| *until > clock::ticks());
             let next_look = Some(self.next_look).filter(|_| self.look.is_none());
             let due = [next_look, verdicts_until, self.publisher.next_due()];
@@ -189,13 +190,13 @@ impl Link {
         self.report();
     }
 
-    /// Whether nothing is left that could end by waiting a little.
+    /// Returns whether nothing is left that would end within a short wait.
     fn may_end(&self, verdicts_until: Instant) -> bool {
         let unsettled = self.reader.unsettled();
         if unsettled > 0 && clock::ticks() < verdicts_until {
             return false;
         }
-        // Brokers that are not there are not waited for.
+        // Unavailable brokers are not waited for.
         let is_away = matches!(self.brokers, Brokers::Away { .. });
         let ends = self.publisher.is_done() || is_away;
         if ends && unsettled > 0 {
@@ -209,7 +210,7 @@ impl Link {
             Command::Publish(message) => self.publisher.take(message),
             Command::Withdraw(id) => self.publisher.withdraw(&id),
             Command::Serve(served) => {
-                // Running jobs, and those that are retried, still use the queues of earlier
+                // Running jobs, and jobs that are retried, still use the queues of earlier
                 // definitions.
                 self.queues.extend(served.workers);
                 for (queue, wait) in served.waits {
@@ -251,7 +252,7 @@ impl Link {
             }
             Heard::Stopped(reason) => {
                 tracing::debug!(reason, "the library has stopped to read the reply topic");
-                // It is read again, from where it was, once it was looked at.
+                // After the next check, reading continues from where it was.
                 self.reader.pause();
                 let soon = clock::ticks() + self.section.reconnect_min.0;
                 self.next_look = self.next_look.min(soon);
@@ -265,7 +266,7 @@ impl Link {
     fn look_if_wanted(&mut self) {
         let is_there = matches!(self.brokers, Brokers::There);
         let is_due = clock::ticks() >= self.next_look;
-        // While the brokers are away, the next look asks for all.
+        // While the brokers are unavailable, the next check covers all topics.
         let is_wanted = is_due || (is_there && std::mem::take(&mut self.publisher.wants_look));
         if !is_wanted || self.look.is_some() {
             self.publisher.wants_look |= is_wanted && !is_due;
@@ -278,7 +279,7 @@ impl Link {
         let replies = Question { topic: self.section.reply_topic.clone(), ends_of: None };
         let mut asked = vec![Asked::Replies];
         let mut questions = vec![replies];
-        // What the manager is being told is looked at once it knows.
+        // A queue whose loss is not journaled yet is checked afterwards.
         for queue in queues.into_iter().filter(|queue| !self.publisher.is_lost(queue)) {
             let (topic, written) = (self.section.topic(&queue), self.publisher.written(&queue));
             let ends_of = Some(written.keys().copied().collect());
@@ -354,7 +355,7 @@ impl Link {
                 self.missing.insert(queue.clone());
                 self.lose(queue);
             }
-            // It was lost in between, and is looked at again.
+            // The topic was lost meanwhile, and is checked again.
             TopicLook::Refused(_) | TopicLook::There(_) if self.publisher.is_lost(queue) => {}
             TopicLook::Refused(reason) => self.publisher.unfit(queue, reason),
             TopicLook::There(topic) if self.has_shrunk(queue, written, &topic) => {
@@ -376,8 +377,8 @@ impl Link {
         }
     }
 
-    /// Whether a topic ends before what was written to it, at two looks: what a broker tells of an
-    /// end may be a moment old.
+    /// Returns whether a topic ended before what was written to it, at two checks: the end that a
+    /// broker reports may be a moment old.
     fn has_shrunk(
         &mut self,
         queue: &Arc<str>,
@@ -392,7 +393,7 @@ impl Link {
         before.is_some_and(|before| is_another(&before, found))
     }
 
-    /// What was in a queue is gone: its steps are to be sent again.
+    /// Reports that the messages of a queue are lost: its steps must be sent again.
     fn lose(&mut self, queue: &Arc<str>) {
         if self.publisher.is_lost(queue) {
             return;
@@ -429,7 +430,7 @@ impl Link {
         }
     }
 
-    /// Creates the topic of a queue, or that of the replies.
+    /// Creates the topic of a queue; `None`: the reply topic.
     fn create(&mut self, queue: Option<Arc<str>>) {
         let (cluster, section) = (self.cluster.clone(), self.section.clone());
         let (topic, wait) = match &queue {
@@ -458,7 +459,7 @@ impl Link {
             );
         }
         self.brokers = Brokers::Away { reason };
-        // Whether the topic is still the one that was read is looked at first.
+        // Reading continues only after a check that the topic is still the same.
         self.reader.pause();
     }
 

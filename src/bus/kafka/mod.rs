@@ -1,27 +1,27 @@
-//! The bus over Kafka: the only user of rdkafka. It produces to the topics of queues and reads one
-//! topic of replies.
+//! The bus over Kafka. It is the only user of rdkafka. It produces to the topics of queues and
+//! consumes one topic of replies.
 //!
-//! A log keeps no record of what was taken. So the bus is in no consumer group: it assigns itself
-//! the reply topic at positions that the journal has. The position of a partition is the lowest
-//! offset without a verdict, so a crash has only what followed it read again; replies that are read
-//! twice are duplicates.
+//! Kafka does not store which records were acknowledged. So the bus is in no consumer group: it
+//! assigns itself the reply topic at offsets from the journal. The offset of a partition is that of
+//! its first unsettled record, so after a crash only the records from there on are read again.
+//! Replies that are read twice are duplicates.
 //!
-//! The client library has threads of its own. Delivery reports, errors and log lines come from them
-//! over a channel; records by a stream that wakes the arbiter. What waits for brokers (looks at
-//! topics, creations, ends of clients) runs on threads that may block.
+//! The client library has its own threads. Delivery reports, errors and log lines come from them
+//! over a channel; records come by a stream that wakes the arbiter. Whatever waits for brokers
+//! (inspecting and creating topics, closing clients) runs on threads that may block.
 //!
 //! ```text
-//! client    the properties of each client, and what its threads tell
-//! record    what a record of the reply topic says
-//! window    which records of a partition have no verdict
-//! topic     what brokers tell of a topic, and what follows from that
-//! cluster   looks at topics, and creates them
-//! reader    records to deliveries, verdicts to positions
-//! publisher step messages to records, reports to confirms
-//! link      the loop that owns a reader and a publisher
-//! pauses    the pauses between tries
-//! inspect   how far workers are behind
-//! trial     parts for tests, without brokers
+//! client        the properties of each client, and the events of its threads
+//! record        parses the records of the reply topic
+//! window        which records of a partition are not settled
+//! topic         what brokers report of a topic, and what follows from that
+//! cluster       inspects and creates topics
+//! reader        records to deliveries, settlements to offsets
+//! publisher     step messages to records, reports to confirms
+//! event_loop    the loop that owns a reader and a publisher
+//! backoff       the delays between tries
+//! inspect       how far workers are behind
+//! test_support  parts for tests, without brokers
 //! ```
 
 mod client;
@@ -48,7 +48,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use cluster::{Survey, survey};
 
-/// Checked settings, and where the bus goes on.
+/// Validated settings, and the offsets from which the bus continues.
 #[derive(Debug)]
 pub struct Connector {
     section: KafkaSection,
@@ -57,11 +57,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Checks the settings; connects to nothing yet.
+    /// Validates the settings. It does not connect yet.
     ///
     /// # Errors
     ///
-    /// What the client library says of its properties.
+    /// The client library rejects its properties, for the reason in the text.
     pub fn new(
         section: KafkaSection,
         served: Served,
@@ -72,7 +72,7 @@ impl Connector {
     }
 }
 
-/// The bus over Kafka. It breaks off when it is dropped without having been closed.
+/// The bus over Kafka. If it is dropped without being closed, its task is aborted.
 pub struct KafkaBus {
     commands: mpsc::UnboundedSender<Command>,
     phase: watch::Sender<Phase>,
@@ -109,18 +109,18 @@ impl KafkaBus {
 impl Bus for KafkaBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
-            // Nobody asks for jobs over Kafka, so nobody waits there for their ends.
+            // There are no calls over Kafka, so no caller waits there.
             Addressee::Caller => (self.sink)(BusEvent::Unroutable(message.receipt)),
             Addressee::Worker => {
                 self.unconfirmed.set(self.unconfirmed.get() + 1);
-                // Refused only once the bus is closed: the message is journaled as unconfirmed, and
-                // the next start sends it.
+                // Sending fails only once the bus is closed. The message is journaled as
+                // unconfirmed then, and the next start sends it.
                 let _ = self.commands.send(Command::Publish(message));
             }
         }
     }
 
-    /// What the client library does not have yet is not sent.
+    /// Withdraws the message unless the client library has it already.
     fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
         let _ = self.commands.send(Command::Withdraw(id.to_owned()));
     }
@@ -134,20 +134,20 @@ impl Bus for KafkaBus {
     }
 
     fn serve(&mut self, served: Served) {
-        // Fails only once the bus is closed.
+        // Sending fails only once the bus is closed.
         let _ = self.commands.send(Command::Serve(served));
     }
 
-    /// First the replies under way get their verdicts, then the messages that follow from them go
-    /// out. Does not wait for brokers that are not there.
+    /// First waits until the open replies are settled, then publishes the messages that follow from
+    /// them. Does not wait for brokers that are unavailable.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (run, phase) = (self.run.take(), self.phase.clone());
         Box::pin(async move {
-            // Dropped with this future at the caller's deadline: that ends the loop.
+            // If the caller drops this future at its deadline, that also aborts the task.
             let Some(run) = run else { return };
             let mut run = Running(run);
             phase.send_replace(Phase::EndConsuming);
-            // An error means that the loop panicked; it has ended in any case.
+            // An error means that the task panicked; it has ended in any case.
             let _ = (&mut run.0).await;
         })
     }
@@ -159,7 +159,7 @@ impl Drop for KafkaBus {
     }
 }
 
-/// A loop that breaks off when it is dropped.
+/// A task that is aborted on drop.
 struct Running(actix_rt::task::JoinHandle<()>);
 
 impl Drop for Running {

@@ -1,10 +1,10 @@
-//! The pauses between tries while brokers do not answer, or refuse.
+//! The backoff while brokers do not answer, or refuse.
 
 use crate::settings::KafkaSection;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use std::time::Duration;
 
-/// From the setting `reconnect_min`, doubled each time, to `reconnect_max`.
+/// Delays from the setting `reconnect_min`, doubled each time, up to `reconnect_max`.
 pub(super) struct Pauses {
     next: ExponentialBackoff,
     max: Duration,

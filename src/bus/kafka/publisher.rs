@@ -1,5 +1,5 @@
-//! Step messages to records, delivery reports to confirms. A message is in exactly one place:
-//! waiting, parked at its topic, delayed, or with the client library.
+//! Produces step messages as records, and turns delivery reports into confirms. A message is in
+//! exactly one place: waiting, parked for its topic, delayed, or in the client library.
 
 use super::client::{BATCH_BYTES, Configs, Context, Ending, Told, explain};
 use super::cluster::{is_code_of_topic, is_of_topic};
@@ -22,42 +22,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pause before a message that was not taken is sent again; doubled each time, up to the
+/// The backoff before a message is sent again after a failure. It doubles each time, up to the
 /// setting `reconnect_max`.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a record and its batch take besides key, headers and value, in bytes, at most.
+/// The most bytes that a record and its batch need besides key, headers and value.
 const RECORD_BYTES: usize = 128;
 
-/// How often a message that is no larger than a batch may be refused as too large: the batch may
-/// have been.
+/// How often a message that is no larger than a batch may fail as too large, for that may have been
+/// its batch.
 const TOO_LARGE_MAX: u32 = 3;
 
-/// A message and what became of it so far.
+/// A message that is not confirmed.
 struct Held {
     message: Publication,
-    /// Its size with its headers.
+    /// Its size in bytes, with headers.
     bytes: usize,
     refusals: u32,
-    /// How often as too large.
+    /// How many failures were "too large".
     too_large: u32,
-    /// It was with a topic that is gone.
+    /// It was sent to a topic that no longer exists.
     is_lost: bool,
     /// It was sent before.
     again: bool,
-    /// It is withdrawn: it is not sent again.
+    /// It was withdrawn, and is not sent again.
     is_void: bool,
 }
 
-/// What is known of the topic of a queue.
+/// What the publisher knows of a queue's topic.
 enum Place {
-    /// Nothing: it is looked at.
+    /// Unknown; it is being checked.
     Unknown,
-    /// It is there. Messages go round its partitions.
+    /// It exists. Messages are distributed round-robin over its partitions.
     There { partitions: i32, next: i32 },
     /// It cannot be used, for this reason.
     Unfit(String),
-    /// It is gone with what was in it; the manager is being told.
+    /// It was lost with its messages, and that is not journaled yet.
     Lost,
 }
 
@@ -75,17 +75,17 @@ pub(super) struct Publisher {
     flight_bytes: usize,
     numbers: usize,
     places: HashMap<Arc<str>, Place>,
-    /// The offset behind the last message that was written, by queue and partition.
+    /// The offset after the last written message, by queue and partition.
     written: HashMap<Arc<str>, BTreeMap<i32, i64>>,
-    /// What of that was not told yet.
+    /// The offsets among these that were not reported yet.
     untold: BTreeSet<(Arc<str>, i32)>,
-    /// Queues whose topics must be looked at.
+    /// Whether topics must be checked.
     pub(super) wants_look: bool,
-    /// The client must be replaced.
+    /// Whether the producer must be replaced.
     is_outdated: bool,
-    /// Why no client can go on; none: this one can, as far as is known.
+    /// Why no producer works; `None`: the current one works, as far as is known.
     no_producer: Option<String>,
-    /// When a client that cannot go on is replaced, and how long the next one is waited for.
+    /// When a failed producer is replaced, which is also how long the next one is given.
     renewed_at: Option<Instant>,
     pauses: Pauses,
 }
@@ -129,7 +129,7 @@ impl Publisher {
         })
     }
 
-    /// Takes a message for publishing.
+    /// Enqueues a message to be published.
     pub(super) fn take(&mut self, message: Publication) {
         let bytes = size(&message, &self.section.reply_topic);
         if bytes > self.section.message_bytes_max {
@@ -153,8 +153,8 @@ impl Publisher {
         });
     }
 
-    /// Forgets a message that the client library does not have, and does not send it again if it
-    /// has.
+    /// Removes a message that the client library does not have. If it has the message, that is not
+    /// sent again.
     pub(super) fn withdraw(&mut self, id: &str) {
         let is_it = |held: &Held| held.message.id == id;
         self.flight.values_mut().filter(|held| is_it(held)).for_each(|held| held.is_void = true);
@@ -171,7 +171,7 @@ impl Publisher {
         (0..forgotten).for_each(|_| self.one_less());
     }
 
-    /// The attempt of a message that no broker will take fails.
+    /// Fails the attempt of a message that no broker will ever accept.
     fn give_up(&self, message: Publication, reason: &str) {
         self.one_less();
         let body = Body::error(reason, false).to_bytes();
@@ -186,7 +186,7 @@ impl Publisher {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
-    /// Hands the library what there is room for.
+    /// Hands waiting messages to the library, as far as there is room.
     pub(super) fn pump(&mut self) {
         while self.flight.len() < self.section.unconfirmed_max
             && (self.flight.is_empty() || self.flight_bytes < self.section.unconfirmed_bytes_max)
@@ -223,7 +223,7 @@ impl Publisher {
         self.places.insert(queue, Place::Unknown);
     }
 
-    /// False: the library has no room.
+    /// Hands a message to the library. Returns `false` if that has no room.
     fn send(&mut self, mut held: Held, partition: i32) -> bool {
         let Some(producer) = self.producer.get() else {
             self.waiting.push_front(held);
@@ -268,19 +268,19 @@ impl Publisher {
         }
     }
 
-    /// Takes back a message that the library had.
+    /// Removes a message that the library had.
     fn landed(&mut self, number: usize) -> Option<Held> {
         let held = self.flight.remove(&number)?;
         self.flight_bytes = self.flight_bytes.saturating_sub(held.bytes);
         Some(held)
     }
 
-    /// What the brokers said of a message.
+    /// Handles the brokers' report on a message.
     pub(super) fn delivered(&mut self, number: usize, taken: Result<(i32, i64), RDKafkaErrorCode>) {
         let Some(mut held) = self.landed(number) else { return };
         let queue = held.message.to.queue.clone();
         match taken {
-            // What was with the topic that is gone is gone with it, or comes twice.
+            // A message that was sent to a lost topic is lost with it, or arrives twice.
             Ok(_) if std::mem::take(&mut held.is_lost) => {
                 (self.sink)(BusEvent::Noted(BusNotice::Returned));
                 self.put_back(held);
@@ -302,10 +302,10 @@ impl Publisher {
         }
     }
 
-    /// A message was written there.
+    /// Records that a message was written at this offset.
     fn writes(&mut self, queue: Arc<str>, partition: i32, offset: i64) {
         let next = self.written.entry(queue.clone()).or_default().entry(partition).or_default();
-        // The offset of a message that was sent twice is not always told.
+        // The offset of a message that was sent twice is not always reported.
         if offset >= *next {
             *next = offset + 1;
             self.untold.insert((queue, partition));
@@ -365,7 +365,7 @@ impl Publisher {
         self.waiting.push_front(held);
     }
 
-    /// When a message that was not taken is to be sent again.
+    /// Returns when a message is to be sent again, or the producer replaced.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let delayed = self.delayed.keys().next().map(|(at, _)| *at);
         delayed.into_iter().chain(self.renewed_at).min()
@@ -379,7 +379,7 @@ impl Publisher {
         }
     }
 
-    /// Whether the client can go on is looked at: no error says so by itself.
+    /// Checks whether the producer has failed for good, because no error says so by itself.
     pub(super) fn look_at_producer(&mut self) {
         if self.renewed_at.is_some() || self.is_outdated {
             return;
@@ -394,7 +394,8 @@ impl Publisher {
         }
     }
 
-    /// The brokers have answered a while after the last producer was made.
+    /// Records that the brokers answered. If the current producer has had time to fail and has not,
+    /// it works.
     pub(super) fn looked(&mut self) {
         let is_fatal = |producer: &ThreadedProducer<Context>| producer.client().fatal_error();
         if self.renewed_at.is_none() && self.producer.get().and_then(is_fatal).is_none() {
@@ -409,13 +410,13 @@ impl Publisher {
         }
     }
 
-    /// Why no message is taken from any producer, if that is so.
+    /// Returns why no producer works, if that is so.
     pub(super) fn no_producer(&self) -> Option<&str> {
         self.no_producer.as_deref()
     }
 
-    /// Puts another client in the place of one that cannot go on. What the old one still had comes
-    /// back as not taken, or at its end.
+    /// Replaces a producer that has failed. The messages that the old one still has are reported as
+    /// failed, or are sent again when it is closed.
     pub(super) fn renew_if_outdated(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.is_outdated) {
             tracing::info!("another producer takes the place of the one before");
@@ -428,8 +429,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// A client has ended that had messages up to this number. It waits half a second for its
-    /// reports: a message without one is sent again.
+    /// Handles the end of a producer that had messages up to the number `last`. It waits half a
+    /// second for its reports; a message without one is sent again.
     pub(super) fn ended(&mut self, last: usize) {
         let mut unreported: Vec<usize> =
             self.flight.keys().copied().filter(|number| *number <= last).collect();
@@ -443,17 +444,17 @@ impl Publisher {
 
     // ---- topics
 
-    /// The queues that were published to.
+    /// Returns the queues that were published to.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Arc<str>> {
         self.places.keys()
     }
 
-    /// How far the topic of a queue was written.
+    /// Returns how far the topic of a queue was written, by partition.
     pub(super) fn written(&self, queue: &str) -> BTreeMap<i32, i64> {
         self.written.get(queue).cloned().unwrap_or_default()
     }
 
-    /// Whether the manager is being told that a queue is lost.
+    /// Returns whether the loss of a queue's topic is not journaled yet.
     pub(super) fn is_lost(&self, queue: &str) -> bool {
         matches!(self.places.get(queue), Some(Place::Lost))
     }
@@ -472,7 +473,7 @@ impl Publisher {
         self.places.insert(queue.clone(), Place::Unfit(reason));
     }
 
-    /// Queues that cannot be used, and why.
+    /// Returns the queues that cannot be used, and why.
     pub(super) fn unfit_queues(&self) -> BTreeMap<Arc<str>, String> {
         let unfit = self.places.iter().filter_map(|(queue, place)| match place {
             Place::Unfit(reason) => Some((queue.clone(), reason.clone())),
@@ -481,11 +482,11 @@ impl Publisher {
         unfit.collect()
     }
 
-    /// The topic of a queue is gone, with what was in it and what is on its way to it.
+    /// Marks the topic of a queue as lost, with its messages and those on their way to it.
     pub(super) fn lose(&mut self, queue: &Arc<str>) {
         self.places.insert(queue.clone(), Place::Lost);
-        // Brokers that forgot a topic may have forgotten the producer too: then they refuse for
-        // ever what it sends.
+        // Brokers that lost a topic may also have lost the producer's state. They would refuse all
+        // its messages then.
         let written = self.written.get(queue).into_iter().flatten();
         self.is_outdated |= written.into_iter().any(|(_, next)| *next > 0);
         let on_its_way = self.flight.values_mut().filter(|held| held.message.to.queue == *queue);
@@ -496,14 +497,14 @@ impl Publisher {
         }
     }
 
-    /// The manager has been told: what is sent to the queue from now on is for the topic as it is.
+    /// Resumes sending after the loss was journaled. Messages go to the topic as it is now.
     pub(super) fn told_of(&mut self, queue: &Arc<str>) {
         if self.is_lost(queue) {
             self.look_at(queue.clone());
         }
     }
 
-    /// Tells how far topics were written.
+    /// Reports how far topics were written.
     pub(super) fn tell_positions(&mut self) {
         for (queue, partition) in std::mem::take(&mut self.untold) {
             let offset = self.written.get(&queue).and_then(|written| written.get(&partition));
@@ -513,7 +514,7 @@ impl Publisher {
         }
     }
 
-    /// Whether nothing is left that could end by waiting a little.
+    /// Returns whether nothing is left that would end within a short wait.
     pub(super) fn is_done(&self) -> bool {
         self.flight.is_empty() && self.waiting.is_empty()
     }
@@ -527,7 +528,7 @@ fn producer(
     config.create_with_context(context.clone()).map_err(|error| explain(&error))
 }
 
-/// The properties of a message as headers, under the names that they have everywhere.
+/// Returns the properties of a message as headers, under the names that they have on every bus.
 fn properties<'m>(message: &'m Publication, reply_topic: &'m str) -> Vec<(&'m str, Bytes)> {
     let text = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     let mut properties = vec![
@@ -556,7 +557,7 @@ fn headers(message: &Publication, reply_topic: &str) -> OwnedHeaders {
     })
 }
 
-/// How large a message is with its headers, in bytes; not less than brokers count.
+/// Returns the size of a message with headers in bytes; never less than brokers count.
 fn size(message: &Publication, reply_topic: &str) -> usize {
     let headers = properties(message, reply_topic);
     let headers: usize = headers.iter().map(|(key, value)| key.len() + value.len() + 4).sum();

@@ -1,4 +1,4 @@
-//! Reads the reply topic: records become deliveries, verdicts become positions.
+//! Reads the reply topic: records become deliveries, and settlements become offsets.
 
 use super::client::{Configs, Context, Ending, explain};
 use super::cluster::is_of_topic;
@@ -17,26 +17,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// How many records are taken before anything else is looked at.
+/// How many records are taken before anything else is handled.
 const TAKEN_MAX: usize = 64;
 
 type Client = Ending<StreamConsumer<Context>>;
 
-/// What the client has.
+/// An event of the consumer.
 pub(super) enum Heard {
     /// Records, in order.
     Records(Vec<Record>),
-    /// Everything in a partition has been read.
+    /// All records of this partition have been read.
     End(i32),
-    /// The topic is not as it was.
+    /// The topic has changed.
     Changed(String),
-    /// The topic does not have what was to be read next, or so a broker says; the library gives up.
+    /// The topic lacks the next record to be read, or a broker says so. The library stops reading.
     Stopped(String),
-    /// Something else that the library tries again by itself.
+    /// Another error, after which the library retries by itself.
     Trouble(String),
 }
 
-/// A record without a verdict.
+/// A record that is not settled.
 struct Kept {
     partition: i32,
     offset: i64,
@@ -51,20 +51,21 @@ pub(super) struct Reader {
     consumer: Rc<Client>,
     context: Context,
     windows: BTreeMap<i32, Window>,
-    /// The client reads the partitions that have windows.
+    /// Whether the consumer reads the partitions in `windows`.
     pub(super) is_assigned: bool,
-    /// How far partitions were read that ended before, at the last look.
+    /// How far partitions were read that ended before that at the last check.
     suspects: BTreeMap<i32, i64>,
-    /// Where the journal says that reading goes on, for partitions that were not seen yet.
+    /// The offsets in the journal at which reading continues, of partitions that were not seen yet.
     known: BTreeMap<i32, i64>,
     kept: HashMap<u64, Kept>,
     bytes: usize,
     tags: u64,
-    /// Counts how often the topic was made anew: verdicts on what was read before are void.
+    /// Counts how often the topic was recreated. Commands for records of earlier epochs are void.
     epoch: u64,
     settle: mpsc::UnboundedSender<Settled>,
     pub(super) verdicts: mpsc::UnboundedReceiver<Settled>,
-    /// The ends that were seen when the bus connected, of partitions that are not read up to them.
+    /// The ends that were seen when the bus connected, of partitions that are not settled up to
+    /// them.
     goals: BTreeMap<i32, i64>,
 }
 
@@ -99,8 +100,8 @@ impl Reader {
         })
     }
 
-    /// The topic is there. Reads it from where that was left; true if records are gone that were to
-    /// be read.
+    /// Reads the existing topic from where reading stopped. Returns `true` if records are lost that
+    /// were to be read.
     pub(super) fn found(&mut self, topic: &Topic) -> Result<bool, String> {
         let (mut is_lost, mut is_news) = (false, !self.is_assigned);
         for (partition, (low, high)) in &topic.ends {
@@ -136,7 +137,7 @@ impl Reader {
         }
         if is_lost {
             self.forget();
-            // What the client knows is of the topic that is gone.
+            // The client knows only the lost topic.
             self.consumer = consumer(&self.section, &self.context)?;
         }
         if is_news {
@@ -145,8 +146,8 @@ impl Reader {
         Ok(is_lost)
     }
 
-    /// Whether the end of a partition that lies before what was read may be a moment old: it counts
-    /// when it lies there still at the next look.
+    /// Returns whether an end of a partition before what was read may be outdated. It counts if it
+    /// is still there at the next check.
     fn is_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
         let Some(known) = known.filter(|known| *known > high) else {
             self.suspects.remove(&partition);
@@ -156,7 +157,7 @@ impl Reader {
         before.is_none_or(|before| before <= high)
     }
 
-    /// The topic is not there; true if it had records that were to be read.
+    /// Handles a missing topic. Returns `true` if it had records that were to be read.
     pub(super) fn missing(&mut self) -> Result<bool, String> {
         let had = |position: i64| position > 0;
         let is_lost = self.windows.values().any(|window| had(window.next()))
@@ -169,7 +170,7 @@ impl Reader {
         Ok(is_lost)
     }
 
-    /// Reads no more until the topic is found again.
+    /// Stops reading until the topic is found again.
     pub(super) fn pause(&mut self) {
         if std::mem::take(&mut self.is_assigned)
             && let Some(consumer) = self.consumer.get()
@@ -179,7 +180,7 @@ impl Reader {
         }
     }
 
-    /// Verdicts on what was read are void.
+    /// Makes commands for the records read so far void.
     fn forget(&mut self) {
         self.epoch += 1;
         self.suspects.clear();
@@ -203,13 +204,14 @@ impl Reader {
         Ok(())
     }
 
-    /// All that lies in the topic now is to be read before what is missing counts as not sent.
+    /// Starts to catch up: all that is in the topic now is read before a missing reply counts as
+    /// not sent.
     pub(super) fn catch_up(&mut self, topic: &Topic) {
         self.goals = topic.ends.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
         self.reach_goals();
     }
 
-    /// Whether that is read.
+    /// Returns whether catching up is done.
     pub(super) fn has_caught_up(&self) -> bool {
         self.goals.is_empty()
     }
@@ -221,12 +223,12 @@ impl Reader {
         });
     }
 
-    /// Whether there is room for more records.
+    /// Returns whether there is room for more records.
     pub(super) fn has_room(&self) -> bool {
         self.kept.len() < self.section.prefetch && self.bytes <= self.section.replies_bytes_max
     }
 
-    /// Waits for what the client has next. Nothing is lost when this is dropped.
+    /// Waits for the next event of the consumer. Dropping the future loses nothing.
     pub(super) fn next(&self) -> impl Future<Output = Heard> + use<> {
         let consumer = self.consumer.clone();
         async move {
@@ -236,7 +238,7 @@ impl Reader {
                 Ok(record) => vec![record],
                 Err(error) => return heard(&error),
             };
-            // An error that is taken here is one that comes again, or the end of a partition.
+            // An error that is taken here occurs again, or is the end of a partition.
             while records.len() < TAKEN_MAX {
                 let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
                 records.push(Record::of(&message));
@@ -245,14 +247,14 @@ impl Reader {
         }
     }
 
-    /// All of a partition was read. Its end may be behind records that are for nobody.
+    /// Handles the end of a partition. The last offsets may belong to records that nobody reads.
     pub(super) fn ended(&mut self, partition: i32) {
         if self.windows.get(&partition).is_some_and(Window::is_settled) {
             self.goals.remove(&partition);
         }
     }
 
-    /// Delivers a record.
+    /// Delivers a record to the manager.
     pub(super) fn deliver(&mut self, record: Record) {
         let Record { partition, offset, said } = record;
         let Some(window) = self.windows.get_mut(&partition) else { return };
@@ -286,7 +288,7 @@ impl Reader {
         (self.sink)(BusEvent::Reply(Delivery { kind, attempt, redelivered, ..delivery }));
     }
 
-    /// Takes this verdict and all others that are there already.
+    /// Applies this command and all others that are ready.
     pub(super) fn settle(&mut self, first: Settled) {
         let mut next = Some(first);
         while let Some(Settled { tag, epoch, verdict, .. }) = next {
@@ -307,7 +309,7 @@ impl Reader {
                     window.settle(offset);
                 }
             }
-            // It is delivered again, from memory: the position does not pass it.
+            // The record is delivered again from memory. The offset does not pass it meanwhile.
             Verdict::Requeue => {
                 if let Some(kept) = self.kept.get(&tag) {
                     self.hand_over(tag, kept.said.clone(), true);
@@ -316,7 +318,7 @@ impl Reader {
         }
     }
 
-    /// Tells positions that have changed.
+    /// Reports the offsets that have changed.
     pub(super) fn tell_positions(&mut self) {
         for (partition, window) in &mut self.windows {
             if let Some(offset) = window.news() {
@@ -327,7 +329,7 @@ impl Reader {
         }
     }
 
-    /// How many records have no verdict.
+    /// Returns how many records are not settled.
     pub(super) fn unsettled(&self) -> usize {
         self.kept.len()
     }
@@ -359,7 +361,7 @@ mod tests {
 
     const TOPIC: &str = "workflow-manager";
 
-    /// A reader, of a journal with this position.
+    /// Creates a reader with this offset in the journal.
     fn reader(position: i64, change: impl FnOnce(&mut KafkaSection)) -> (Reader, Heard) {
         let (sink, heard) = Heard::sink();
         let mut section = trial::section();
@@ -369,7 +371,7 @@ mod tests {
         (reader.expect("a client"), heard)
     }
 
-    /// The topic, with one partition that has these records.
+    /// Creates the topic with one partition that has these records.
     fn topic(low: i64, high: i64) -> Topic {
         Topic { partitions: 1, ends: [(0, (low, high))].into(), ..Topic::default() }
     }
@@ -379,7 +381,7 @@ mod tests {
         reader.deliver(Record { partition: 0, offset, said });
     }
 
-    /// The replies and the positions that were told.
+    /// Returns the replies and offsets that were reported.
     fn told(reader: &mut Reader, heard: &mut Heard) -> (Vec<Delivery>, Vec<i64>) {
         reader.tell_positions();
         let (mut replies, mut positions) = (Vec::new(), Vec::new());
@@ -474,7 +476,7 @@ mod tests {
         told(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
         assert!(reader.has_caught_up());
-        // The last offsets may be of records that nobody reads: ends of transactions.
+        // The last offsets may belong to records that nobody reads: ends of transactions.
         reader.catch_up(&topic(0, 4));
         deliver(&mut reader, 2);
         reader.ended(0);

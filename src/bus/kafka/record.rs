@@ -1,27 +1,27 @@
-//! What a record of the reply topic says: its headers, read once.
+//! Parses the records of the reply topic.
 
 use bytes::Bytes;
 use rdkafka::message::{Headers, Message};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The longest value of a header that is read, in bytes, as AMQP has it.
+/// The longest value of a header that is read, in bytes; the same as in AMQP.
 const VALUE_BYTES_MAX: usize = 255;
 
-/// So many headers are read.
+/// The most headers of a record.
 const HEADERS_MAX: usize = 200;
 
-/// The names that Spring gives to the correlation id and to where replies go.
+/// Spring's header names for the correlation id and the reply topic.
 pub(super) const SPRING_CORRELATION: &str = "kafka_correlationId";
 pub(super) const SPRING_REPLY_TOPIC: &str = "kafka_replyTopic";
 
-/// A record, with what of it is of use.
+/// A record, parsed.
 pub(super) struct Record {
     pub(super) partition: i32,
     pub(super) offset: i64,
     pub(super) said: Result<Said, Unreadable>,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) correlation_id: Option<String>,
@@ -60,11 +60,11 @@ fn read_headers(headers: &impl Headers) -> Result<Said, String> {
     }
     let (mut said, mut spring) = (Said::default(), None);
     for at in 0..headers.count() {
-        // The library takes the names of headers for UTF-8 and panics where one is not.
+        // The library assumes that the names of headers are UTF-8, and panics where one is not.
         let header = catch_unwind(AssertUnwindSafe(|| headers.get(at)));
         let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
         let value = header.value.and_then(text);
-        // Of headers with one name the last one counts, as with other clients.
+        // Of several headers with one name the last counts, as in other clients.
         match header.key {
             "correlation_id" => said.correlation_id = value,
             SPRING_CORRELATION => spring = value,
@@ -77,13 +77,13 @@ fn read_headers(headers: &impl Headers) -> Result<Said, String> {
     Ok(said)
 }
 
-/// A value that is a text of use.
+/// Returns a value if it is a text of allowed length.
 fn text(value: &[u8]) -> Option<String> {
     let is_short = value.len() <= VALUE_BYTES_MAX;
     is_short.then(|| std::str::from_utf8(value).ok().map(str::to_owned))?
 }
 
-/// Digits alone: no sign, no space.
+/// Parses digits alone, without sign or space.
 fn digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

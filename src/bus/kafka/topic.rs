@@ -1,44 +1,43 @@
-//! What brokers tell of a topic, and what follows from that.
+//! The status of a topic, and what follows from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How much longer than the longest timeout of a step a topic that is created keeps messages.
+/// How much longer than the longest timeout of a step a created topic retains messages.
 const LONGER_BY: Duration = Duration::from_secs(24 * 3600);
 
-/// What is known of a topic.
+/// The status of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TopicLook {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// The brokers do not tell, in their words.
+    /// The brokers refuse the information, for this reason of their own.
     Refused(String),
-    /// It is there.
+    /// It exists.
     There(Topic),
 }
 
-/// A topic that is there.
+/// An existing topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topic {
-    /// How many partitions it has.
+    /// The number of partitions.
     pub(super) partitions: i32,
-    /// The first offset, and the one behind the last, of the partitions that were asked for.
+    /// The first offset and the offset after the last, of the requested partitions.
     pub(super) ends: BTreeMap<i32, (i64, i64)>,
-    /// What it keeps.
     pub(super) keeps: Keeps,
 }
 
-/// How long a topic keeps messages, as far as the brokers tell.
+/// How long a topic retains messages, as far as the brokers report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keeps {
-    /// None: for ever, or the brokers do not tell.
+    /// `None`: for ever, or unknown.
     pub(super) span: Option<Duration>,
-    /// Of several messages with one key it keeps the last alone.
+    /// Whether it retains only the last of several messages with one key.
     pub(super) is_compacted: bool,
 }
 
 impl Keeps {
-    /// From the topic's settings `retention.ms` and `cleanup.policy`.
+    /// Parses the topic's settings `retention.ms` and `cleanup.policy`.
     pub(super) fn of(retention_ms: Option<&str>, cleanup_policy: Option<&str>) -> Keeps {
         let millis = retention_ms.and_then(|text| text.trim().parse::<u64>().ok());
         let policies = cleanup_policy.unwrap_or("delete");
@@ -49,7 +48,8 @@ impl Keeps {
         }
     }
 
-    /// Why messages for which a step waits so long cannot be in this topic, if that is so.
+    /// Returns why messages for which a step waits up to `wait` cannot be in this topic, if that is
+    /// so.
     pub(super) fn objection(&self, topic: &str, wait: Option<Duration>) -> Option<String> {
         if self.is_compacted {
             return Some(format!(
@@ -70,13 +70,12 @@ impl Keeps {
     }
 }
 
-/// How long a topic that is created keeps messages: as the setting says, or for longer than any
-/// step waits.
+/// Returns the retention of a created topic: that of the setting, or longer than any step waits.
 pub(super) fn retention(setting: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(setting, |wait| setting.max(wait + LONGER_BY))
 }
 
-/// Whether a topic is another than the one that was written to: it ends before what was written.
+/// Returns whether the topic was recreated: it ends before what was written to it.
 pub(super) fn is_another(written: &BTreeMap<i32, i64>, found: &Topic) -> bool {
     written.iter().any(|(partition, next)| {
         let is_gone = *partition >= found.partitions;

@@ -1,4 +1,4 @@
-//! Parts for tests without brokers: a client connects to nothing before something is asked of it.
+//! Parts for tests without brokers. A client makes no connection before it is used.
 
 use super::client::Context;
 use crate::bus::{
@@ -10,36 +10,36 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Settings of brokers that are not there.
+/// Returns settings with an unavailable broker.
 pub(super) fn section() -> KafkaSection {
     let mut section = Settings::defaults().expect("valid").kafka;
     section.servers.0 = vec!["127.0.0.1:1".to_owned()];
     section
 }
 
-/// What the manager is told.
+/// Records the events that are reported to the manager.
 pub(super) struct Heard(mpsc::UnboundedReceiver<BusEvent>);
 
 impl Heard {
     pub(super) fn sink() -> (EventSink, Heard) {
         let (tell, told) = mpsc::unbounded_channel();
-        // Nobody hears it once the test has ended.
+        // The receiver is gone once the test has ended.
         let sink: EventSink = Arc::new(move |event| drop(tell.send(event)));
         (sink, Heard(told))
     }
 
-    /// All that was told since the last question.
+    /// Returns the events since the last call.
     pub(super) fn all(&mut self) -> Vec<BusEvent> {
         std::iter::from_fn(|| self.0.try_recv().ok()).collect()
     }
 }
 
-/// The context of clients whose threads nobody listens to.
+/// Returns the context of clients whose events are ignored.
 pub(super) fn context() -> Context {
     Context::of_nobody()
 }
 
-/// A position in the only partition of a topic.
+/// Returns an offset in the only partition of a topic.
 pub(super) fn position(topic: &str, offset: i64) -> Position {
     Position { topic: topic.into(), partition: 0, offset }
 }
@@ -52,7 +52,7 @@ impl Issued for Nothing {
     }
 }
 
-/// A step message for this queue.
+/// Creates a step message for this queue.
 pub(super) fn message(queue: &str) -> Publication {
     Publication {
         to: Address { bus: BusKey { bus: "kafka".into(), vhost: "".into() }, queue: queue.into() },

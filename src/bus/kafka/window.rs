@@ -1,75 +1,76 @@
-//! Which records of a partition have no verdict. They tell the position: all before it is done.
+//! Tracks which records of a partition are not settled. The settled offset follows from them: all
+//! before it is done.
 
 use std::collections::BTreeSet;
 
 /// The records of one partition.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The offset behind the last record that was read.
+    /// The offset after the last record that was read.
     next: i64,
-    /// The records without a verdict.
+    /// The records that are not settled.
     unsettled: BTreeSet<i64>,
-    /// The position that was told last; none: it must be told.
+    /// The settled offset that was reported last; `None`: it must be reported.
     told: Option<i64>,
 }
 
 impl Window {
-    /// Nothing is read yet; the first record has this offset, or a higher one. `is_told`: the
-    /// journal knows.
+    /// Creates a window before its first record, which has this offset or a higher one. `is_told`
+    /// says whether the journal has the offset.
     pub(super) fn new(next: i64, is_told: bool) -> Window {
         Window { next, unsettled: BTreeSet::new(), told: is_told.then_some(next) }
     }
 
-    /// A record was read. False: it was before, and a verdict will come or has come.
+    /// Records that a record was read. Returns `false` if it was read before.
     pub(super) fn read(&mut self, offset: i64) -> bool {
         if offset < self.next {
             return false;
         }
-        // Offsets have gaps, where records were of transactions or compacted away.
+        // Offsets have gaps where transactions ended or records were compacted away.
         self.next = offset.saturating_add(1);
         self.unsettled.insert(offset);
         true
     }
 
-    /// A record is done.
+    /// Records that a record is settled.
     pub(super) fn settle(&mut self, offset: i64) {
         self.unsettled.remove(&offset);
     }
 
-    /// Where reading goes on.
+    /// Returns the offset at which reading continues.
     pub(super) fn next(&self) -> i64 {
         self.next
     }
 
-    /// All before it is done.
+    /// Returns the offset before which all records are settled.
     pub(super) fn position(&self) -> i64 {
         self.unsettled.first().copied().unwrap_or(self.next)
     }
 
-    /// Whether nothing waits for a verdict.
+    /// Returns whether all records are settled.
     pub(super) fn is_settled(&self) -> bool {
         self.unsettled.is_empty()
     }
 
-    /// The position, if it is another than the one told last.
+    /// Returns the settled offset if it has changed since the last report.
     pub(super) fn news(&mut self) -> Option<i64> {
         let position = self.position();
         (self.told.replace(position) != Some(position)).then_some(position)
     }
 }
 
-/// Where the reading of a partition begins.
+/// Where reading of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// At the position that is known, or, where none is, with the first record.
+    /// At the journaled offset, or, if there is none, at the first record.
     At(i64),
-    /// With the first record; those that were to be read are gone.
+    /// At the first record, because the records that were to be read are lost.
     Lost(i64),
 }
 
 impl Begin {
-    /// With the position that is known, in a partition that has the records from `low` up to
-    /// `high`, which it does not have.
+    /// Returns where to start with this journaled offset, in a partition with the records from
+    /// `low` up to, and without, `high`.
     pub(super) fn of(known: Option<i64>, low: i64, high: i64) -> Begin {
         match known {
             None => Begin::At(low),

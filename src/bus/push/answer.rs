@@ -1,4 +1,4 @@
-//! What the answer of a web service means for the attempt: one table, without I/O.
+//! Interprets the answer of a web service: one table, without I/O.
 
 use crate::bus::{Body, ERROR, ServiceCall};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The longest text of a service that is shown, in characters.
 const DETAIL_CHARS_MAX: usize = 500;
 
-/// An answer, read to its end.
+/// An answer whose body was read completely.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// The status code.
@@ -19,35 +19,36 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// A reply, as a worker sends one.
+    /// A reply like a worker's.
     Reply {
-        /// `error`, or nothing: a result.
+        /// `error`; `None`: a result.
         kind: Option<&'static str>,
         /// Its body.
         body: Bytes,
     },
-    /// The service has taken the message over, and replies later.
+    /// The service accepted the message, and replies later.
     TakenOver,
-    /// The service has not got the message, or has given it back.
+    /// The service did not get the message, or returned it.
     NotDelivered {
         /// Why.
         why: String,
-        /// The pause that the service asks for.
+        /// The pause that the service asked for.
         pause: Option<Duration>,
     },
 }
 
 impl Outcome {
-    /// A failed attempt, with the reason and whether another one may help.
+    /// Creates the result of a failed attempt, with the reason and whether another attempt may
+    /// help.
     pub(super) fn failed(reason: &str, retryable: bool) -> Outcome {
         let body = Body::error(reason, retryable).to_bytes();
         Outcome::Reply { kind: Some(ERROR), body }
     }
 
-    /// The same in a word.
+    /// Returns the outcome that is reported for this result.
     pub(super) fn came(&self) -> ServiceCall {
         match self {
             Outcome::Reply { kind: None, .. } => ServiceCall::Result,
@@ -57,13 +58,14 @@ impl Outcome {
         }
     }
 
-    /// A message that did not arrive.
+    /// Creates the result of a message that was not delivered.
     pub(super) fn not_delivered(why: String) -> Outcome {
         Outcome::NotDelivered { why, pause: None }
     }
 }
 
-/// What an answer means; `has_way_back`: the service was told where a later reply goes.
+/// Interprets an answer. `can_reply_later` says whether the service was told where a later reply
+/// goes.
 pub(super) fn outcome(answer: Answer, has_way_back: bool) -> Outcome {
     let Answer { status, retry_after, body } = answer;
     let said = || format!("the web service answered {}{}", named(status), detail(&body));
@@ -82,12 +84,12 @@ pub(super) fn outcome(answer: Answer, has_way_back: bool) -> Outcome {
         400.. if is_error(&body) => Outcome::Reply { kind: Some(ERROR), body },
         429 | 503 => Outcome::NotDelivered { why: said(), pause: retry_after },
         400..=499 => Outcome::failed(&said(), false),
-        // 1xx never ends a call.
+        // A 1xx status never ends a call.
         _ => Outcome::failed(&said(), true),
     }
 }
 
-/// Whether it is the body of a message of kind `error`.
+/// Returns whether this is the body of a message of kind `error`.
 fn is_error(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Error {
@@ -99,7 +101,7 @@ fn is_error(body: &[u8]) -> bool {
     serde_json::from_slice::<Error>(body).is_ok()
 }
 
-/// What the body of a failure says, as problem details do, or with a text `error`.
+/// Returns the text of a failure's body: of problem details, or of a text `error`.
 fn detail(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {
@@ -136,7 +138,7 @@ mod tests {
         outcome(answer, true)
     }
 
-    /// The outcome in a few words.
+    /// Describes the result in a few words.
     fn told(outcome: Outcome) -> String {
         match outcome {
             Outcome::Reply { kind, body } => {

@@ -1,5 +1,5 @@
-//! When a web service may be called: at once, or, while nothing can be delivered there, once after
-//! each pause.
+//! The circuit breaker: a web service may be called at once, or, while nothing can be delivered to
+//! it, once after each pause.
 
 use crate::bus::Trouble;
 use crate::clock;
@@ -7,48 +7,48 @@ use crate::engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pauses of a bus.
+/// The pauses of a circuit breaker.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
-    /// The first.
+    /// The first pause.
     pub min: Duration,
-    /// The longest.
+    /// The longest pause.
     pub max: Duration,
-    /// The longest that a service can ask for.
+    /// The longest pause that a service can ask for.
     pub asked_max: Duration,
 }
 
 /// Whether a service may be called.
 #[derive(Debug)]
 pub(super) enum Gate {
-    /// It may.
+    /// It may be called.
     Open,
-    /// Nothing was delivered there.
+    /// Nothing was delivered to it, so it is called only as a probe.
     Shut {
-        /// How often in a row.
+        /// The number of failures in a row.
         failures: u32,
-        /// When it may be called again, once.
+        /// When one probe may begin.
         until: Instant,
-        /// The same by the wall clock, for people.
+        /// The same time by the wall clock, for display.
         next: Timestamp,
-        /// Why.
+        /// Why the last call failed.
         why: String,
-        /// The one call has begun.
+        /// Whether the probe has begun.
         is_probed: bool,
     },
 }
 
-/// Whether a call was the one that finds out whether the gate may be opened.
+/// Whether a call probes an open circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// One of many.
+    /// A call through the closed circuit breaker.
     Usual,
-    /// The one.
+    /// The only call while the circuit breaker is open.
     Probe,
 }
 
 impl Gate {
-    /// When the next call may begin; none: not before the one that is under way has ended.
+    /// Returns when the next call may begin; `None`: not before the probe has ended.
     pub(super) fn opens(&self) -> Option<Instant> {
         match self {
             Gate::Open => Some(clock::ticks()),
@@ -57,7 +57,7 @@ impl Gate {
         }
     }
 
-    /// A call begins.
+    /// Records that a call begins, and returns its kind.
     pub(super) fn pass(&mut self) -> Pass {
         match self {
             Gate::Open => Pass::Usual,
@@ -68,8 +68,8 @@ impl Gate {
         }
     }
 
-    /// A call has arrived; whether that opened the gate. One that began before the gate was shut
-    /// tells nothing.
+    /// Records that a call delivered its message. Returns whether that closed the circuit breaker;
+    /// a call that began before it opened cannot do that.
     pub(super) fn arrived(&mut self, pass: Pass) -> bool {
         let opens = pass == Pass::Probe && matches!(self, Gate::Shut { .. });
         if opens {
@@ -78,14 +78,14 @@ impl Gate {
         opens
     }
 
-    /// A call was broken off.
+    /// Records that a call was aborted.
     pub(super) fn broken_off(&mut self, of: Pass) {
         if let (Gate::Shut { is_probed, .. }, Pass::Probe) = (self, of) {
             *is_probed = false;
         }
     }
 
-    /// Nothing was delivered; whether that shut the gate.
+    /// Records that nothing was delivered, and returns whether that opened the circuit breaker.
     pub(super) fn failed(
         &mut self,
         of: Pass,
@@ -96,7 +96,7 @@ impl Gate {
         let asked = asked.unwrap_or_default().min(pauses.asked_max);
         let before = match self {
             Gate::Open => 0,
-            // It began before the gate was shut.
+            // The call began before the circuit breaker opened.
             Gate::Shut { until, next, .. } if of == Pass::Usual => {
                 let at = clock::ticks() + asked;
                 if at > *until {
@@ -118,7 +118,7 @@ impl Gate {
         before == 0
     }
 
-    /// What is wrong, if anything is.
+    /// Returns why nothing is delivered, if that is so.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         match self {
             Gate::Open => None,

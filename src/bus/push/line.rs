@@ -1,5 +1,5 @@
-//! The line of messages for one web service: as many calls at once as it may have, the others wait
-//! at the desk.
+//! The queue of one endpoint: as many concurrent calls as it allows, while the other messages wait
+//! in the lease queue.
 
 use super::answer::Outcome;
 use super::gate::{Gate, Pass, Pauses};
@@ -18,36 +18,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// A message is lent until its call has ended, however long that takes.
+/// The lease of a message: until its call has ended, however long that takes.
 const LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The pause before a reply that could not be committed is given once more.
+/// The delay before a reply that was not committed is sent again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// What the lines of a bus share.
+/// The state that the endpoint queues of a bus share.
 pub(super) struct Shared {
     pub(super) desk: Arc<Desk>,
     pub(super) client: ServiceClient,
     pub(super) sink: EventSink,
     pub(super) pauses: Pauses,
-    /// The calls of all lines.
+    /// Bounds the concurrent calls of all endpoints.
     pub(super) places: Semaphore,
     pub(super) closing: watch::Sender<bool>,
 }
 
-/// The line of one web service.
+/// The queue of one endpoint.
 pub(super) struct Line {
     queue: Arc<str>,
     endpoint: Endpoint,
     gate: RefCell<Gate>,
-    /// The calls under way, by the ids of their messages.
+    /// The open calls, by message id.
     calls: RefCell<HashMap<Arc<str>, AbortHandle>>,
 }
 
-/// A call that has ended: its message, and what it came to if it was not broken off.
+/// A call that has ended: its message, and its result unless it was aborted.
 type Ended = (Loan, Pass, Result<Arrival, Aborted>);
 
-/// Whether the message has arrived.
+/// Whether the message was delivered.
 enum Arrival {
     Arrived,
     NotDelivered { why: String, pause: Option<Duration> },
@@ -59,19 +59,19 @@ impl Line {
         Line { queue, endpoint, gate, calls }
     }
 
-    /// What is wrong with the service, if anything is.
+    /// Returns why nothing is delivered to the service, if that is so.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         self.gate.borrow().trouble()
     }
 
-    /// Breaks the call of a message off, if there is one.
+    /// Aborts the call of a message, and returns whether there was one.
     pub(super) fn break_off(&self, id: &str) -> bool {
         let call = self.calls.borrow_mut().remove(id);
         call.inspect(AbortHandle::abort).is_some()
     }
 
-    /// Calls the service for one message after the other until the bus closes; then the calls under
-    /// way end.
+    /// Calls the service for one message after another until the bus closes, then waits for the
+    /// open calls.
     pub(super) async fn serve(self: Rc<Line>, shared: Rc<Shared>) {
         let mut calls: FuturesUnordered<LocalBoxFuture<'_, Ended>> = FuturesUnordered::new();
         loop {
@@ -89,14 +89,14 @@ impl Line {
         }
     }
 
-    /// The next message, as soon as the service may be called; none: the bus closes.
+    /// Receives the next message as soon as the service may be called; `None`: the bus closes.
     async fn next(&self, shared: &Shared) -> Option<Loan> {
         let opens = self.gate.borrow().opens();
         let mut closing = shared.closing.subscribe();
         let pause = async {
             match opens {
                 Some(at) => tokio::time::sleep_until(at).await,
-                // The call that is under way ends first, and this is asked again.
+                // The probe ends first, and then this is called again.
                 None => std::future::pending().await,
             }
         };
@@ -131,12 +131,12 @@ impl Line {
         };
         let (queue, came) = (self.queue.clone(), outcome.came());
         (shared.sink)(BusEvent::ServiceCalled { queue, came, took });
-        // Nothing is left to break off.
+        // The call can no longer be aborted.
         self.calls.borrow_mut().remove(&loan.id);
         match outcome {
             Outcome::NotDelivered { why, pause } => return Arrival::NotDelivered { why, pause },
             Outcome::TakenOver => {
-                // A reply may have come before the answer; then nothing is left to confirm.
+                // A reply may have arrived before the answer. Nothing is left to confirm then.
                 if let Some(message) = shared.desk.take_over(&loan.id, loan.delivery) {
                     (shared.sink)(BusEvent::Taken(message.receipt));
                 }
@@ -163,7 +163,7 @@ impl Line {
 
     fn settle(&self, (loan, pass, ended): Ended, shared: &Shared) {
         match ended {
-            // Whoever broke it off has forgotten it. One with its id may be under way again.
+            // Whoever aborted the call has removed it. A call with the same id may be open again.
             Err(Aborted) => self.gate.borrow_mut().broken_off(pass),
             Ok(Arrival::Arrived) => {
                 if self.gate.borrow_mut().arrived(pass) {

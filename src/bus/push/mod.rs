@@ -1,14 +1,16 @@
-//! The push bus: web services that are called. A message waits at a [`Desk`] until its service may
-//! be called; the answer is the reply. No durability of its own: what was not answered is
-//! dispatched again from the journal after a restart, but for what a service has taken over (202),
-//! which is confirmed as a broker's message is.
+//! The push bus: web services that are called.
+//!
+//! A message waits in a [`LeaseQueue`] until its service may be called. The answer is the reply.
+//! The bus has no durability of its own: unanswered messages are dispatched again from the journal
+//! after a restart. The exception is a message that a service deferred (202), which is confirmed
+//! like a broker's message.
 //!
 //! ```text
-//! answer          what an answer means: one table
-//! names           addresses, checked as connections are made
-//! service_client  a message as a request, and the answer
-//! gate            when a service may be called
-//! line            the messages of one service: calls at once, aborts, replies
+//! answer           what an answer means: one table
+//! resolver         addresses, checked as connections are made
+//! endpoint_client  a message as a request, and the answer
+//! circuit_breaker  when a service may be called
+//! endpoint_queue   the messages of one service: calls at once, aborts, replies
 //! ```
 
 mod answer;
@@ -33,44 +35,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// How long a message that waits is not sent, after a service has reported progress on it: it had
-/// taken the message over before a restart.
+/// How long a waiting message is not sent after a service has reported progress on it. The service
+/// had deferred the message before a restart.
 const REPORTED_LEASE: Duration = Duration::from_secs(300);
 
-/// The web service that a queue stands for; none: there is none of that name.
+/// Finds the endpoint of a queue; `None`: there is none of that name.
 pub type Directory = Box<dyn Fn(&str) -> Option<Endpoint> + Send>;
 
-/// What a push bus is made of.
+/// What a push bus is created from.
 pub struct PushOpening {
-    /// The bus.
+    /// The key of the bus.
     pub key: BusKey,
-    /// What calls the services.
+    /// The client that calls the services.
     pub client: ServiceClient,
-    /// The pauses while nothing can be delivered.
+    /// The backoff while nothing can be delivered.
     pub pauses: Pauses,
-    /// The most calls at once.
+    /// The most concurrent calls.
     pub calls_max: usize,
     /// The services.
     pub directory: Directory,
-    /// Where its desk is made known, for later replies.
+    /// The registry in which the bus enters its lease queue, for deferred replies.
     pub desks: Arc<Desks>,
 }
 
-/// Web services that are called.
+/// The bus that calls web services.
 pub struct PushBus {
     shared: Rc<Shared>,
     directory: Directory,
-    /// By queue; none: no service has the name.
+    /// The endpoint queues by name; `None`: no service has the name.
     lines: HashMap<Arc<str>, Option<Rc<Line>>>,
     tasks: Vec<actix_rt::task::JoinHandle<()>>,
 }
 
 impl PushBus {
-    /// A bus that calls the services of the directory; it reports to `sink` and must be made on an
-    /// arbiter.
+    /// Creates a bus that calls the services of `endpoints`. The bus reports to `sink`, and must be
+    /// created on an arbiter.
     pub fn new(opening: PushOpening, sink: EventSink) -> PushBus {
         let PushOpening { key, client, pauses, calls_max, directory, desks } = opening;
-        // A message may be given back as often as its service likes: that spends no attempt.
+        // A service may return a message as often as it likes: that uses up no attempt.
         let lending = Lending { lease: REPORTED_LEASE, deliveries_max: u32::MAX, reports: false };
         let desk = Arc::new(Desk::new(lending, sink.clone()));
         desks.add(key, &desk);
@@ -88,7 +90,7 @@ impl PushBus {
         PushBus { shared: Rc::new(shared), directory, lines, tasks }
     }
 
-    /// The line of a queue, which is served from now on.
+    /// Returns the queue of an endpoint, and starts to serve it.
     fn line(&mut self, queue: &Arc<str>) -> Option<&Rc<Line>> {
         let PushBus { shared, directory, lines, tasks } = self;
         let line = lines.entry(queue.clone()).or_insert_with(|| {
@@ -115,12 +117,12 @@ impl PushBus {
 impl Bus for PushBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
-            // Nobody who asks for jobs waits behind a web service.
+            // A caller cannot wait behind a web service.
             Addressee::Caller => (self.shared.sink)(BusEvent::Unroutable(message.receipt)),
             Addressee::Worker => {
                 let queue = message.to.queue.clone();
                 self.line(&queue);
-                // One that was sent again while it is under way here is under way still.
+                // A message that is sent again while it is in flight here stays in flight.
                 if !self.shared.desk.has(&queue, &message.id) {
                     self.shared.desk.put(message);
                 }
@@ -128,8 +130,8 @@ impl Bus for PushBus {
         }
     }
 
-    /// A call goes on after a reply that came in another way: the called service may itself have
-    /// sent that reply.
+    /// Withdraws the message. If it was answered in another way, its call continues: the called
+    /// service may itself have sent that reply.
     fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
         if over == Over::Answered {
             return self.shared.desk.forget_waiting(queue, id);
@@ -150,10 +152,10 @@ impl Bus for PushBus {
         Box::pin(std::future::ready(looks))
     }
 
-    /// The queues are known by their messages.
+    /// Does nothing: the queues are known by their messages.
     fn serve(&mut self, _: Served) {}
 
-    /// Lets the calls under way end; what waits is dispatched again at the next start.
+    /// Lets open calls end. Waiting messages are dispatched again at the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         self.shared.desk.close();
         self.shared.closing.send_replace(true);

@@ -1,5 +1,5 @@
-//! The addresses of web services: checked when a connection is made, so that no name can point
-//! elsewhere in between.
+//! Resolves the names of web services, and checks the addresses when a connection is made, so that
+//! a name cannot change its address between check and use.
 
 use crate::settings::Networks;
 use futures_util::future::BoxFuture;
@@ -8,23 +8,23 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Nothing may be sent to an address.
+/// Requests to an address are denied.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Refused(pub(super) String);
 
-/// Looks a name up.
+/// Resolves a name.
 pub(super) type LookUp =
     Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// Looks names up, and gives out those addresses alone to which something may be sent.
+/// Resolves names, and returns only the addresses that are allowed.
 pub(super) struct Names {
     networks: Arc<Networks>,
     look_up: LookUp,
 }
 
 impl Names {
-    /// As the system looks them up.
+    /// Creates a resolver that uses the system's.
     pub(super) fn of_system(networks: Arc<Networks>) -> Names {
         let look_up: LookUp = Arc::new(|name| {
             Box::pin(async move {
@@ -47,8 +47,11 @@ impl Resolve for Names {
     }
 }
 
-/// Those of the addresses to which something may be sent; an error if there is none because of
-/// that.
+/// Returns the allowed addresses.
+///
+/// # Errors
+///
+/// No address is left because all are denied.
 fn allowed(networks: &Networks, found: Vec<IpAddr>) -> Result<Vec<IpAddr>, Refused> {
     let (mut allowed, mut refused) = (Vec::new(), None);
     for address in found {
@@ -67,7 +70,7 @@ fn allowed(networks: &Networks, found: Vec<IpAddr>) -> Result<Vec<IpAddr>, Refus
 pub(super) mod tests {
     use super::*;
 
-    /// Names that all have these addresses.
+    /// Creates a resolver that gives every name these addresses.
     pub(in crate::bus::push) fn all_at(addresses: &[&str], networks: Networks) -> Names {
         let found: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
         let look_up: LookUp = Arc::new(move |_| {

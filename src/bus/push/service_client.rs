@@ -1,4 +1,4 @@
-//! One call of a web service: the message becomes a request, the answer an [`Outcome`].
+//! Calls a web service: the message becomes a request, the answer a [`CallResult`].
 
 use super::answer::{Answer, Outcome, outcome};
 use super::names::{Names, Refused};
@@ -17,61 +17,61 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection is kept for a next call. Servers close idle connections after five seconds
-/// and more, and a call on one that is just closing would count as lost.
+/// How long a connection is kept for the next call. Servers close idle connections after five
+/// seconds or more, and a call on a connection that is just closing would count as lost.
 const IDLE_FOR: Duration = Duration::from_secs(3);
 
-/// A web service.
+/// A web service that steps call.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Where each message is posted.
+    /// The address that each message is posted to.
     pub url: String,
-    /// The most calls at once.
+    /// The most concurrent calls.
     pub concurrency: usize,
     /// How long a call may take.
     pub timeout: Duration,
-    /// Headers of each call.
+    /// Headers of each call, as names and values.
     pub headers: Vec<(String, String)>,
-    /// The key of the signature; empty: none.
+    /// The key of the signature; empty if calls are not signed.
     pub secret: String,
 }
 
-/// What holds for all calls of a bus.
+/// The settings of all calls of a bus.
 #[derive(Clone)]
 pub struct ServiceClientSettings {
-    /// The bus.
+    /// The key of the bus.
     pub key: BusKey,
-    /// Whose certificates are believed.
+    /// The certificate authorities that are trusted.
     pub authorities: Authorities,
-    /// Where services may be.
+    /// The networks in which services may be.
     pub networks: Arc<Networks>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// The largest answer, in bytes.
     pub reply_bytes_max: usize,
-    /// Where others reach the API; empty: a service cannot reply later.
+    /// The address at which services reach the API; empty if they cannot reply later.
     pub public_url: String,
 }
 
-/// Calls web services.
+/// The HTTP client that calls web services.
 pub struct ServiceClient {
     client: Client,
     settings: ServiceClientSettings,
 }
 
 impl ServiceClient {
-    /// A client that looks names up as the system does.
+    /// Creates a client that resolves names as the system does.
     ///
     /// # Errors
     ///
-    /// Nothing can be called at all.
+    /// The HTTP client cannot be created.
     pub fn new(settings: ServiceClientSettings) -> Result<ServiceClient, String> {
         let names = Names::of_system(settings.networks.clone());
         ServiceClient::with(names, settings)
     }
 
     fn with(names: Names, settings: ServiceClientSettings) -> Result<ServiceClient, String> {
-        // An error means that there is a provider already.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let names = Arc::new(names);
         let builder = Client::builder()
@@ -88,7 +88,7 @@ impl ServiceClient {
         Ok(ServiceClient { client, settings })
     }
 
-    /// Posts a message, and reads the answer. Dropped, it breaks the call off.
+    /// Posts a message, and reads the answer. Dropping the future aborts the call.
     pub(super) async fn call(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Outcome {
         let request = match self.request(endpoint, queue, loan) {
             Ok(request) => request,
@@ -116,11 +116,12 @@ impl ServiceClient {
         })
     }
 
-    /// Asks a web service for its options, which changes nothing there: the status of its answer,
-    /// whatever it is.
+    /// Sends an OPTIONS request, which changes nothing at the service, and returns the status of
+    /// the answer.
     ///
     /// # Errors
     ///
+    /// There is no answer within `patience`.
     /// There is no answer within this time.
     pub async fn probe(&self, url: &str, patience: Duration) -> Result<u16, Unanswered> {
         let url: Url = web_address(url).map_err(Unanswered::Refused)?;
@@ -137,7 +138,7 @@ impl ServiceClient {
 
     fn request(&self, endpoint: &Endpoint, queue: &str, loan: &Loan) -> Result<Request, String> {
         let url: Url = web_address(&endpoint.url)?;
-        // Nobody is asked for the address of an address.
+        // A literal address is never resolved, so it is checked here.
         let objection = literal(&url).and_then(|at| self.settings.networks.objection(at));
         if let Some(why) = objection {
             return Err(why);
@@ -178,7 +179,7 @@ impl ServiceClient {
         Ok(request)
     }
 
-    /// Reads an answer to its end, or to its largest size.
+    /// Reads an answer to its end, or to the largest size.
     async fn read(&self, mut response: Response) -> Result<Answer, Outcome> {
         let status = response.status().as_u16();
         let pause = response.headers().get(reqwest::header::RETRY_AFTER);
@@ -191,7 +192,7 @@ impl ServiceClient {
             );
             Outcome::failed(&why, false)
         };
-        // One that says so need not come.
+        // An answer that declares a larger size is not read.
         if response.content_length().is_some_and(|length| length > max as u64) {
             return Err(too_large());
         }
@@ -211,13 +212,13 @@ impl ServiceClient {
 /// Why a web service has not answered a probe.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// Nothing may be sent there.
+    /// Requests to its address are denied.
     Refused(String),
-    /// Its certificate is not believed.
+    /// Its certificate is not trusted.
     Distrusted(String),
-    /// No connection came about.
+    /// No connection could be made.
     Unreachable(String),
-    /// It took the connection, and then gave no answer in time.
+    /// It accepted the connection, but did not answer in time.
     Silent,
 }
 
@@ -236,8 +237,8 @@ impl Unanswered {
     }
 }
 
-/// Whether an error is about the certificate of the other end. One of input or output may have it
-/// inside.
+/// Returns whether an error is about the certificate of the other end. I/O errors may contain such
+/// an error.
 fn is_of_certificate(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return error.get_ref().is_some_and(|inside| is_of_certificate(inside));
@@ -245,11 +246,11 @@ fn is_of_certificate(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)))
 }
 
-/// The headers of a request.
+/// Collects the headers of a request.
 struct Headers(HeaderMap);
 
 impl Headers {
-    /// Sets one; no error shows its value, which may be a secret.
+    /// Sets a header. Errors do not contain its value, which may be a secret.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let unusable = || format!("the header {name} of the call has a value that it cannot have");
         let of_name = HeaderName::try_from(name).map_err(|_| unusable())?;
@@ -259,7 +260,7 @@ impl Headers {
     }
 }
 
-/// A call without an answer: where no connection came about nothing was delivered.
+/// Returns the result of a call without an answer. Without a connection nothing was delivered.
 fn not_answered(error: reqwest::Error) -> Outcome {
     if let Some(Refused(why)) = causes(&error).find_map(|cause| cause.downcast_ref()) {
         return Outcome::failed(why, false);
@@ -274,13 +275,13 @@ fn not_answered(error: reqwest::Error) -> Outcome {
     lost(&error)
 }
 
-/// The service may have done the work, and its answer did not arrive.
+/// Returns the result of a call whose answer was lost. The service may have done the work.
 fn lost(error: &reqwest::Error) -> Outcome {
     let why = innermost(error);
     Outcome::failed(&format!("the answer of the web service was lost: {why}"), true)
 }
 
-/// The cause of an error that says most, without the address, in which there may be a secret.
+/// Returns the innermost cause of an error, without the address, which may contain a secret.
 fn innermost(error: &reqwest::Error) -> String {
     causes(error).last().map_or_else(|| "the connection broke".to_owned(), ToString::to_string)
 }

@@ -1,4 +1,4 @@
-//! What follows from looks at topics, without brokers.
+//! Tests what follows from checks of topics, without brokers.
 
 use super::super::topic::Keeps;
 use super::super::trial::{self, Heard};
@@ -20,7 +20,7 @@ fn topic(high: i64) -> Topic {
     Topic { partitions: 1, ends: [(0, (0, high))].into(), keeps: Keeps::default() }
 }
 
-/// The queues that the manager is told to be missing, with the ways to answer.
+/// Returns the queues that were reported missing, with the senders that confirm their journaling.
 fn missing(heard: &mut Heard) -> Vec<(Arc<str>, oneshot::Sender<()>)> {
     let told = heard.all().into_iter();
     told.filter_map(|event| {
@@ -30,8 +30,8 @@ fn missing(heard: &mut Heard) -> Vec<(Arc<str>, oneshot::Sender<()>)> {
     .collect()
 }
 
-/// What the manager has decided for the queue's steps must be in the journal first: a topic that is
-/// there would tell the next process that nothing was lost.
+/// The loss must be journaled before the topic is created. An existing topic would tell the next
+/// process that nothing was lost.
 #[tokio::test]
 async fn a_topic_that_is_missing_is_created_once_the_manager_knows() {
     let (mut link, mut heard) = link(&[]);
@@ -40,7 +40,7 @@ async fn a_topic_that_is_missing_is_created_once_the_manager_knows() {
     assert_eq!((&*queue, link.done.len()), (QUEUE, 1));
     assert!(link.done.next().now_or_never().is_none(), "nothing is done before the answer");
     assert!(link.publisher.is_lost(QUEUE) && link.missing.contains(QUEUE));
-    // A look that comes meanwhile changes nothing.
+    // A check that completes meanwhile changes nothing.
     link.queue_looked(&QUEUE.into(), &BTreeMap::new(), TopicLook::There(topic(0)));
     assert!(link.publisher.is_lost(QUEUE));
     taken.send(()).expect("waited for");
@@ -75,7 +75,7 @@ async fn when_replies_are_lost_the_steps_of_all_queues_are_sent_again() {
     assert_eq!(told, ["of a former definition".into(), QUEUE.into()].into());
 }
 
-/// Brokers that come back may have another topic of the name.
+/// Brokers that return may have another topic of the same name.
 #[tokio::test]
 async fn nothing_is_read_while_no_broker_can_be_reached() {
     let (mut link, _heard) = link(&[]);

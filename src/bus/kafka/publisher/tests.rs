@@ -1,4 +1,4 @@
-//! What becomes of messages, without brokers.
+//! Tests what happens to messages, without brokers.
 
 use super::super::trial::{self, Heard};
 use super::*;
@@ -23,7 +23,7 @@ fn rig(positions: &[Position], change: impl FnOnce(&mut KafkaSection)) -> Rig {
 }
 
 impl Rig {
-    /// Takes so many messages and hands the client what there is room for.
+    /// Enqueues `count` messages, and sends as many as there is room for.
     fn publish(&mut self, count: usize) {
         for _ in 0..count {
             self.unconfirmed.set(self.unconfirmed.get() + 1);
@@ -33,13 +33,13 @@ impl Rig {
         self.publisher.pump();
     }
 
-    /// What brokers say of the message that was handed over last.
+    /// Reports on the message that was sent last.
     fn answer(&mut self, taken: Result<(i32, i64), RDKafkaErrorCode>) {
         let number = self.publisher.numbers;
         self.publisher.delivered(number, taken);
     }
 
-    /// The pauses before messages are sent again are over.
+    /// Ends the delays before messages are sent again.
     fn wake(&mut self) {
         let delayed = std::mem::take(&mut self.publisher.delayed);
         self.publisher.waiting.extend(delayed.into_values());
@@ -89,7 +89,7 @@ fn what_was_on_its_way_to_a_topic_that_is_gone_is_not_confirmed_by_it() {
     rig.publisher.lose(&QUEUE.into());
     rig.answer(Ok((0, 0)));
     assert_eq!((rig.taken(), rig.unconfirmed.get()), (0, 1));
-    // Nothing goes out before the manager knows, and the topic was looked at.
+    // Nothing is sent before the loss is journaled and the topic was checked.
     rig.publisher.pump();
     assert!(rig.publisher.flight.is_empty());
     rig.publisher.told_of(&QUEUE.into());
@@ -114,7 +114,7 @@ fn a_small_message_fails_once_it_was_too_large_four_times_whatever_else_it_was_r
     assert_eq!((rig.failed(), rig.unconfirmed.get()), (1, 0));
 }
 
-/// Positions are kept for topics by their names; a prefix parts a queue from its topic.
+/// Offsets are journaled by topic; with a prefix the topic is not named as its queue.
 #[test]
 fn how_far_topics_were_written_is_known_from_the_journal_and_told_to_it() {
     let known = [trial::position("orders.price", 7), trial::position("workflow-manager", 3)];
@@ -137,7 +137,7 @@ fn how_far_topics_were_written_is_known_from_the_journal_and_told_to_it() {
     assert_eq!(told(&mut rig), [trial::position("orders.price", 0)]);
 }
 
-/// Brokers that forgot a topic may have forgotten the producer too.
+/// Brokers that lost a topic may also have lost the producer's state.
 #[test]
 fn a_producer_whose_topic_was_lost_is_replaced() {
     for (written, is_outdated) in [(0, false), (7, true)] {
@@ -161,7 +161,7 @@ fn a_message_whose_topic_is_not_there_waits_for_it() {
     assert_eq!((rig.taken(), rig.unconfirmed.get()), (1, 0));
 }
 
-/// A client that ends does not wait for all its reports.
+/// A producer that is closed does not wait for all its reports.
 #[test]
 fn what_a_client_did_not_report_is_sent_again_once_it_has_ended() {
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -170,7 +170,7 @@ fn what_a_client_did_not_report_is_sent_again_once_it_has_ended() {
     rig.publish(2);
     rig.publisher.is_outdated = true;
     assert_eq!(rig.publisher.renew_if_outdated(), Ok(()));
-    // Both are with the client that ends; nobody listens to its reports.
+    // Both messages are in the producer that is closed. Nobody receives its reports.
     let last = loop {
         match told.blocking_recv().expect("the clients are there") {
             Told::ProducerEnded { last } => break last,
@@ -189,7 +189,7 @@ fn what_a_client_did_not_report_is_sent_again_once_it_has_ended() {
     assert_eq!(rig.publisher.flight.len(), 3, "they are with another client now");
 }
 
-/// Without a message nothing else would say so.
+/// Without messages only the check can tell.
 #[test]
 fn a_producer_that_can_go_on_is_told_by_a_look() {
     let mut rig = rig(&[], |_| ());
