@@ -1,6 +1,7 @@
-//! The manager's side of the worker protocol over a real broker, for one worker that is tested: its
-//! messages, their replies, and a relay between the worker and the broker, which sees in what order
-//! the worker publishes and acknowledges, and cuts its connection when it is told to.
+//! A stub manager: the manager's side of the worker protocol over a real broker, for one worker
+//! that is tested. It sends messages, receives replies, and runs a proxy between the worker and the
+//! broker. The proxy observes in what order the worker publishes and acknowledges, and cuts its
+//! connection on demand.
 
 mod frames;
 mod heard;
@@ -37,13 +38,13 @@ pub use talk::CutAt;
 
 const DELIVERY_MODE_PERSISTENT: u8 = 2;
 
-/// Replies that are not taken yet.
+/// The most replies that are not acknowledged.
 const PREFETCH: u16 = 100;
 
-/// How long the broker has to notice that connections were cut.
+/// How long the broker may take to notice that connections were cut.
 const CLEAR_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is asked whether it has.
+/// How often that is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A step message.
@@ -61,15 +62,15 @@ pub struct TrialMessage {
     pub attempt: u32,
     /// The header `traceparent`.
     pub traceparent: String,
-    /// Whether anybody waits for a reply.
+    /// Whether a reply is expected.
     pub has_reply_to: bool,
-    /// Whether it has headers that the protocol does not know, of every type.
+    /// Whether it has headers of every type that the protocol does not know.
     pub is_adorned: bool,
     /// The body.
     pub body: Vec<u8>,
 }
 
-/// The manager's side, for one queue.
+/// The manager's side of the protocol, for one queue.
 pub struct Trial {
     address: BrokerAddress,
     connection: Rc<Connection>,
@@ -78,17 +79,17 @@ pub struct Trial {
     queue: String,
     reply_queue: String,
     relay: Relay,
-    /// The queue was made for the trial.
+    /// Whether the stub manager declared the queue.
     is_ours: bool,
 }
 
 impl Trial {
-    /// Connects, makes the queue if it is missing, and listens for the worker. What the worker does
-    /// goes to `heard`. Must be called on an arbiter.
+    /// Connects, declares the queue if it is missing, and starts the proxy for the worker. What the
+    /// worker does is sent to `events`. Must be called on an arbiter.
     ///
     /// # Errors
     ///
-    /// Why it cannot be tested with this broker and queue, in one sentence.
+    /// Says in one sentence why the worker cannot be tested with this broker and queue.
     pub async fn open(
         server: &str,
         queue: &str,
@@ -135,7 +136,7 @@ impl Trial {
         Ok(Trial { address, connection, channel, queues, queue, reply_queue, relay, is_ours })
     }
 
-    /// The address for the worker: `server` with the relay's host and port.
+    /// Returns the address for the worker: `server` with the proxy's host and port.
     pub fn address_for_worker(&self, server: &str) -> String {
         let (scheme, rest) = server.split_once("://").unwrap_or(("amqp", server));
         let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -143,16 +144,16 @@ impl Trial {
         format!("{scheme}://{user}127.0.0.1:{}{behind}", self.relay.port())
     }
 
-    /// Whether the queue was made for the trial, and so may be deleted.
+    /// Returns whether the stub manager declared the queue, and so may delete it.
     pub fn is_queue_ours(&self) -> bool {
         self.is_ours
     }
 
-    /// Sends a message, as the manager does.
+    /// Sends a message as the manager does.
     ///
     /// # Errors
     ///
-    /// Why the broker did not take it.
+    /// Says why the broker did not confirm it.
     pub async fn send(&self, message: TrialMessage) -> Result<(), String> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let properties = properties(&message, &self.reply_queue);
@@ -173,25 +174,26 @@ impl Trial {
         }
     }
 
-    /// Cuts the worker's connection once, at this message.
+    /// Makes the proxy cut the worker's connection once, at this message.
     pub fn cut(&self, correlation_id: &str, at: CutAt) {
         self.relay.orders().cut(correlation_id, at);
     }
 
-    /// From now on this message does not go back to its queue: what puts it back refuses it.
+    /// Keeps this message from being requeued from now on: the proxy turns a requeue into a
+    /// rejection.
     pub fn tame(&self, correlation_id: &str) {
         self.relay.orders().tame(correlation_id);
     }
 
-    /// Takes away what waits in the queue, and what workers have.
+    /// Removes the messages that wait in the queue or are in flight.
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// Says why that failed.
     pub async fn clear(&self) -> Result<(), String> {
         self.relay.pause();
         let until = clock::ticks() + CLEAR_WITHIN;
-        // What the workers had is in the queue again when their consumers are gone.
+        // Messages in flight are in the queue again when their consumers are gone.
         while matches!(self.look().await, QueueLook::There { consumers: 1.., .. })
             && clock::ticks() < until
         {
@@ -204,7 +206,7 @@ impl Trial {
         Ok(())
     }
 
-    /// How the queue is.
+    /// Returns the status of the queue.
     pub async fn look(&self) -> QueueLook {
         queue_look(&self.address, self.queues.look(&self.queue).await, None)
     }
@@ -213,7 +215,7 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// Says why that failed.
     pub async fn declare(&self) -> Result<(), String> {
         if self.look().await != QueueLook::Missing {
             return Ok(());
@@ -229,19 +231,19 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// Says why that failed.
     pub async fn delete(&self) -> Result<(), String> {
         let deleting =
             self.channel.queue_delete(short(&*self.queue), QueueDeleteOptions::default());
         deleting.await.map(drop).map_err(|error| self.address.explain(&error))
     }
 
-    /// Ends all connections. What was made is removed: the queue, if it is ours, and the reply
-    /// queue, which belongs to the connection.
+    /// Closes all connections, and deletes what was declared: the queue if it is ours, and the
+    /// reply queue, which is exclusive to the connection.
     pub async fn close(self) {
         self.relay.pause();
         if self.is_ours {
-            // Without a connection there is nothing to be done about it.
+            // Without a connection nothing can be done about the queue.
             let _ = self.delete().await;
         }
         close(&self.connection).await;
@@ -271,7 +273,7 @@ fn settings(server: &str, reply_queue: &str) -> AmqpSettings {
     }
 }
 
-/// A channel to publish on, which also takes the replies, from a queue that goes with it.
+/// Opens a channel to publish on, which also consumes the replies from an exclusive queue.
 async fn reply_channel(
     connection: &Connection,
     reply_queue: &str,
@@ -293,7 +295,7 @@ async fn reply_channel(
     actix_rt::spawn(async move {
         while let Some(Ok(delivery)) = replies.next().await {
             let acker = delivery.acker.clone();
-            // Whoever listens ends with the trial, and so does the connection.
+            // The receiver and the connection both end with the stub manager.
             let _ = heard.send(replied(delivery));
             let _ = acker.ack(BasicAckOptions::default()).await;
         }
@@ -319,7 +321,7 @@ fn replied(delivery: Delivery) -> Heard {
     Heard::Replied(of, reply)
 }
 
-/// The properties of a message, as the manager's.
+/// Returns the properties of a message, as the manager sets them.
 fn properties(message: &TrialMessage, reply_queue: &str) -> BasicProperties {
     let text = |text: &str| AMQPValue::LongString(LongString::from(text));
     let mut headers = FieldTable::default();

@@ -1,30 +1,30 @@
-//! Frames, one after the other, from bytes that come in pieces of any size, in either direction.
+//! Parses frames from bytes that arrive in pieces of any size, in either direction.
 
-/// Type, channel and size.
+/// The type, channel and size of a frame.
 const HEAD_BYTES: usize = 7;
 
-/// The byte behind each payload.
+/// The byte after each payload.
 const END: u8 = 0xce;
 
-/// With these a client begins, and then four bytes of the version.
+/// The start of the protocol header, with which a client begins. Four bytes of the version follow.
 const GREETING: &[u8; 4] = b"AMQP";
 const GREETING_BYTES: usize = 8;
 
 /// The largest frame, in bytes. RabbitMQ's default is an eighth of it.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Greeting,
     Method,
     Header,
     Body,
-    /// A heartbeat, or what AMQP does not know.
+    /// A heartbeat, or a type that AMQP does not know.
     Other,
 }
 
-/// A frame as it came.
+/// A frame as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) raw: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) enum Broken {
     Foreign,
 }
 
-/// Takes bytes, gives frames. It keeps what was fed and one frame at most.
+/// Parses bytes into frames. It buffers what was fed, and at most one frame.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -74,7 +74,7 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, if it has come as a whole.
+    /// Returns the next frame, if it has arrived completely.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         let is_greeting = !self.has_begun && self.bytes.first() == Some(&GREETING[0]);
         let size = if is_greeting {

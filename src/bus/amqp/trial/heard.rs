@@ -1,8 +1,8 @@
-//! What is heard of a worker.
+//! The events of a worker that is tested.
 
 use bytes::Bytes;
 
-/// A reply that has come.
+/// A reply that was received.
 #[derive(Clone, Debug)]
 pub struct TrialReply {
     /// The property `type`.
@@ -17,32 +17,32 @@ pub struct TrialReply {
     pub content_type: Option<String>,
 }
 
-/// What a worker did; each with the correlation id of the message.
+/// What a worker did, with the correlation id of the message.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// It consumes from the queue.
     Came,
-    /// The message was given to it.
+    /// The message was delivered to it.
     Given(String),
-    /// It sent a reply towards the broker.
+    /// It published a reply.
     Published(String),
-    /// The broker told it that it has the reply.
+    /// The broker confirmed the reply to it.
     Confirmed(String),
-    /// The reply has come.
+    /// The stub manager received the reply.
     Replied(String, TrialReply),
     /// It acknowledged the message.
     Acked(String),
     /// It consumes with automatic acknowledgement.
     AckedUnseen(String),
-    /// It refused the message.
+    /// It rejected the message.
     Nacked {
-        /// Which.
+        /// The correlation id of the message.
         of: String,
-        /// Whether it goes back to its queue.
+        /// Whether the message goes back to its queue.
         requeue: bool,
     },
     /// The connection was cut.
     Cut(String),
-    /// What no worker should do.
+    /// It did what no worker should do.
     Strange(String),
 }

@@ -1,5 +1,5 @@
-//! The relay between a worker and the broker: it passes on each frame as it comes, once it was
-//! heard.
+//! The proxy between a worker and the broker: it forwards each frame once the conversation has
+//! handled it.
 
 use super::frames::{Broken, Frame, Frames};
 use super::heard::Heard;
@@ -11,19 +11,19 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 
-/// How many connections are relayed at once; more are refused.
+/// How many connections are open at once. More are refused.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// What was passed on before a cut arrives at the broker within this time.
+/// How long what was forwarded before a cut may take to arrive at the broker.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 
-/// The pause after an error of the system, such as too many open files.
+/// The delay after a system error, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the connections share.
+/// The state that the connections of a proxy share.
 struct Shared {
     broker: (String, u16),
     watched: Watched,
@@ -70,8 +70,8 @@ impl Relay {
         &self.shared.orders
     }
 
-    /// Cuts all connections. New ones wait: a client that is refused may wait long before it comes
-    /// again.
+    /// Cuts all connections. New ones wait, for a client that is refused may not return for a long
+    /// time.
     pub(super) fn pause(&self) {
         self.shared.is_paused.send_replace(true);
         self.shared.hang_up.notify_waiters();
@@ -95,14 +95,14 @@ async fn listen(listener: TcpListener, shared: Rc<Shared>) {
             Ok((worker, _)) if shared.open.get() < CONNECTIONS_MAX => {
                 actix_rt::spawn(relay(worker, shared.clone()));
             }
-            // Closed by being dropped.
+            // Dropping the socket closes the connection.
             Ok(_) => {}
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-/// A connection that is counted as long as it is there.
+/// Counts a connection until it is dropped.
 struct Counted(Rc<Shared>);
 
 impl Drop for Counted {
@@ -122,7 +122,7 @@ async fn relay(worker: TcpStream, shared: Rc<Shared>) {
     let hang_up = shared.hang_up.notified();
     let (host, port) = (shared.broker.0.as_str(), shared.broker.1);
     let Ok(broker) = TcpStream::connect((host, port)).await else { return };
-    // Small frames are waited for on both sides. Without this it is slower.
+    // Small frames are awaited on both sides. Without this option that is slower.
     let _ = (worker.set_nodelay(true), broker.set_nodelay(true));
     let talk = Talk::new(shared.watched.clone(), shared.orders.clone(), shared.heard.clone());
     let talk = RefCell::new(talk);
@@ -137,24 +137,24 @@ async fn relay(worker: TcpStream, shared: Rc<Shared>) {
     };
     drop(worker);
     if is_cut {
-        // A socket that is closed with unread bytes takes back what it has sent.
+        // Closing a socket with unread bytes would discard what it has sent.
         let _ = tokio::time::timeout(ARRIVES_WITHIN, drain(&broker)).await;
     }
 }
 
-/// Whether the connection was cut; what was no frame is told.
+/// Returns whether the connection was cut. Reports bytes that are no frame.
 fn told(end: Result<bool, Broken>, shared: &Shared) -> bool {
     match end {
         Ok(is_cut) => is_cut,
         Err(broken) => {
-            // Whoever listens ends with the trial.
+            // The receiver ends with the stub manager.
             let _ = shared.heard.send(Heard::Strange(broken.to_string()));
             false
         }
     }
 }
 
-/// Passes on frames until the connection ends or is cut; whether it was.
+/// Forwards frames until the connection ends or is cut, and returns whether it was cut.
 async fn pump(
     from: &TcpStream,
     to: &TcpStream,

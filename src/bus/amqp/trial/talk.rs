@@ -1,5 +1,6 @@
-//! What a worker and the broker say to each other on one connection: which message was given, which
-//! reply published, confirmed, acknowledged, refused; and what is to be done about it.
+//! Follows what a worker and the broker exchange on one connection: which message was delivered,
+//! which reply was published and confirmed, what was acknowledged or rejected. Applies the test's
+//! interventions.
 
 use super::super::wire::{Property, property};
 use super::frames::{Frame, Kind};
@@ -27,23 +28,23 @@ const NACK: [u8; 4] = [0, 60, 0, 120];
 const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
 const CONFIRM_SELECT: [u8; 4] = [0, 85, 0, 10];
 
-/// Where a connection is cut.
+/// The point at which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutAt {
-    /// The reply does not reach the broker.
+    /// Before the reply reaches the broker.
     Reply,
-    /// The reply does, the ack does not.
+    /// After the reply, and before the ack.
     Ack,
 }
 
-/// The queues that matter.
+/// The queues that are followed.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     pub(super) queue: String,
     pub(super) reply_queue: String,
 }
 
-/// What is to be done about messages, on whatever connection; by their correlation ids.
+/// What the proxy must do to messages, on any connection, by their correlation ids.
 #[derive(Default)]
 pub(super) struct Orders {
     cut: RefCell<Option<(String, CutAt)>>,
@@ -59,7 +60,7 @@ impl Orders {
         self.tamed.borrow_mut().insert(of.to_owned());
     }
 
-    /// Whether the connection is to be cut here; that happens once.
+    /// Returns whether the connection must be cut here. A cut happens once.
     fn take_cut(&self, of: &str, at: CutAt) -> bool {
         let is_it = |cut: &mut (String, CutAt)| cut.0 == of && cut.1 == at;
         self.cut.borrow_mut().take_if(is_it).is_some()
@@ -70,17 +71,17 @@ impl Orders {
     }
 }
 
-/// What becomes of a frame.
+/// What happens to a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
-    /// This goes on in its place.
+    /// This frame is forwarded in its place.
     Change(Vec<u8>),
-    /// Nothing goes on any more.
+    /// The connection is cut, and nothing more is forwarded.
     Cut,
 }
 
-/// What was said on a connection.
+/// Follows one connection.
 pub(super) struct Talk {
     watched: Watched,
     orders: Rc<Orders>,
@@ -91,18 +92,18 @@ pub(super) struct Talk {
 #[derive(Default)]
 struct Channel {
     confirms: bool,
-    /// How many messages were published since confirms were asked for.
+    /// How many messages were published since confirms were enabled.
     published: u64,
     unconfirmed: BTreeMap<u64, String>,
     given: BTreeMap<u64, String>,
-    /// For each consume without an answer yet: whether it acknowledges automatically.
+    /// Consumes without a reply yet, each with whether it acknowledges automatically.
     consuming: VecDeque<bool>,
-    /// The tags of consumers that do.
+    /// The tags of consumers with automatic acknowledgement.
     unseen: HashSet<Vec<u8>>,
     gets_unseen: bool,
-    /// A publish whose header is to come: whether it goes to the reply queue.
+    /// A publish whose header follows: whether it goes to the reply queue.
     going: Option<bool>,
-    /// A delivery whose header is to come: its tag, and whether it is acknowledged by that.
+    /// A delivery whose header follows: its tag, and whether it is acknowledged automatically.
     coming: Option<(u64, bool)>,
 }
 
@@ -116,7 +117,7 @@ impl Talk {
     }
 
     fn tell(heard: &mpsc::UnboundedSender<Heard>, what: Heard) {
-        // Whoever listens ends with the trial.
+        // The receiver ends with the stub manager.
         let _ = heard.send(what);
     }
 
@@ -127,7 +128,7 @@ impl Talk {
         Some(self.channels.entry(number).or_default())
     }
 
-    /// A frame from the worker.
+    /// Handles a frame from the worker.
     pub(super) fn of_worker(&mut self, frame: &Frame) -> Verdict {
         let (watched, orders, heard) =
             (self.watched.clone(), self.orders.clone(), self.heard.clone());
@@ -158,7 +159,7 @@ impl Talk {
         }
     }
 
-    /// A frame from the broker.
+    /// Handles a frame from the broker.
     pub(super) fn of_broker(&mut self, frame: &Frame) {
         let heard = self.heard.clone();
         let Some(channel) = self.channel(frame.channel()) else { return };
@@ -196,7 +197,7 @@ impl Channel {
             CHANNEL_OPEN => *self = Channel::default(),
             CONFIRM_SELECT => self.confirms = true,
             PUBLISH => {
-                // A reserved number, exchange, routing key.
+                // A reserved number, the exchange and the routing key.
                 fields.skip(2);
                 let is_default = fields.text().is_empty();
                 self.going = Some(is_default && fields.text() == watched.reply_queue.as_bytes());
@@ -241,7 +242,7 @@ impl Channel {
                 settled.into_iter().for_each(|of| Talk::tell(heard, Heard::Nacked { of, requeue }));
                 if is_tamed && bits & requeues != 0 {
                     let mut raw = frame.raw.clone();
-                    // Before the end of the frame stands the byte of the flags.
+                    // The byte of the flags precedes the end of the frame.
                     if let [.., flags, _] = raw.as_mut_slice() {
                         *flags &= !requeues;
                     }
@@ -282,7 +283,7 @@ impl Channel {
     }
 }
 
-/// Takes out what a tag means: one, or all up to it; 0 with `is_multiple` is all.
+/// Removes what a tag stands for: one message, or all up to it; 0 with `is_multiple` is all.
 fn taken(from: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) -> Vec<String> {
     if !is_multiple {
         return from.remove(&tag).into_iter().collect();
@@ -294,7 +295,8 @@ fn taken(from: &mut BTreeMap<u64, String>, tag: u64, is_multiple: bool) -> Vec<S
     std::mem::replace(from, rest).into_values().collect()
 }
 
-/// The fields of a method, taken from the front. What is missing is nothing: the broker refuses it.
+/// Reads the fields of a method from the front. Missing fields are empty, for the broker refuses
+/// such a method.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -339,7 +341,7 @@ mod tests {
         [&[u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat()
     }
 
-    /// A content header that has a correlation id alone.
+    /// Builds a content header with only a correlation id.
     fn header(of: &str) -> Frame {
         let flags = (1u16 << 10).to_be_bytes();
         frame(2, &[&[0, 60][..], &[0; 10], &flags, &text(of)].concat())

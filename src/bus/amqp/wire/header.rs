@@ -1,44 +1,44 @@
-//! Content headers as bytes: whether the library can bear one, and what stands in for one that it
-//! cannot.
+//! Checks content headers as bytes: whether the library can handle one, and which substitute
+//! replaces one that it cannot.
 
 use std::borrow::Cow;
 
-/// How deep the arrays and tables in a header may nest. The broker's own `x-death` nests two deep.
+/// The deepest nesting of arrays and tables in a header. The broker's own `x-death` nests two deep.
 pub const NESTING_MAX: usize = 16;
 
-/// How many values a header may have, counting those in arrays and tables: each takes some fifty
-/// bytes in the library, and may have come as one byte.
+/// The most values of a header, counting those in arrays and tables. Each takes some fifty bytes in
+/// the library, and may be a single byte on the wire.
 pub const VALUES_MAX: usize = 4_096;
 
-/// The header that tells why a message is unreadable. A sender who sets it has the message put
-/// aside.
+/// The header that says why a message is unreadable. The message of a sender who sets it is
+/// quarantined.
 pub const REASON: &str = "x-workflow-manager-unreadable";
 
-/// The header with the bytes of the header that could not be read, as far as there is room.
+/// The header with the bytes of the unreadable header, as far as there is room.
 pub const ORIGINAL: &str = "x-workflow-manager-original-header";
 
-/// Class, weight and size of the body, before the properties' flags.
+/// The class, weight and body size, which precede the property flags.
 const FIXED_BYTES: usize = 12;
 
 /// The class of messages.
 const CLASS_BASIC: [u8; 2] = 60u16.to_be_bytes();
 
-/// Of the properties, the table of headers alone.
+/// The property flags of a header that has only the table of headers.
 const FLAGS_HEADERS: u16 = 1 << 13;
 
-/// What the library cannot bear about a content header.
+/// Why the library cannot handle a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unbearable {
-    /// A short text.
+    /// A property that is a short text.
     #[error("the property {0} is not UTF-8")]
     Text(Property),
     /// The name of a header, at any depth.
     #[error("the name of a header is not UTF-8")]
     Name,
-    /// See [`NESTING_MAX`].
+    /// More nesting than [`NESTING_MAX`].
     #[error("its headers nest more than {NESTING_MAX} deep")]
     Deep,
-    /// See [`VALUES_MAX`].
+    /// More values than [`VALUES_MAX`].
     #[error("its headers have more than {VALUES_MAX} values")]
     Many,
     /// A value of a type that AMQP 0-9-1 and RabbitMQ do not have.
@@ -47,7 +47,7 @@ pub enum Unbearable {
     /// A length that reaches beyond the end of what contains it.
     #[error("its content header ends within a value")]
     Short,
-    /// Bytes behind the last property.
+    /// Bytes after the last property.
     #[error("its content header has {0} bytes too many")]
     Long(usize),
     /// Flags of properties that do not exist.
@@ -96,7 +96,7 @@ impl Property {
         Property::ClusterId,
     ];
 
-    /// The value's bytes, without their length.
+    /// Reads the bytes of the value, without their length.
     fn value<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], Unbearable> {
         match self {
             Property::Headers => reader.long(),
@@ -144,8 +144,8 @@ impl std::fmt::Display for Property {
     }
 }
 
-/// Whether the library can bear the payload of this content header frame. A header of another class
-/// than messages, or without the fixed part, is the broker's doing: the library reports it.
+/// Checks whether the library can handle the payload of this content header frame. A header of
+/// another class, or without the fixed part, is the broker's error: the library reports it.
 pub fn check(payload: &[u8]) -> Result<(), Unbearable> {
     if !payload.starts_with(&CLASS_BASIC) {
         return Ok(());
@@ -163,7 +163,7 @@ pub fn check(payload: &[u8]) -> Result<(), Unbearable> {
     if reader.0.is_empty() { Ok(()) } else { Err(Unbearable::Long(reader.0.len())) }
 }
 
-/// One property of a header, as far as it can be read.
+/// Reads one property of a header, as far as it is readable.
 pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
     let flags = reader.flags().unwrap_or_default();
@@ -176,8 +176,9 @@ pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option
     None
 }
 
-/// The stand-in for a content header: for a body of the same size, with the reason and the original
-/// in its headers. `payload` may be cut; without the fixed part there is no stand-in.
+/// Builds the substitute for a content header: for a body of the same size, with the reason and the
+/// original in its headers. `payload` may be truncated; without the fixed part there is no
+/// substitute.
 pub(super) fn stand_in(payload: &[u8], why: Unbearable, frame_bytes_max: usize) -> Option<Vec<u8>> {
     let fixed = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
@@ -198,13 +199,13 @@ fn is_set(flags: u16, property: Property) -> bool {
     flags & (1 << (15 - property as u16)) != 0
 }
 
-/// A table or array that is being read: what is left of it.
+/// A table or array of which the rest is to be read.
 struct Container<'a> {
     rest: Reader<'a>,
     has_names: bool,
 }
 
-/// Reads a table without recursion.
+/// Checks a table without recursion.
 fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
     let mut open = vec![Container { rest: Reader(bytes), has_names: true }];
     let mut values = 0;
@@ -242,7 +243,7 @@ fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
     Ok(())
 }
 
-/// Bytes whose fields are taken from the front.
+/// Reads fields from the front of bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -258,13 +259,13 @@ impl<'a> Reader<'a> {
         if flags & 0b11 == 0 { Ok(flags) } else { Err(Unbearable::Flags) }
     }
 
-    /// What follows a length of one byte.
+    /// Reads bytes that follow a length of one byte.
     fn short(&mut self) -> Result<&'a [u8], Unbearable> {
         let length = self.take(1)?[0];
         self.take(usize::from(length))
     }
 
-    /// What follows a length of four bytes.
+    /// Reads bytes that follow a length of four bytes.
     fn long(&mut self) -> Result<&'a [u8], Unbearable> {
         let length = self.take(4)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         self.take(length)
@@ -280,7 +281,7 @@ mod tests {
 
     const FRAME_BYTES_MAX: usize = 131_072;
 
-    /// A payload: flags, then the bytes of the properties.
+    /// Builds a payload of flags and the bytes of the properties.
     fn payload(flags: u16, properties: &[u8]) -> Vec<u8> {
         [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &flags.to_be_bytes(), properties].concat()
     }
@@ -290,7 +291,7 @@ mod tests {
         payload(FLAGS_HEADERS, &[&length[..], table].concat())
     }
 
-    /// A header `k` of this type, with these bytes.
+    /// Builds a header `k` of this type, with these bytes.
     fn header(kind: u8, value: &[u8]) -> Vec<u8> {
         with_headers(&[&[1, b'k', kind][..], value].concat())
     }
@@ -311,7 +312,7 @@ mod tests {
         header(kind, &value)
     }
 
-    /// Whether the library takes it to its end.
+    /// Returns whether the library parses it to its end.
     fn is_borne(payload: &[u8]) -> bool {
         parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(rest, _)| rest.is_empty())
     }
@@ -474,7 +475,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that are mostly no header at all.
+        /// Bytes that are rarely a header at all.
         #[test]
         fn whatever_the_bytes_the_library_bears_what_it_gets(
             flags: u16,
@@ -483,7 +484,7 @@ mod tests {
             let _ = checked(&payload(flags & !0b11, &bytes));
         }
 
-        /// Headers that are nearly right.
+        /// Headers that are nearly valid.
         #[test]
         fn a_damaged_header_is_borne_or_refused(at in 0usize..200, byte: u8, cut in 0usize..40) {
             let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\

@@ -1,14 +1,14 @@
-//! Inbound frames, one after the other, from bytes that come in pieces of any size.
+//! Filters inbound frames, one by one, from bytes that arrive in pieces of any size.
 
 use super::header::{Unbearable, check, stand_in};
 
-/// Type, channel and size.
+/// The type, channel and size of a frame.
 const HEAD_BYTES: usize = 7;
 
-/// The byte behind each payload.
+/// The byte after each payload.
 const END_BYTES: usize = 1;
 
-/// The smallest maximum that AMQP allows.
+/// The smallest frame limit that AMQP allows.
 const FRAME_BYTES_MIN: usize = 4_096;
 
 const METHOD: u8 = 1;
@@ -16,16 +16,16 @@ const CONTENT_HEADER: u8 = 2;
 const BODY: u8 = 3;
 const HEARTBEAT: u8 = 8;
 
-/// Class and method of `connection.tune`, in which the broker says how large a frame may be.
+/// The class and method of `connection.tune`, in which the broker sets the largest frame.
 const TUNE: [u8; 4] = [0, 10, 0, 30];
 
-/// Class and method of `basic.return`: nobody has the message that follows.
+/// The class and method of `basic.return`, which precedes a returned message.
 const RETURN: [u8; 4] = [0, 60, 0, 50];
 
 /// A field of a method.
 #[derive(Clone, Copy)]
 enum Field {
-    /// This many bytes, which do not matter here.
+    /// This many bytes, whose content does not matter here.
     Bytes(usize),
     /// A short text.
     Text,
@@ -33,9 +33,9 @@ enum Field {
 
 use Field::{Bytes, Text};
 
-/// The methods in which the broker sends a short text: names that others may have chosen, and
-/// sentences about them, which it cuts at 255 bytes, even in the middle of a character. Each with
-/// its class and method, and its fields up to the last such text.
+/// The methods in which the broker sends short texts: names that clients chose, and sentences about
+/// them, which it cuts at 255 bytes even in the middle of a character. Each has its class and
+/// method, and its fields up to the last such text.
 const TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 10, 0, 50], &[Bytes(2), Text]), // connection.close: code, text
     ([0, 10, 0, 60], &[Text]),           // connection.blocked: reason
@@ -51,7 +51,7 @@ const TEXTS: [([u8; 4], &[Field]); 10] = [
     ([0, 60, 0, 71], &[Bytes(9), Text, Text]),
 ];
 
-/// A frame that is larger than agreed and no content header: the broker's doing.
+/// A frame that is larger than agreed and no content header. That is the broker's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker sent a frame of {size} bytes; {max} were agreed")]
 pub struct TooLarge {
@@ -59,8 +59,8 @@ pub struct TooLarge {
     max: usize,
 }
 
-/// Passes frames on; those that the library could not bear it passes in a bearable form. It keeps
-/// one frame at most.
+/// Passes frames on, and replaces those that the library cannot handle. It buffers at most one
+/// frame.
 #[derive(Debug)]
 pub struct Sieve {
     frame_bytes_max: usize,
@@ -70,20 +70,20 @@ pub struct Sieve {
     returns: u64,
 }
 
-/// What comes over one channel.
+/// Counts the bodies that arrive over one channel.
 #[derive(Debug, Default)]
 struct Bodies {
-    /// 0: none.
+    /// The channel; 0 for none.
     channel: u16,
-    /// The size of the body that is coming, and how much of it is still to come, in bytes.
+    /// The size of the body that is arriving, and how much of it is missing, in bytes.
     size: u64,
     left: u64,
-    /// The total size of the bodies that have come as a whole.
+    /// The total size of the complete bodies.
     whole: u64,
 }
 
 impl Bodies {
-    /// The content header of a body, by its payload: class, weight and size come first.
+    /// Begins a body by its content header. Its payload starts with class, weight and size.
     fn announce(&mut self, channel: u16, payload: &[u8]) {
         if let Some(size) = payload.get(4..12).filter(|_| channel == self.channel) {
             self.size = size.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -104,29 +104,29 @@ impl Bodies {
 
 #[derive(Debug)]
 enum State {
-    /// The beginning of a frame.
+    /// Reading the head of a frame.
     Head(Vec<u8>),
-    /// This many bytes are left of a frame that is passed on as it comes.
+    /// This many bytes are left of a frame that is forwarded as it arrives.
     Passing(usize),
-    /// A frame that is looked at as a whole.
+    /// A frame that is checked as a whole.
     Held(Held),
-    /// These are no frames: the library reports it.
+    /// The input has no frames. The library reports that.
     Foreign,
 }
 
 #[derive(Debug)]
 struct Held {
     head: [u8; HEAD_BYTES],
-    /// As its head has it.
+    /// The size in its head.
     size: usize,
     /// The payload, as far as it fits into a frame.
     payload: Vec<u8>,
-    /// Bytes of the payload that are still to come.
+    /// The missing bytes of the payload.
     left: usize,
 }
 
 impl Sieve {
-    /// For frames of at most this many bytes, or fewer if the broker says so.
+    /// Creates a filter for frames of at most this many bytes, or fewer if the broker sets that.
     pub fn new(frame_bytes_max: usize) -> Sieve {
         Sieve {
             frame_bytes_max: frame_bytes_max.max(FRAME_BYTES_MIN),
@@ -136,22 +136,22 @@ impl Sieve {
         }
     }
 
-    /// Counts the bodies that come over this channel from now on; 0: none.
+    /// Counts the bodies that arrive over this channel from now on; 0 for none.
     pub fn watch(&mut self, channel: u16) {
         self.bodies.channel = channel;
     }
 
-    /// The total size of the bodies that have come as a whole since this was last asked.
+    /// Returns the total size of the bodies completed since the last call.
     pub fn take_bodies(&mut self) -> usize {
         usize::try_from(std::mem::take(&mut self.bodies.whole)).unwrap_or(usize::MAX)
     }
 
-    /// How many messages the broker has returned since this was last asked.
+    /// Returns how many messages the broker returned since the last call.
     pub fn take_returns(&mut self) -> u64 {
         std::mem::take(&mut self.returns)
     }
 
-    /// Takes bytes from the broker; what the library may have goes to `output`.
+    /// Filters bytes from the broker. What the library may read is appended to `output`.
     pub fn sift(&mut self, mut input: &[u8], output: &mut Vec<u8>) -> Result<(), TooLarge> {
         while let Some(first) = input.first() {
             let taken = match &mut self.state {
@@ -210,7 +210,7 @@ impl Sieve {
         let [kind, high, low, size @ ..] = head;
         let size = u32::from_be_bytes(size) as usize;
         let whole = size.saturating_add(HEAD_BYTES + END_BYTES);
-        // The broker does not divide content headers, and adds to those of dead letters.
+        // The broker does not split content headers, and adds to those of dead letters.
         if whole > self.frame_bytes_max && kind != CONTENT_HEADER {
             return Err(TooLarge { size: whole, max: self.frame_bytes_max });
         }
@@ -229,7 +229,7 @@ impl Sieve {
         Ok(State::Passing(size + END_BYTES))
     }
 
-    /// A frame that has come to its end.
+    /// Checks a buffered frame that is complete, and passes it on.
     fn release(&mut self, held: Held, end: u8, output: &mut Vec<u8>) {
         let Held { mut head, size, mut payload, .. } = held;
         if head[0] == METHOD {
@@ -242,7 +242,7 @@ impl Sieve {
             if let Some(other) =
                 found.err().and_then(|why| stand_in(&payload, why, self.frame_bytes_max))
             {
-                // It fits into a frame, whose size has four bytes.
+                // The substitute fits into a frame, whose size has four bytes.
                 head[3..]
                     .copy_from_slice(&u32::try_from(other.len()).unwrap_or(u32::MAX).to_be_bytes());
                 payload = other;
@@ -261,15 +261,15 @@ impl Sieve {
             return;
         };
         let told = bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
-        // 0: no limit of its own.
+        // 0 means that the broker has no limit of its own.
         if told > 0 {
             self.frame_bytes_max = self.frame_bytes_max.min(told.max(FRAME_BYTES_MIN));
         }
     }
 }
 
-/// Makes short texts that are not UTF-8 readable: names of exchanges, routing keys and sentences,
-/// on which nothing here depends.
+/// Replaces bytes in short texts that are not UTF-8: names of exchanges, routing keys and
+/// sentences, on which nothing here depends.
 fn mend(method: &mut [u8]) {
     let Some((kind, mut rest)) = method.split_at_mut_checked(4) else { return };
     let Some((_, fields)) = TEXTS.iter().find(|(of, _)| of == kind) else { return };
@@ -329,7 +329,7 @@ mod tests {
         )
     }
 
-    /// A content header with a property `type`.
+    /// Builds a content header with the property `type`.
     fn header_of(kind: &[u8]) -> Vec<u8> {
         let length = u8::try_from(kind.len()).expect("short");
         frame(
@@ -342,7 +342,7 @@ mod tests {
         bytes.windows(part.len()).any(|window| window == part)
     }
 
-    /// A delivery as the broker sends it, a good one around a bad header.
+    /// Builds deliveries as the broker sends them: a bad header, then a good one.
     fn conversation() -> Vec<u8> {
         let tune = frame(METHOD, &[0, 10, 0, 30, 7, 255, 0, 2, 0, 0, 0, 60]);
         let (good, bad) = (header_of(b"error"), header_of(b"ma\xf1ana"));
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn the_bodies_of_one_channel_are_counted_when_they_are_whole() {
         let mut header = header_of(b"");
-        // The size of the body, in front of the flags.
+        // The size of the body precedes the flags.
         header[7 + 11] = 6;
         let mut sieve = Sieve::new(131_072);
         sifted(&mut sieve, &[header.clone(), frame(BODY, b"abcdef")].concat());
@@ -456,7 +456,7 @@ mod tests {
             sifted(&mut Sieve::new(131_072), &closed(&cut)),
             closed(&[&[b'x'; 254][..], b"?"].concat())
         );
-        // It is for the library to refuse what ends early.
+        // Rejecting a truncated method is left to the library.
         for length in 0..20 {
             let short = frame(
                 METHOD,
