@@ -1,4 +1,4 @@
-//! What a worker on a stream hears of what it has said.
+//! What a stream does in response to a worker's request.
 
 use super::super::lending::{Receipt, desk_of, own_bus};
 use super::super::problem::Problem;
@@ -13,23 +13,23 @@ use crate::engine::Rejected;
 use std::sync::Arc;
 use tonic::{Code, Status};
 
-/// What follows from something that a worker has said.
+/// What a stream does in response to a worker's request.
 pub(super) enum Answer {
     Tell(Tell),
-    /// Something does not count: the worker has the message still, if it had it.
+    /// Reports that the request is rejected. The session keeps the message, if it had it.
     Kept(Option<Held>, Taken),
-    /// A lease was lengthened, by an extension or progress: the worker has this message, by this
-    /// text of its receipt.
+    /// Reports that a lease was extended, explicitly or by progress. The session has this message,
+    /// with this text of its receipt.
     Extended(Receipt, String, Tell),
-    /// A message is gone.
+    /// Reports that a message is no longer the worker's.
     Gone(Receipt, Gone),
-    /// These messages turn out to be gone.
+    /// Reports these messages whose attempts have ended.
     Looked(Vec<(Receipt, Gone)>),
-    /// The stream cannot go on.
+    /// Closes the stream.
     End(Status),
 }
 
-/// The desk on which a message is settled, if the worker may do so.
+/// Returns the lease queue of a message, if the caller may settle it there.
 pub(super) async fn settled(
     ways: &Ways,
     caller: &Caller,
@@ -44,11 +44,11 @@ pub(super) fn closed() -> Status {
     Status::unavailable("the manager stops: connect again, and send what is not answered once more")
 }
 
-/// What a worker hears of something that was committed, or that was not: then its message, if it
-/// had it, goes back with the stream.
+/// Returns the action after a reply was committed, or failed to be. If it failed, the message
+/// returns to its queue with the stream.
 pub(super) fn said(told: Result<Taken, Problem>, held: Option<Held>) -> Answer {
     match told {
-        // The attempt goes on, and its lease.
+        // The attempt continues, and so does its lease.
         Ok(taken) if Rejected::leaves_the_attempt(&taken.why_not) => Answer::Kept(held, taken),
         Ok(taken) => {
             held.map(Held::let_go);
@@ -58,7 +58,7 @@ pub(super) fn said(told: Result<Taken, Problem>, held: Option<Held>) -> Answer {
     }
 }
 
-/// What a worker hears of a message that it does not have.
+/// Returns the action after a request about a message that the worker does not have.
 pub(super) fn refused(
     receipt: Receipt,
     text: String,
@@ -74,8 +74,8 @@ pub(super) fn refused(
     }
 }
 
-/// What a worker hears of something that is not taken: why it is useless to say it again, or that
-/// the stream ends and it should come later.
+/// Returns the action after a rejected request: the reason why repeating it is useless, or the end
+/// of the stream if the worker should retry later.
 pub(super) fn declined(receipt: String, held: Option<Held>, problem: &Problem) -> Answer {
     let status = status(problem);
     if status.code() == Code::Unavailable {
@@ -84,7 +84,7 @@ pub(super) fn declined(receipt: String, held: Option<Held>, problem: &Problem) -
     Answer::Kept(held, useless(receipt, problem))
 }
 
-/// Why it is useless to say something again as it was.
+/// Builds the answer that says why repeating a request is useless.
 pub(super) fn useless(receipt: String, problem: &Problem) -> Taken {
     let why_not = word(problem).to_owned();
     Taken { receipt, changed: false, why_not, detail: problem.detail().to_owned() }

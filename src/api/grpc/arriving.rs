@@ -1,8 +1,8 @@
-//! The messages of a call as they come in, before anything has memory for them: each within its
-//! size and its time, all of them within the room for bodies, as those of requests over HTTP.
+//! Reads the messages of a call before memory is allocated for them: each within its size and time
+//! limit, and all within the budget for bodies, as requests over HTTP.
 //!
-//! A message of gRPC is a flag, its length in four bytes, and so many bytes. On a stream one that
-//! is too large is passed over: it costs itself alone.
+//! A gRPC message is a flag, its length in four bytes, and that many bytes. A message on a stream
+//! that is too large is skipped: it costs only itself.
 
 use super::super::problem::Problem;
 use super::status::status;
@@ -23,26 +23,27 @@ use tonic::body::Body;
 /// The bytes before a message: a flag and its length.
 const HEAD_BYTES: usize = 5;
 
-/// How much of a message that is too large is looked at, for its receipt.
+/// How many bytes of a message that is too large are kept, to find its receipt.
 const START_BYTES_MAX: usize = 4096;
 
-/// What comes in besides the messages themselves.
+/// What a call receives besides its messages.
 pub(super) struct Arrivals {
-    /// The room of each message, in the order of messages.
+    /// The permits of the messages, in their order.
     pub(super) rooms: mpsc::UnboundedReceiver<Taken>,
-    /// What has no message.
+    /// Events that are no message.
     pub(super) others: mpsc::UnboundedReceiver<Other>,
 }
 
-/// What comes in that is no message.
+/// An event of a call's body that is no message.
 pub(super) enum Other {
-    /// A message of so many bytes, too large and passed over; its receipt, if that could be read.
+    /// A message of so many bytes was too large and was skipped; its receipt, if that could be
+    /// read.
     TooLarge(usize, Option<String>),
-    /// The stream was broken off, not ended.
+    /// The stream was aborted instead of ended.
     Broken,
 }
 
-/// Where a call finds its arrivals.
+/// Passes the signals of a call to its handler.
 #[derive(Clone)]
 pub(super) struct Slot(Arc<Mutex<Option<Arrivals>>>);
 
@@ -51,7 +52,7 @@ impl Slot {
         Slot(Arc::new(Mutex::new(Some(arrivals))))
     }
 
-    /// What is in it, once.
+    /// Takes the signals, once.
     pub(super) fn take(&self) -> Option<Arrivals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -62,11 +63,11 @@ pub(super) struct Arriving {
     body: Body,
     common: Arc<Common>,
     bytes_max: usize,
-    /// Whether a message that is too large is passed over.
+    /// Whether messages that are too large are skipped.
     passes_over: bool,
     rooms: mpsc::UnboundedSender<Taken>,
     others: mpsc::UnboundedSender<Other>,
-    /// What has come and is not looked at yet.
+    /// Bytes that were received and not parsed.
     come: Bytes,
     state: State,
 }
@@ -74,21 +75,21 @@ pub(super) struct Arriving {
 enum State {
     /// Between two messages, or within the head of one.
     Head(BytesMut),
-    /// A message waits for its room.
+    /// A message waits for its permit.
     Waiting {
         head: Bytes,
         length: usize,
         room: BoxFuture<'static, Option<Taken>>,
         until: Pin<Box<Sleep>>,
     },
-    /// Within a message that has its room.
+    /// Within a message that has its permit.
     Message { left: usize, taken: Taken, until: Pin<Box<Sleep>> },
-    /// Within a message that is passed over.
+    /// Within a message that is skipped.
     PassedOver { length: usize, left: usize, start: BytesMut, until: Pin<Box<Sleep>> },
 }
 
 impl Arriving {
-    /// Of a call by a worker.
+    /// Creates the body of a call by a worker, with its signals.
     pub(super) fn of_worker(
         body: Body,
         common: Arc<Common>,
@@ -104,7 +105,7 @@ impl Arriving {
         (arriving, Arrivals { rooms: taken, others: other })
     }
 
-    /// Of a call that says little.
+    /// Creates the body of a call with small messages.
     pub(super) fn small(body: Body, common: Arc<Common>) -> Arriving {
         let (arriving, _) = Arriving::of_worker(body, common, false);
         Arriving { bytes_max: SMALL_BODY_BYTES_MAX, ..arriving }
@@ -114,7 +115,7 @@ impl Arriving {
         Box::pin(tokio::time::sleep(self.common.settings.http.body_timeout.0))
     }
 
-    /// A message begins: what is passed on of it now.
+    /// Begins a message, and returns what can be forwarded of it now.
     fn begin(&mut self, head: Bytes, length: usize) -> Result<Option<Bytes>, Status> {
         if length > self.bytes_max {
             if !self.passes_over {
@@ -139,7 +140,8 @@ impl Arriving {
         }
     }
 
-    /// A message has its room: what is passed on of it now.
+    /// Begins the payload of a message that has its permit, and returns what can be forwarded of it
+    /// now.
     fn within(&mut self, head: Bytes, length: usize, taken: Taken) -> Bytes {
         let there = self.come.split_to(length.min(self.come.len()));
         if there.len() == length {
@@ -159,11 +161,11 @@ impl Arriving {
 
     fn whole(&mut self, taken: Taken) {
         self.state = State::Head(BytesMut::new());
-        // An error means that nobody takes the messages any more.
+        // An error means that the receiver of the messages is gone.
         let _ = self.rooms.send(taken);
     }
 
-    /// What can be passed on of what has come; none: more must come first.
+    /// Polls for bytes to forward among those received; `None`: more must be received first.
     fn pass_on(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             match std::mem::replace(&mut self.state, State::Head(BytesMut::new())) {
@@ -207,14 +209,14 @@ impl Arriving {
                         self.state = State::PassedOver { length, left, start, until };
                         return Poll::Ready(Ok(None));
                     }
-                    // An error means that nobody takes the messages any more.
+                    // An error means that the receiver of the messages is gone.
                     let _ = self.others.send(Other::TooLarge(length, receipt(&start)));
                 }
             }
         }
     }
 
-    /// Whether a message takes too long.
+    /// Polls whether a message takes too long.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         match &mut self.state {
             State::Message { until, .. } | State::PassedOver { until, .. } => {
@@ -225,7 +227,7 @@ impl Arriving {
     }
 }
 
-/// The room for a message of this length.
+/// Returns the budget for a message of this length.
 fn room(common: &Common, length: usize) -> &Room {
     if length <= SMALL_BODY_BYTES_MAX {
         &common.rooms.small_bodies
@@ -240,7 +242,7 @@ fn full() -> Status {
     )
 }
 
-/// The receipt of a message of which only the start is there, where it is a reply.
+/// Parses the receipt of a message of which only the start is known, if it is a reply.
 fn receipt(start: &[u8]) -> Option<String> {
     const REPLY: u32 = 3;
     const RECEIPT: u32 = 1;
@@ -257,7 +259,7 @@ fn receipt(start: &[u8]) -> Option<String> {
                 return Some(std::str::from_utf8(rest.get(..length)?).ok()?.to_owned());
             }
             (_, WireType::Varint) => drop(decode_varint(&mut rest).ok()?),
-            // The body, in which the start ends.
+            // The start ends within the body.
             _ => return None,
         }
     }
@@ -290,7 +292,7 @@ impl HttpBody for Arriving {
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => {
-                    // An error means that nobody takes the messages any more.
+                    // An error means that the receiver of the messages is gone.
                     let _ = self.others.send(Other::Broken);
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -320,7 +322,7 @@ mod tests {
             let read = receipt(&bytes[..START_BYTES_MAX]);
             assert_eq!(read.as_deref(), Some("/api/queue/a/message/b/1/reply"));
             for cut in 0..40 {
-                // Not enough of it, or all of it: never a wrong one.
+                // A part of it, or all of it, but never a wrong receipt.
                 let read = receipt(&bytes[..cut]);
                 assert!(read.is_none_or(|read| read.ends_with("/reply")), "{cut}");
             }

@@ -1,4 +1,4 @@
-//! Connections: so many at once, and each for a short time only until one of its calls is admitted.
+//! Limits connections: their number, and the time until one of their calls is admitted.
 
 use super::super::places::{Place, Places, Seated};
 use super::super::socket::Socket;
@@ -17,24 +17,23 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-/// The pause after a connection could not be accepted, because there are no file descriptors, say.
+/// The delay after a connection could not be accepted, for example for lack of file descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The place of a connection, by which its calls know it.
+/// The slot of a connection, by which its calls know it.
 pub(super) type Peer = Arc<Place>;
 
-/// A connection.
+/// A connection of a client.
 pub(super) struct Connection {
     socket: Socket,
     seated: Seated,
-    /// When it is closed, unless a call was admitted by then. The handshake of TLS has the same
-    /// time.
+    /// When it is closed unless a call was admitted by then. The TLS handshake has the same time.
     unknown_until: Option<Pin<Box<Sleep>>>,
     _accepted: OwnedSemaphorePermit,
 }
 
-/// The connections that come in, each with so much time until one of its calls is admitted. While
-/// there are as many as there may be, further ones wait.
+/// Returns the accepted connections. Each has the time `patience` until one of its calls must be
+/// admitted. When `connections_max` are open, further ones wait.
 pub(super) fn incoming(
     listener: TcpListener,
     certificate: Option<Arc<Certificate>>,
@@ -46,7 +45,7 @@ pub(super) fn incoming(
     futures_util::stream::unfold(
         (listener, accepted, places, certificate),
         move |(listener, accepted, places, certificate)| async move {
-            // Never closed.
+            // The semaphore is never closed.
             let permit = accepted.clone().acquire_owned().await.ok()?;
             let (socket, seated) = loop {
                 match listener.accept().await {

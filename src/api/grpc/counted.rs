@@ -1,4 +1,4 @@
-//! Calls are counted when they end, with their codes: gRPC tells them behind the answer.
+//! Counts calls when they end, by status code, which gRPC sends after the response.
 
 use super::super::places::UnderWay;
 use crate::actors::common::Common;
@@ -12,17 +12,17 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// The methods that are told apart; callers choose the names of others.
+/// The methods that are counted by name. Callers choose the names of others.
 const METHODS: [&str; 5] = ["Work", "Receive", "Reply", "Extend", "Nack"];
 
-/// How a method is counted.
+/// Returns the label by which a method is counted.
 pub(super) fn method(called: Option<&str>) -> &'static str {
     let known = METHODS.into_iter().find(|method| Some(*method) == called);
     known.unwrap_or("other")
 }
 
-/// Counts a call once its answer has ended, or nobody waits for it any more; until then it is under
-/// way on its connection.
+/// Counts a call once its response has ended, or nobody waits for it any more. Until then it is
+/// open on its connection.
 pub(super) fn counted(
     answer: Response<Body>,
     method: &'static str,
@@ -31,7 +31,7 @@ pub(super) fn counted(
 ) -> Response<Body> {
     let common = common.clone();
     let mut call = Call { method, common, is_told: false, _under_way: under_way };
-    // An answer that has no body has its code among the headers.
+    // A response without a body has its code among the headers.
     if let Some(code) = code(answer.headers()) {
         call.tell(code);
         return answer;
@@ -43,7 +43,7 @@ fn code(headers: &HeaderMap) -> Option<Code> {
     Status::from_header_map(headers).map(|status| status.code())
 }
 
-/// A call that is under way.
+/// A call that is counted when it ends.
 struct Call {
     method: &'static str,
     common: Arc<Common>,
@@ -65,7 +65,7 @@ impl Drop for Call {
     }
 }
 
-/// The name of a code, as gRPC has it.
+/// Returns the name of a code in gRPC.
 const fn word(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -88,7 +88,7 @@ const fn word(code: Code) -> &'static str {
     }
 }
 
-/// The body of an answer, behind which its code comes.
+/// The body of a response, after which its code follows.
 struct Counted {
     body: Body,
     call: Call,

@@ -1,5 +1,5 @@
-//! What every call passes before anything of it is read: who may call, under which name, and how
-//! much it may send.
+//! Admits calls before anything of them is read: who calls, by which name, and how much the call
+//! may send.
 
 use super::super::guard;
 use super::super::places::UnderWay;
@@ -21,24 +21,24 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::service::Routes;
 
-/// The service of workers.
+/// The name of the workers' service.
 pub(super) const SERVICE: &str = wire::workers_server::SERVICE_NAME;
 
 /// The method whose calls are streams.
 const STREAM: &str = "Work";
 
-/// Headers by which a browser says whose page sends a request (as [`guard`] has it); programs leave
-/// them out.
+/// Headers by which a browser says whose page sends a request (see [`guard`]). Programs leave them
+/// out.
 const OF_BROWSERS: [&str; 2] = ["origin", "sec-fetch-site"];
 
-/// Lets calls through to the services, or refuses them.
+/// Forwards admitted calls to the services, and rejects others.
 #[derive(Clone)]
 pub(super) struct Gate {
     routes: Routes,
     ways: Arc<Ways>,
 }
 
-/// What is refused: the call, whoever sends it, or its sender.
+/// Why a call is rejected.
 enum Refused {
     Call(Problem),
     Sender(Stranger),
@@ -49,8 +49,8 @@ impl Gate {
         Gate { routes, ways }
     }
 
-    /// Whether a call may pass. Calls of health and reflection tell nothing of the manager's work:
-    /// they need no token.
+    /// Checks the sender of a call. Calls of health and reflection reveal nothing of the manager's
+    /// work, so they need no token.
     fn admitted(&self, request: &http::Request<Body>) -> Result<Option<Caller>, Refused> {
         let settings = &self.ways.common.settings;
         if let Some(header) = OF_BROWSERS.iter().find(|name| request.headers().contains_key(**name))
@@ -80,20 +80,20 @@ impl Gate {
         Ok(Some(caller))
     }
 
-    /// The same, and that the call is under way on its connection.
+    /// Checks the sender of a call, and registers the call on its connection.
     fn begun(
         &self,
         request: &http::Request<Body>,
     ) -> Result<(Option<Caller>, Option<UnderWay>), Refused> {
         let caller = self.admitted(request)?;
         let peer = request.extensions().get::<Peer>();
-        // Without a caller it is of health or reflection.
+        // Calls without a caller are of health or reflection.
         let under_way = peer.map(|peer| peer.begin(caller.is_none())).transpose();
         Ok((caller, under_way.map_err(Refused::Call)?))
     }
 }
 
-/// The method of the service of workers that a request calls; none: it is for another service.
+/// Returns the called method of the workers' service; `None`: the call is for another service.
 fn method<B>(request: &http::Request<B>) -> Option<&str> {
     request.uri().path().strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
 }
@@ -148,7 +148,7 @@ impl Service<http::Request<Body>> for Gate {
         let (answered, common) = (self.routes.call(request), self.ways.common.clone());
         Box::pin(async move {
             let mut answer = answered.await?;
-            // Messages that have rooms give them back as they leave.
+            // The permits of messages are released as the messages leave.
             if let Some(sending) = answer.extensions_mut().remove::<Sending>() {
                 answer = answer.map(|body| sending.body(body));
             }

@@ -1,8 +1,10 @@
-//! Workers over gRPC: another face of the desk of the embedded bus, as [`super::worker`] is over
-//! HTTP. What both mean is in [`super::lending`]; what a call says is in `proto/workers.proto`.
+//! Workers over gRPC: they use the lease queue of the embedded bus, as those of [`super::worker`]
+//! do over HTTP. What both share is in [`super::lending`]; the messages are defined in
+//! `proto/workers.proto`.
 //!
-//! The way of a call: [`connection`] (how many, and for how long unknown) → [`gate`] (who may call,
-//! and how much a call may send) → [`service`] (one call) or [`stream`] (a worker that stays).
+//! A call passes [`connection`] (how many there are, and how long they may stay unauthenticated),
+//! then [`admission`] (who may call, and how much a call may send), then [`service`] (a unary call)
+//! or [`stream`] (the session of a worker).
 
 mod answer;
 mod arriving;
@@ -38,18 +40,18 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use wire::workers_server::WorkersServer;
 
-/// How often readiness is looked at, for the health service.
+/// How often readiness is polled for the health service.
 const HEALTH_EVERY: Duration = Duration::from_millis(500);
 
-/// Further streams than these cannot be waited for at once.
+/// The most streams that a semaphore permit can cover at once.
 const STREAMS_MAX: usize = 1 << 28;
 
-/// How long the last answers have to reach their clients once all streams have ended.
+/// How long the last answers may take to reach their clients once all streams have ended.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A server that runs, on a thread of its own.
+/// A running server, on a thread of its own.
 pub struct GrpcServer {
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
     arbiter: Arbiter,
     phase: watch::Sender<Phase>,
@@ -58,12 +60,12 @@ pub struct GrpcServer {
     ways: Arc<Ways>,
 }
 
-/// Starts the server of the setting `grpc.listen`, if it has one: the system chooses a port for
-/// port 0.
+/// Starts the server of the setting `grpc.listen`, if that is set. For port 0 the system chooses a
+/// port.
 ///
 /// # Errors
 ///
-/// It cannot listen there.
+/// It cannot listen on that address.
 pub async fn serve(ways: Arc<Ways>) -> io::Result<Option<GrpcServer>> {
     let Some(listen) = ways.common.settings.grpc.listen else { return Ok(None) };
     let listener = std::net::TcpListener::bind(listen)?;
@@ -78,7 +80,7 @@ pub async fn serve(ways: Arc<Ways>) -> io::Result<Option<GrpcServer>> {
         if let Err(error) = run(of_run, listener, phases, streams_of_run).await {
             tracing::error!(error, "the gRPC server ended");
         }
-        // Nobody may wait for it.
+        // The receiver may be gone.
         let _ = ends.send(());
     });
     Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, ways }))
@@ -128,7 +130,7 @@ async fn run(
             Gate::new(routes, ways.clone()),
             connection::incoming(listener, certificate, max, places, grpc.handshake_timeout.0),
             async move {
-                // An error means that the handle is gone, and with it who could ask for an end.
+                // An error means that the handle is gone, and nobody can stop the server any more.
                 let _ = ending.wait_for(|phase| *phase == Phase::Ending).await;
             },
         );
@@ -138,7 +140,7 @@ async fn run(
     }
 }
 
-/// Reports readiness to who asks the health service; ends a moment after all streams must end.
+/// Reports readiness to the health service. Returns a moment after all streams must have ended.
 async fn tell_health(
     ways: Arc<Ways>,
     reporter: tonic_health::server::HealthReporter,
@@ -163,8 +165,8 @@ async fn tell_health(
 }
 
 impl GrpcServer {
-    /// Stops: workers on streams are told, and have the time of `grpc.drain` to send what they have
-    /// finished.
+    /// Stops the server. Workers with a session are notified, and have the time `grpc.drain` to
+    /// send finished work.
     pub async fn stop(self) {
         let GrpcServer { arbiter, phase, streams, mut ended, ways, .. } = self;
         // Errors mean that the server has ended by itself.
@@ -174,7 +176,7 @@ impl GrpcServer {
         let _ = phase.send(Phase::Ending);
         let _ = tokio::time::timeout(2 * CLOSED_WITHIN, &mut ended).await;
         arbiter.stop();
-        // It has nothing left to do; a thread that did not end would be left behind.
+        // The thread has nothing left to do; one that does not end is left behind.
         let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;
     }
 }

@@ -1,10 +1,10 @@
-//! How far a stop of the manager has come, as the server and its streams see it.
+//! How far the shutdown of the server has come, for the server and its streams.
 
-/// How far a stop has come.
+/// How far the shutdown has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Serving,
-    /// No more messages are lent; workers may send what they have finished.
+    /// No more messages are leased; workers may send finished work.
     Draining,
     /// Streams end now.
     Ending,

@@ -1,4 +1,5 @@
-//! Whether workers can come over gRPC: asks the port as a worker would, and changes nothing.
+//! Probes whether workers can connect over gRPC. It calls the port as a worker would, and changes
+//! nothing.
 
 use super::gate::SERVICE;
 use bytes::{Buf, Bytes};
@@ -13,38 +14,38 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::http::{HeaderMap, Request, header};
 use tonic::{Code, Status};
 
-/// A message without content: a flag and a length of none.
+/// An empty message: a flag and the length 0.
 const NOTHING: &[u8] = &[0; 5];
 
-/// What the health service says of one that serves: field 1 is 1.
+/// The health service's response "serving": field 1 is 1.
 const SERVES: &[u8] = &[0x08, 0x01];
 
-/// The other end of a connection.
+/// The port to probe.
 pub struct Port {
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
-    /// With TLS: whom we believe.
+    /// The client configuration for TLS; `None`: without TLS.
     pub tls: Option<ClientConfig>,
-    /// The name of the host, as its certificate has it.
+    /// The host name, as in the certificate.
     pub host: String,
-    /// The token; empty: none.
+    /// The token; empty if there is none.
     pub token: String,
 }
 
-/// What a port has answered.
+/// The result of a probe.
 #[derive(Debug)]
 pub struct Probed {
-    /// The health service says that the manager works.
+    /// Whether the health service reports that the manager works.
     pub is_serving: bool,
-    /// The token was taken; or why not.
+    /// Whether the token was accepted; if not, why.
     pub admitted: Result<(), String>,
 }
 
-/// Asks the health service of a port, and makes a call of a worker that names no message.
+/// Calls the health service of a port, and makes a worker's call that names no message.
 ///
 /// # Errors
 ///
-/// Nobody speaks gRPC there, or the certificate is not believed.
+/// The other end does not speak gRPC, or its certificate is not trusted.
 pub async fn probe(port: Port) -> Result<Probed, String> {
     let Port { address, tls, host, token } = port;
     let socket = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
@@ -70,7 +71,7 @@ async fn ask(
 ) -> Result<Probed, String> {
     let no_grpc = |error: h2::Error| format!("it does not speak gRPC: {error}");
     let (mut sends, connection) = handshake(socket).await.map_err(no_grpc)?;
-    // An error ends the calls too, and they tell it.
+    // An error of the connection also ends the calls, which return it.
     let driven = actix_rt::spawn(async move { drop(connection.await) });
     let place = |method: &str| format!("{scheme}://{authority}/{method}");
     let told = async {
@@ -82,13 +83,13 @@ async fn ask(
     driven.abort();
     let ((status, message), (refused, _)) = told?;
     let is_serving = status.code() == Code::Ok && message.ends_with(SERVES);
-    // There is no such message, as whoever is admitted hears.
+    // The message does not exist, as an admitted caller is answered.
     let is_refused = matches!(refused.code(), Code::Unauthenticated | Code::PermissionDenied);
     let admitted = if is_refused { Err(refused.message().to_owned()) } else { Ok(()) };
     Ok(Probed { is_serving, admitted })
 }
 
-/// One call with an empty message: how it ended, and what was answered.
+/// Makes a call with an empty message, and returns its status and response.
 async fn call(
     sends: &mut SendRequest<Bytes>,
     place: &str,

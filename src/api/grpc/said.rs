@@ -1,5 +1,4 @@
-//! What is said in single calls and on streams alike: how the fields of `proto/workers.proto` are
-//! read and written.
+//! Converts the fields of `proto/workers.proto`, which unary calls and streams share.
 
 use super::super::lending::{DELAY_MAX, LEASE_MAX, LEASE_MIN, Receipt, named};
 use super::super::problem::Problem;
@@ -11,13 +10,13 @@ use crate::bus::desk::{Loan, NotCommitted, Told};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a worker asks, as it is told.
+/// How a worker connects, for messages to it.
 pub(super) const WAY: &str = "over gRPC";
 
-/// The bounds of a lease.
+/// The shortest and the longest lease.
 pub(super) const LEASES: (Duration, Duration) = (LEASE_MIN, LEASE_MAX);
 
-/// The name that a worker gives itself, if it does.
+/// Parses the name that a worker gives itself, if it does.
 pub(super) fn name_of(worker: &str) -> Result<Option<Arc<str>>, Problem> {
     if worker.is_empty() { Ok(None) } else { named(worker).map(Some) }
 }
@@ -33,7 +32,7 @@ pub(super) fn kind(number: i32) -> Result<ReplyType, Problem> {
     }
 }
 
-/// With requeue: the pause before a message is lent again.
+/// Parses the delay of a requeue; `None`: the message is rejected.
 pub(super) fn pause(request: &NackRequest) -> Result<Option<Duration>, Problem> {
     let pause = span("delay", request.delay, (Duration::ZERO, DELAY_MAX))?;
     match (request.requeue, pause) {
@@ -56,7 +55,7 @@ pub(super) fn taken(receipt: String, told: Result<Told, NotCommitted>) -> Result
     }
 }
 
-/// A message that is lent.
+/// Converts a leased message.
 pub(super) fn message(queue: &str, vhost: &str, loan: &Loan) -> StepMessage {
     let text = |name| Header::text_in(&loan.headers, name).map(|text| text.to_string());
     StepMessage {

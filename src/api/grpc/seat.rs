@@ -1,4 +1,4 @@
-//! Where a worker on a stream sits: what it says first.
+//! Opens the session of a worker: its Hello, and what follows from that.
 
 use super::super::lending::{self, desk_of};
 use super::super::problem::Problem;
@@ -12,7 +12,7 @@ use crate::bus::desk::{Borrower, Counted, Desk, Ended, Line};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// The first thing that a worker says.
+/// Returns the first message of a worker, which must be Hello.
 pub(super) fn greeting(said: Option<FromWorker>) -> Result<Hello, Problem> {
     match said {
         Some(FromWorker { say: Some(Say::Hello(hello)) }) => Ok(hello),
@@ -22,20 +22,20 @@ pub(super) fn greeting(said: Option<FromWorker>) -> Result<Hello, Problem> {
     }
 }
 
-/// Where a worker sits: the queues whose messages it is given.
+/// A worker's session: the queues whose messages it receives.
 pub(super) struct Seat {
     pub(super) queues: Vec<Arc<str>>,
     pub(super) vhost: String,
     pub(super) desk: Arc<Desk>,
     pub(super) borrower: Borrower,
-    /// Over which it hears that it no longer has a message.
+    /// Notified when a lease is revoked.
     pub(super) line: Line,
-    /// It is counted as a worker of each queue.
+    /// Counts the session as a worker of each queue.
     _counted: Vec<Counted>,
 }
 
 impl Seat {
-    /// Where a worker sits that says this, and its line.
+    /// Opens the session that a Hello asks for, with the receiver of its revoked leases.
     pub(super) async fn of(
         ways: &Ways,
         caller: &Caller,

@@ -1,5 +1,5 @@
-//! The messages of a call as they go out: each keeps its room until its last byte has left for the
-//! worker, not only until it is handed to HTTP/2, which keeps what the other end does not read yet.
+//! Tracks the outbound messages of a call. Each keeps its permit until its last byte was sent to
+//! the worker, not only until HTTP/2 has it, which buffers what the other end does not read.
 
 use super::connection::Peer;
 use crate::room::Taken;
@@ -14,22 +14,22 @@ use tokio::sync::Notify;
 use tonic::Status;
 use tonic::body::Body;
 
-/// What is on its way of one call. Clones share it.
+/// Tracks what a call sends. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Sending(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// Of the messages that are in the piece that is written next.
+    /// The permits of the messages in the chunk that is written next.
     written: Mutex<Vec<Departure>>,
-    /// How many have not left.
+    /// How many messages were not sent yet.
     left: AtomicUsize,
-    /// How many have left.
+    /// How many messages were sent.
     gone: AtomicUsize,
     changed: Notify,
 }
 
-/// The room of a message, until it has left.
+/// The permit of a message until it was sent.
 pub(super) struct Departure {
     of: Arc<Shared>,
     _taken: Taken,
@@ -45,34 +45,34 @@ impl Drop for Departure {
 }
 
 impl Sending {
-    /// A message that is on its way from now on.
+    /// Tracks a message from now on, until its permit is dropped.
     pub(super) fn departure(&self, taken: Taken) -> Departure {
         self.0.left.fetch_add(1, Ordering::AcqRel);
         Departure { of: self.0.clone(), _taken: taken }
     }
 
-    /// A message is handed over to be written.
+    /// Records that a message was handed over to be written.
     pub(super) fn written(&self, departure: Departure) {
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner).push(departure);
     }
 
-    /// Takes out what was handed over to be written.
+    /// Takes the permits of the messages that were handed over.
     fn take_written(&self) -> Vec<Departure> {
         let mut written = self.0.written.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *written)
     }
 
-    /// Whether something has not left.
+    /// Returns whether a message was not sent yet.
     pub(super) fn is_under_way(&self) -> bool {
         self.0.left.load(Ordering::Acquire) > 0
     }
 
-    /// How many messages have left.
+    /// Returns how many messages were sent.
     pub(super) fn gone(&self) -> usize {
         self.0.gone.load(Ordering::Relaxed)
     }
 
-    /// Waits until all has left; breaks the connection off if nothing leaves for so long.
+    /// Waits until all messages were sent. Aborts the connection if none was sent for `patience`.
     pub(super) async fn all_gone(self, peer: Option<Peer>, patience: Duration) {
         while self.is_under_way() {
             let gone = self.gone();
@@ -90,26 +90,27 @@ impl Sending {
         }
     }
 
-    /// The body of this call's answer, which gives each room back as the bytes leave.
+    /// Wraps the body of the call's response, so that each permit is released as its bytes are
+    /// sent.
     pub(super) fn body(self, body: Body) -> Body {
         Body::new(Leaving { body, sending: self })
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 struct Leaving {
     body: Body,
     sending: Sending,
 }
 
-/// What is not written goes nowhere any more: its room is free.
+/// Releases the permits of what is never written.
 impl Drop for Leaving {
     fn drop(&mut self) {
         drop(self.sending.take_written());
     }
 }
 
-/// A piece of whole messages, and their rooms.
+/// A chunk of whole messages, with their permits.
 struct Piece {
     bytes: Bytes,
     _rooms: Vec<Departure>,
@@ -130,7 +131,7 @@ impl HttpBody for Leaving {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let next = ready!(Pin::new(&mut self.body).poll_frame(context));
-        // A piece has all messages that were taken until now.
+        // A chunk contains all messages that were handed over until now.
         let rooms = self.sending.take_written();
         Poll::Ready(next.map(|frame| {
             frame.map(|frame| match rooms.is_empty() {

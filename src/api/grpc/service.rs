@@ -1,4 +1,4 @@
-//! The calls of the service: those that are one question and one answer, and the start of a stream.
+//! The unary calls of the service, and the start of streams.
 
 use super::super::lending::{
     self, Asked, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, desk_of, own_bus,
@@ -30,7 +30,7 @@ use tonic::{Request, Response, Status, Streaming};
 pub(super) struct Face {
     ways: Arc<Ways>,
     phases: watch::Receiver<Phase>,
-    /// Places for streams.
+    /// Permits for streams.
     streams: Arc<Semaphore>,
 }
 
@@ -43,7 +43,7 @@ impl Face {
         Face { ways, phases, streams }
     }
 
-    /// What a receipt names, with its desk, if the caller may settle it.
+    /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
     async fn found(&self, caller: &Caller, text: &str) -> Result<(Receipt, Arc<Desk>), Problem> {
         let receipt = Receipt::parse(text)?;
         let desk = desk_of(&self.ways, &receipt.vhost)?;
@@ -103,7 +103,7 @@ impl Face {
     }
 }
 
-/// Who calls. The gate says so of each call that it lets through.
+/// Returns the caller. The admission sets it on each call that it forwards.
 fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Status::internal("the call did not come through the gate"))
@@ -171,7 +171,7 @@ impl Workers for Face {
     }
 
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
-        // The room of the message is kept until the answer.
+        // The permit of the message is held until the response.
         let _room = request.extensions_mut().remove::<Slot>();
         let caller = caller(&request)?;
         answered(self.replied(&caller, request.into_inner()).await)

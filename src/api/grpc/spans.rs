@@ -1,4 +1,4 @@
-//! Times and spans as protobuf has them.
+//! Converts times and durations of protobuf.
 
 use super::super::lending::{self, within};
 use super::super::problem::Problem;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// A span of time within its bounds, if one is given.
+/// Parses a duration within its bounds, if there is one.
 pub(super) fn span(
     key: &str,
     given: Option<prost_types::Duration>,
@@ -20,14 +20,14 @@ pub(super) fn span(
     within(key, span, shown, bounds).map(Some)
 }
 
-/// When a lease ends.
+/// Converts the end of a lease.
 pub(super) fn until(end: Instant) -> prost_types::Timestamp {
     let Timestamp(at) = lending::until(end).0;
     let nanos = i32::try_from(at.rem_euclid(NANOSECONDS)).unwrap_or_default();
     prost_types::Timestamp { seconds: at.div_euclid(NANOSECONDS), nanos }
 }
 
-/// A time to the second.
+/// Converts whole seconds since 1970.
 pub(super) fn at_second(seconds: u64) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }

@@ -1,4 +1,4 @@
-//! Problems, as clients of gRPC hear them.
+//! Converts problems to statuses of gRPC.
 
 use super::super::problem::Problem;
 use actix_web::ResponseError;
@@ -6,10 +6,10 @@ use actix_web::http::StatusCode;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-/// The metadata of an error that says why, in a word for programs.
+/// The metadata key of an error's reason, as a word for programs.
 const REASON: &str = "reason";
 
-/// A problem, as a call over gRPC hears it.
+/// Converts a problem to a status.
 pub(super) fn status(problem: &Problem) -> Status {
     let code = match problem.status_code() {
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
@@ -29,7 +29,7 @@ pub(super) fn status(problem: &Problem) -> Status {
     Status::with_metadata(code, problem.detail(), metadata)
 }
 
-/// Why something that a worker has said is not taken, in a word for programs.
+/// Returns why a worker's request is rejected, as a word for programs.
 pub(super) fn word(problem: &Problem) -> &'static str {
     match problem.status_code() {
         StatusCode::FORBIDDEN => "forbidden",

@@ -1,5 +1,5 @@
-//! A worker that stays: one stream is one worker. Its credit, its messages, what it says of them
-//! and what it must hear go over the stream; the end of the stream ends all of it.
+//! The stream of a worker: one stream is one session. Credit, messages, replies and revocations go
+//! over the stream; its end ends all of it.
 
 mod backlog;
 mod says;
@@ -31,36 +31,36 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-/// What was lent has this time to leave before the stream stops asking for more.
+/// How long leased messages may take to be sent before the stream stops receiving more.
 const STALLED: Duration = Duration::from_millis(50);
 
-/// A wait for a message is begun again after this time.
+/// How long one wait for a message lasts before it is renewed.
 const WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a stream begins with.
+/// What a stream starts with.
 pub(super) struct Opening {
     pub(super) ways: Arc<Ways>,
     pub(super) caller: Caller,
     pub(super) arrivals: Arrivals,
     pub(super) phases: watch::Receiver<Phase>,
-    /// Its place among the streams.
+    /// Its permit among the streams.
     pub(super) place: OwnedSemaphorePermit,
-    /// What is on its way to the worker.
+    /// Tracks what is sent to the worker.
     pub(super) sending: Sending,
-    /// The worker.
+    /// The connection of the worker.
     pub(super) peer: Option<Peer>,
 }
 
-/// What leaves a stream, with the room of a message.
+/// A message to the worker, with the permit of a step message; or the status that ends the stream.
 type Told = Result<(ToWorker, Option<Departure>), Status>;
 type Out = mpsc::Sender<Told>;
 
-/// Begins a stream: what its worker hears.
+/// Starts a stream, and returns the messages to its worker.
 pub(super) fn open(
     opening: Opening,
     from: Streaming<FromWorker>,
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
-    // What has left the stream's own list is sent at once.
+    // With one place, what leaves the stream's own queue is sent at once.
     let (out, told) = mpsc::channel::<Told>(1);
     let sending = opening.sending.clone();
     tokio::spawn(attend(opening, from, out));
@@ -79,11 +79,11 @@ pub(super) fn open(
 
 /// How a stream ends.
 enum End {
-    /// The worker has closed its half, and everything is answered; or nothing is left at a stop.
+    /// The worker has closed its half and everything is answered, or nothing is left at a shutdown.
     Done,
-    /// The worker has gone.
+    /// The worker has disconnected.
     Gone,
-    /// It is told why.
+    /// The stream ends with this status.
     Told(Status),
 }
 
@@ -104,12 +104,12 @@ async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
         Ok(hello) => Seat::of(&ways, &caller, hello).await.map_err(|problem| status(&problem)),
         Err(refused) => Err(refused),
     };
-    // The room of the Hello.
+    // The permit of the Hello is released.
     drop(arrivals.rooms.try_recv());
     let (seat, line) = match seated {
         Ok(seated) => seated,
         Err(refused) => {
-            // An error means that the worker has gone.
+            // An error means that the worker has disconnected.
             let _ = out.send(Err(refused)).await;
             return;
         }
@@ -120,7 +120,7 @@ async fn attend(opening: Opening, mut from: Streaming<FromWorker>, out: Out) {
     tracing::debug!(worker, how = end.word(), "a worker's stream has ended");
     drop(place);
     if let End::Told(status) = end {
-        // Errors mean that the worker has gone, or does not read.
+        // Errors mean that the worker has disconnected, or does not read.
         let _ = tokio::time::timeout(patience.0, out.send(Err(status))).await;
     }
     drop(out);
@@ -137,7 +137,7 @@ impl End {
     }
 }
 
-/// A wait for a message of a queue; none: the desk is closed.
+/// A wait for a message of a queue; it returns no message once the lease queue is closed.
 type Waiting = BoxFuture<'static, (Arc<str>, Option<Loan>)>;
 
 struct Stream {
@@ -145,30 +145,30 @@ struct Stream {
     caller: Caller,
     seat: Seat,
     out: Out,
-    /// How many messages the worker still wants.
+    /// How many more messages the worker wants.
     credit: u32,
-    /// For each queue, while there is credit.
+    /// A wait for each queue, while there is credit.
     waiting: FuturesUnordered<Waiting>,
     hands: Hands,
-    /// What the worker has said that settles a message. It is done even if the stream ends.
+    /// Requests under way that settle a message. They complete even if the stream ends.
     settlements: FuturesUnordered<BoxFuture<'static, Answer>>,
-    /// What else it has said, and what the stream asks for itself. It ends with the stream.
+    /// Other requests under way, and checks by the stream itself. They end with the stream.
     answers: FuturesUnordered<BoxFuture<'static, Answer>>,
-    /// What is to be sent to the worker.
+    /// What waits to be sent to the worker.
     backlog: Backlog,
-    /// What has not left for the worker yet.
+    /// Tracks what was not sent yet.
     sending: Sending,
-    /// How much of it had left when that was looked at.
+    /// How much of it was sent at the last look.
     gone: usize,
-    /// When what is to be sent must have left, if the worker reads at all.
+    /// When the next message must have been sent, if the worker reads at all.
     read_until: Instant,
-    /// When it stops asking for messages, unless what was lent has left by then.
+    /// When the stream stops receiving, unless leased messages were sent by then.
     stalls_at: Instant,
-    /// The worker has closed its half.
+    /// Whether the worker has closed its half.
     is_closed: bool,
-    /// The manager stops: no more messages are lent.
+    /// Whether the manager is shutting down: no more messages are leased.
     is_draining: bool,
-    /// It is being looked whether attempts are over.
+    /// Whether a check of attempts is under way.
     is_looking: bool,
 }
 
@@ -204,7 +204,7 @@ impl Stream {
         phases: watch::Receiver<Phase>,
     ) -> End {
         let end = self.serve(from, arrivals, line, phases).await;
-        // The worker does not hear of these.
+        // The worker does not receive the results of these.
         let settlements = std::mem::take(&mut self.settlements);
         tokio::spawn(settlements.for_each(|_| std::future::ready(())));
         end
@@ -232,7 +232,7 @@ impl Stream {
             let listens = !self.is_closed && unanswered + self.backlog.len() < says_max;
             let (lends, is_waiting) = (self.backlog.has_room(), !self.waiting.is_empty());
             let is_sending = has_backlog || self.sending.is_under_way();
-            // Read before the select, which borrows.
+            // These are copied before the select, which borrows `self`.
             let (read_until, stalls_at) = (self.read_until, self.stalls_at);
             tokio::select! {
                 permit = open.reserve(), if has_backlog => match permit {
@@ -255,8 +255,8 @@ impl Stream {
                     None if self.seat.desk.is_closed() => return End::Told(closed()),
                     None => self.wait_for(queue),
                 },
-                // What is not asked must not be told of messages, or keep room: others could use
-                // it.
+                // A wait that is not polled must neither be notified of messages nor keep permits:
+                // others could use them.
                 () = tokio::time::sleep_until(stalls_at), if !lends && is_waiting => {
                     self.waiting.clear();
                 }
@@ -272,13 +272,13 @@ impl Stream {
                 }
                 said = from.message(), if listens => match said {
                     Ok(Some(FromWorker { say })) => {
-                        // Each message has its room.
+                        // Each message has its permit.
                         let room = arrivals.rooms.try_recv().ok();
                         if let Some(problem) = say.and_then(|say| self.hear(say, room)) {
                             return End::Told(status(&problem));
                         }
                     }
-                    // A stream that was reset looks like this too.
+                    // A stream that was reset also looks like this.
                     Ok(None) => match arrivals.others.try_recv() {
                         Ok(Other::Broken) => return End::Gone,
                         Ok(other) => self.hear_other(other),
@@ -307,7 +307,7 @@ impl Stream {
         }
     }
 
-    /// How the stream ends, if nothing is left to be done on it.
+    /// Returns how the stream ends, if nothing is left to do on it.
     fn is_done(&mut self) -> Option<End> {
         let is_answered = self.settlements.is_empty() && self.answers.is_empty();
         if !is_answered || !self.backlog.is_empty() {
@@ -352,14 +352,14 @@ impl Stream {
         }
     }
 
-    /// Asks the desk for the next message of each queue.
+    /// Waits for the next message of each queue.
     fn wait(&mut self) {
         for queue in self.seat.queues.clone() {
             self.wait_for(queue);
         }
     }
 
-    /// Asks the desk for the next message of a queue.
+    /// Waits for the next message of a queue.
     fn wait_for(&mut self, queue: Arc<str>) {
         let (ways, desk) = (self.ways.clone(), self.seat.desk.clone());
         let borrower = self.seat.borrower.clone();
@@ -421,7 +421,7 @@ impl Stream {
         None
     }
 
-    /// The worker has a message that it may have been given before, on another stream, say.
+    /// Adopts a message that the worker may have received before, for example in another session.
     fn take_up(&mut self, receipt: &Receipt, text: String) {
         let (id, delivery, line) = (receipt.id.as_str(), receipt.delivery, &self.seat.line);
         let Ok(desk) = desk_of(&self.ways, &receipt.vhost) else { return };
@@ -432,7 +432,7 @@ impl Stream {
         }
     }
 
-    /// The desk says that the worker no longer has a message.
+    /// Handles the revocation of a lease by the lease queue.
     fn lost(&mut self, ended: &Ended) {
         let Ended { id, delivery, why } = ended;
         let Some(held) = self.hands.put_down(id, *delivery) else { return };
@@ -445,8 +445,8 @@ impl Stream {
         self.tell(Tell::Gone(Gone { receipt: held.let_go(), reason: reason.to_owned() }));
     }
 
-    /// Looks whether the attempts of the worker's messages are over. The desk hears of most ends at
-    /// once, but not that somebody has replied by hand.
+    /// Checks whether the attempts of the worker's messages have ended. The lease queue is notified
+    /// of most ends at once, but not of a reply by hand.
     fn look(&mut self) {
         if self.is_looking || self.hands.is_empty() {
             return;
@@ -468,7 +468,7 @@ impl Stream {
         );
     }
 
-    /// The worker has closed its half: it can reply to no more messages here.
+    /// Handles that the worker closed its half: it can reply to no more messages on this stream.
     fn close(&mut self) {
         self.is_closed = true;
         self.credit = 0;

@@ -1,5 +1,5 @@
-//! What `proto/workers.proto` says, generated from it; `tests/fast/grpc/generated.rs` holds it to
-//! that.
+//! The code generated from `proto/workers.proto`; `tests/fast/grpc/generated.rs` checks that it is
+//! up to date.
 
 #[allow(clippy::all, missing_docs, reason = "generated")]
 #[rustfmt::skip]
@@ -11,5 +11,5 @@ mod service;
 pub use messages::*;
 pub use service::workers_server;
 
-/// The descriptions of the file and of those that it imports, as reflection tells them.
+/// The descriptors of the file and of its imports, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("wire/workers.bin");

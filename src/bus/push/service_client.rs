@@ -122,7 +122,6 @@ impl ServiceClient {
     /// # Errors
     ///
     /// There is no answer within `patience`.
-    /// There is no answer within this time.
     pub async fn probe(&self, url: &str, patience: Duration) -> Result<u16, Unanswered> {
         let url: Url = web_address(url).map_err(Unanswered::Refused)?;
         if let Some(why) = literal(&url).and_then(|at| self.settings.networks.objection(at)) {

@@ -1,31 +1,31 @@
-//! What is to be sent on a stream, until it is handed over.
+//! What waits to be sent on a stream.
 
 use crate::api::grpc::sending::Departure;
 use crate::api::grpc::wire::to_worker::Say as Tell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How much waits to be sent at most, in messages and in bytes of their bodies, before another
-/// message is lent: its lease begins when it can leave soon.
+/// How much may wait to be sent, in messages and in bytes of bodies, before another message is
+/// leased. So a lease begins when its message can be sent soon.
 const LENT_AHEAD: usize = 4;
 const LENT_AHEAD_BYTES: usize = 64 * 1024;
 
-/// What is to be sent to the worker, in order.
+/// What waits to be sent to the worker, in order.
 #[derive(Default)]
 pub(super) struct Backlog {
     waiting: VecDeque<ToSend>,
-    /// The bytes of bodies among it.
+    /// The bytes of the bodies in the queue.
     bytes: usize,
 }
 
-/// One thing that is to be sent.
+/// A message that waits to be sent.
 pub(super) struct ToSend {
     pub(super) tell: Tell,
-    /// Of a message that is lent.
+    /// Set for a step message that is leased.
     pub(super) lent: Option<LentAhead>,
 }
 
-/// What is noted of a message that is lent, until it is sent.
+/// A leased step message that waits to be sent.
 pub(super) struct LentAhead {
     pub(super) id: Arc<str>,
     /// The bytes of its body.
@@ -39,7 +39,7 @@ impl Backlog {
         self.waiting.push_back(to_send);
     }
 
-    /// Takes out what is sent next.
+    /// Removes and returns the next message.
     pub(super) fn pop(&mut self) -> Option<ToSend> {
         let to_send = self.waiting.pop_front()?;
         self.bytes -= to_send.lent.as_ref().map_or(0, |lent| lent.bytes);
@@ -54,7 +54,7 @@ impl Backlog {
         self.waiting.len()
     }
 
-    /// Whether another message may be lent.
+    /// Returns whether another message may be leased.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.len() < LENT_AHEAD && self.bytes < LENT_AHEAD_BYTES
     }

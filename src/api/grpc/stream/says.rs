@@ -1,4 +1,4 @@
-//! What a worker says on its stream: how many messages it wants, replies, longer leases, refusals.
+//! Handles the requests of a worker on its stream: credit, replies, extensions of leases, nacks.
 
 use super::Stream;
 use crate::api::grpc::answer::{Answer, declined, refused, said, settled, useless};
@@ -15,7 +15,7 @@ use crate::room;
 use futures_util::FutureExt;
 
 impl Stream {
-    /// Takes what the worker has said; a problem ends the stream.
+    /// Handles a request. A returned problem ends the stream.
     pub(super) fn hear(&mut self, say: Say, room: Option<room::Taken>) -> Option<Problem> {
         match say {
             Say::Hello(_) => {
@@ -38,9 +38,9 @@ impl Stream {
         }
     }
 
-    /// Says why something that the worker has said is not taken.
+    /// Reports why a request is rejected.
     fn decline(&mut self, receipt: String, problem: &Problem) {
-        // What is no receipt is not kept until the worker reads that.
+        // A text that cannot be a receipt is not kept until the worker reads the report.
         let receipt = if receipt.len() > RECEIPT_BYTES_MAX { String::new() } else { receipt };
         self.tell(Tell::Taken(useless(receipt, problem)));
     }
@@ -66,7 +66,7 @@ impl Stream {
                     Ok(desk) => lending::reply(&desk, receipt.clone(), kind, from, body).await,
                     Err(problem) => return declined(text, held, &problem),
                 };
-                // Kept until here.
+                // The permit is held until here.
                 drop(room);
                 match taken(text, told) {
                     Ok(taken @ Taken { changed: true, .. }) if kind == ReplyType::Progress => {
@@ -130,7 +130,7 @@ impl Stream {
         );
     }
 
-    /// Something came that is no message.
+    /// Handles an event that is no message.
     pub(super) fn hear_other(&mut self, other: Other) {
         let Other::TooLarge(bytes, receipt) = other else { return };
         let max = self.ways.common.settings.http.body_bytes_max;
