@@ -32,7 +32,7 @@ pub(super) struct Connection {
     _accepted: OwnedSemaphorePermit,
 }
 
-/// Returns the accepted connections. Each has the time `patience` until one of its calls must be
+/// Returns the accepted connections. Each has the time `timeout` until one of its calls must be
 /// admitted. When `connections_max` are open, further ones wait.
 pub(super) fn incoming(
     listener: TcpListener,

@@ -1,5 +1,5 @@
 //! Workers over gRPC: they use the lease queue of the embedded bus, as those of [`super::worker`]
-//! do over HTTP. What both share is in [`super::lending`]; the messages are defined in
+//! do over HTTP. What both share is in [`super::leases`]; the messages are defined in
 //! `proto/workers.proto`.
 //!
 //! A call passes [`connection`] (how many there are, and how long they may stay unauthenticated),

@@ -72,7 +72,7 @@ impl Sending {
         self.0.gone.load(Ordering::Relaxed)
     }
 
-    /// Waits until all messages were sent. Aborts the connection if none was sent for `patience`.
+    /// Waits until all messages were sent. Aborts the connection if none was sent for `timeout`.
     pub(super) async fn all_gone(self, peer: Option<Peer>, patience: Duration) {
         while self.is_under_way() {
             let gone = self.gone();

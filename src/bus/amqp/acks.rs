@@ -29,8 +29,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Creates a window without deliveries. When more than `owed_max` acks wait behind an unsettled
-    /// delivery, they are sent one by one.
+    /// Creates a window without deliveries. When more than `pending_acks_max` acks wait behind an
+    /// unsettled delivery, they are sent one by one.
     pub(super) fn new(owed_max: usize) -> Window {
         Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
     }

@@ -37,7 +37,7 @@ impl Backlog {
         }
     }
 
-    /// Applies commands. Passes the ids of withdrawn messages to `is_withdrawn`, for those may be
+    /// Applies commands. Passes the ids of withdrawn messages to `on_withdrawn`, for those may be
     /// on their way. Returns how many waiting messages were removed.
     pub(super) fn follow(
         &mut self,

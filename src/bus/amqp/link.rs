@@ -228,7 +228,7 @@ impl Link {
         }
     }
 
-    /// Declares `queue` as soon as `taken` is answered or dropped.
+    /// Declares `queue` as soon as `journaled` is answered or dropped.
     pub(super) fn declare_after(
         &mut self,
         queue: Arc<str>,

@@ -113,7 +113,7 @@ impl Queues {
         }
     }
 
-    /// Declares `queue` once `taken` is answered or dropped and no policy is being set; see
+    /// Declares `queue` once `journaled` is answered or dropped and no policy is being set; see
     /// [`QueueDeclarer::declare`].
     pub(super) async fn declare_after(
         &self,

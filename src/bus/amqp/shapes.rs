@@ -43,8 +43,8 @@ impl Shapes {
         }
     }
 
-    /// Returns the properties to declare a queue with: those in `said` (the workflow file), else
-    /// the known ones, else those in `default`.
+    /// Returns the properties to declare a queue with: those in `declared` (by the workflow file),
+    /// else the known ones, else those in `default`.
     pub(super) fn of(
         &self,
         queue: &str,

@@ -17,7 +17,7 @@ const REPORTED_LONGER_BY: u32 = 8;
 impl Desk {
     /// Extends a lease to end after `lease` from now, and returns when it ends. A waiting message,
     /// whose lease has ended or was lost by a restart, is leased again under the same delivery
-    /// number. With `line`, that session has the message from now on, and any other session that
+    /// number. With `session`, that session has the message from now on, and any other session that
     /// had it is notified.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Desk {
         Ok(until)
     }
 
-    /// Returns a message to its queue after the time `after`, when its lease ends. With `line`:
+    /// Returns a message to its queue after the time `after`, when its lease ends. With `session`:
     /// only if that session has leased it.
     ///
     /// # Errors

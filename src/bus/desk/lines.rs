@@ -60,7 +60,7 @@ impl Desk {
     }
 
     /// Takes a message back from a worker that has not begun to work on it. It waits again, and the
-    /// delivery is not counted. With `line`: only if that session has leased it.
+    /// delivery is not counted. With `session`: only if that session has leased it.
     ///
     /// # Errors
     ///

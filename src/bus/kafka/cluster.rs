@@ -119,8 +119,8 @@ impl Cluster {
         }
     }
 
-    /// Creates the topic of a queue whose steps wait for up to `wait`. An existing topic counts as
-    /// created.
+    /// Creates the topic of a queue whose steps wait for up to `reply_timeout`. An existing topic
+    /// counts as created.
     pub(super) async fn create(
         &self,
         section: &KafkaSection,
@@ -181,8 +181,8 @@ pub struct Survey {
     pub missing: Vec<Arc<str>>,
 }
 
-/// Inspects the topics of queues and the reply topic, without changing anything. `waits` has the
-/// longest time that steps wait for a reply, by queue.
+/// Inspects the topics of queues and the reply topic, without changing anything. `reply_timeouts`
+/// has the longest time that steps wait for a reply, by queue.
 ///
 /// # Errors
 ///

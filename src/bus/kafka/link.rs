@@ -261,7 +261,7 @@ impl Link {
         }
     }
 
-    // ---- looks
+    // ---- checks of topics
 
     fn look_if_wanted(&mut self) {
         let is_there = matches!(self.brokers, Brokers::There);

@@ -15,8 +15,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Creates a window before its first record, which has this offset or a higher one. `is_told`
-    /// says whether the journal has the offset.
+    /// Creates a window before its first record, which has this offset or a higher one.
+    /// `is_journaled` says whether the journal has the offset.
     pub(super) fn new(next: i64, is_told: bool) -> Window {
         Window { next, unsettled: BTreeSet::new(), told: is_told.then_some(next) }
     }

@@ -121,7 +121,7 @@ impl ServiceClient {
     ///
     /// # Errors
     ///
-    /// There is no answer within `patience`.
+    /// There is no answer within `timeout`.
     pub async fn probe(&self, url: &str, patience: Duration) -> Result<u16, Unanswered> {
         let url: Url = web_address(url).map_err(Unanswered::Refused)?;
         if let Some(why) = literal(&url).and_then(|at| self.settings.networks.objection(at)) {
