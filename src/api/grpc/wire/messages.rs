@@ -55,8 +55,8 @@ pub struct Hello {
     /// The name that it gives itself, for people: at most 100 characters. Empty: none.
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
-    /// How long it has each message, from 1 s to 12 h; then the message is given to another worker.
-    /// Absent: the setting embedded.lease. The stream's end ends it in any case.
+    /// How long it has each message, from 1 s to 12 h; then the message is given to another worker. Absent: the setting
+    /// embedded.lease. The stream's end ends it in any case.
     #[prost(message, optional, tag = "3")]
     pub lease: ::core::option::Option<::prost_types::Duration>,
     /// The virtual host of the queues. Empty: that of workflows without one.
@@ -72,8 +72,8 @@ pub struct Want {
 /// A step's message, lent to a worker. The manager sets all of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StepMessage {
-    /// Names this delivery of the message: give it back, unchanged, with everything that is said of
-    /// it. It is the Reply-To of the same message over HTTP.
+    /// Names this delivery of the message: give it back, unchanged, with everything that is said of it. It is the
+    /// Reply-To of the same message over HTTP.
     #[prost(string, tag = "1")]
     pub receipt: ::prost::alloc::string::String,
     /// The queue on which it waited.
@@ -82,8 +82,8 @@ pub struct StepMessage {
     /// <UUID of the job or child job>:<step name>.
     #[prost(string, tag = "3")]
     pub correlation_id: ::prost::alloc::string::String,
-    /// <UUID>:<step name>:<attempt>: the same whenever the message is given again. A good key for
-    /// work that must not be done twice.
+    /// <UUID>:<step name>:<attempt>: the same whenever the message is given again. A good key for work that must not be
+    /// done twice.
     #[prost(string, tag = "4")]
     pub message_id: ::prost::alloc::string::String,
     /// The workflow's name, or <vhost>/<name>.
@@ -113,16 +113,14 @@ pub struct StepMessage {
     /// The step's input: a JSON object in UTF-8.
     #[prost(bytes = "bytes", tag = "13")]
     pub body: ::prost::bytes::Bytes,
-    /// Only on a queue workflow.<name>: how many levels of child jobs and calls are above the job
-    /// that asks.
+    /// Only on a queue workflow.<name>: how many levels of child jobs and calls are above the job that asks.
     #[prost(uint32, optional, tag = "14")]
     pub depth: ::core::option::Option<u32>,
     /// W3C trace context: what systems of tracing hand on; absent if the job came with none.
     #[prost(string, optional, tag = "15")]
     pub tracestate: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// A reply. It needs no lease: the first result wins, whoever sends it, also after a restart of the
-/// manager.
+/// A reply. It needs no lease: the first result wins, whoever sends it, also after a restart of the manager.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplyRequest {
     /// Of the message that it is a reply to.
@@ -134,8 +132,8 @@ pub struct ReplyRequest {
     #[prost(bytes = "bytes", tag = "3")]
     pub body: ::prost::bytes::Bytes,
 }
-/// What became of a reply or of a refusal, after the commit of what follows from it. What was not
-/// answered when a stream ends is sent again.
+/// What became of a reply or of a refusal, after the commit of what follows from it. What was not answered when a stream
+/// ends is sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Taken {
     #[prost(string, tag = "1")]
@@ -143,9 +141,8 @@ pub struct Taken {
     /// It counts. If not, it is useless to send it again as it was.
     #[prost(bool, tag = "2")]
     pub changed: bool,
-    /// Why it changed nothing: a word of "What comes late, twice, or wrong" in
-    /// docs/worker-protocol.md, such as duplicate; or malformed, forbidden, too_large. Empty if it
-    /// counts.
+    /// Why it changed nothing: a word of "What comes late, twice, or wrong" in docs/worker-protocol.md, such as duplicate;
+    /// or malformed, forbidden, too_large. Empty if it counts.
     #[prost(string, tag = "3")]
     pub why_not: ::prost::alloc::string::String,
     /// The same in a sentence, where the worker can mend it. Empty otherwise.
@@ -177,26 +174,22 @@ pub struct NackRequest {
     /// The message goes back to its queue; otherwise its attempt fails (rejected).
     #[prost(bool, tag = "2")]
     pub requeue: bool,
-    /// With requeue: how long it waits before it is given to a worker again, up to 1 h. Absent: not
-    /// at all.
+    /// With requeue: how long it waits before it is given to a worker again, up to 1 h. Absent: not at all.
     #[prost(message, optional, tag = "3")]
     pub delay: ::core::option::Option<::prost_types::Duration>,
 }
-/// The worker has a message no more, without having said so: stop working on it. Nothing needs to
-/// be answered.
+/// The worker has a message no more, without having said so: stop working on it. Nothing needs to be answered.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Gone {
     #[prost(string, tag = "1")]
     pub receipt: ::prost::alloc::string::String,
-    /// cancelled, timed out, settled (somebody else has replied), unknown step: the attempt is
-    /// over. lease expired: another worker may have the message; a reply counts all the same, if it
-    /// is the first.
+    /// cancelled, timed out, settled (somebody else has replied), unknown step: the attempt is over. lease expired: another
+    /// worker may have the message; a reply counts all the same, if it is the first.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
-/// The manager stops: no more messages come. What the worker has in hand it may finish; the stream
-/// ends soon, and what is not answered by then is sent again after the next start, to Reply or on a
-/// new stream.
+/// The manager stops: no more messages come. What the worker has in hand it may finish; the stream ends soon, and what is
+/// not answered by then is sent again after the next start, to Reply or on a new stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Drain {}
 /// What Receive asks for. The worker sets all of it.
@@ -211,12 +204,10 @@ pub struct ReceiveRequest {
     /// How long it has each message, from 1 s to 12 h. Absent: the setting embedded.lease.
     #[prost(message, optional, tag = "3")]
     pub lease: ::core::option::Option<::prost_types::Duration>,
-    /// How long to wait for a message, up to 50 s. Absent: 30 s. The call's own deadline should be
-    /// longer.
+    /// How long to wait for a message, up to 50 s. Absent: 30 s. The call's own deadline should be longer.
     #[prost(message, optional, tag = "4")]
     pub wait: ::core::option::Option<::prost_types::Duration>,
-    /// The most messages, from 1 to 100; 0 is 1. As soon as there is one, no further ones are
-    /// waited for.
+    /// The most messages, from 1 to 100; 0 is 1. As soon as there is one, no further ones are waited for.
     #[prost(uint32, tag = "5")]
     pub max: u32,
     /// The virtual host of the queue. Empty: that of workflows without one.

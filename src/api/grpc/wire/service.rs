@@ -10,8 +10,7 @@ pub mod workers_server {
         clippy::let_unit_value,
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with
-    /// WorkersServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with WorkersServer.
     #[async_trait]
     pub trait Workers: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Work method.
@@ -20,35 +19,30 @@ pub mod workers_server {
             >
             + std::marker::Send
             + 'static;
-        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it
-        /// wants, and says on the same stream what becomes of each. When the stream ends, whatever
-        /// the worker still has goes back to its queue at once. Replies to what it had count all
-        /// the same: by Reply, or on the next stream.
+        /// One stream is one worker. It says Hello, then Want; it is given as many messages as it wants, and says on the same
+        /// stream what becomes of each. When the stream ends, whatever the worker still has goes back to its queue at once.
+        /// Replies to what it had count all the same: by Reply, or on the next stream.
         async fn work(
             &self,
             request: tonic::Request<tonic::Streaming<super::FromWorker>>,
         ) -> std::result::Result<tonic::Response<Self::WorkStream>, tonic::Status>;
-        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their
-        /// leases end by time alone.
+        /// Takes messages of a queue, as soon as there is one: for clients without streams. Their leases end by time alone.
         async fn receive(
             &self,
             request: tonic::Request<super::ReceiveRequest>,
         ) -> std::result::Result<tonic::Response<super::ReceiveAnswer>, tonic::Status>;
-        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not;
-        /// send it again.
+        /// Sends the reply to a message; answered once it is committed. UNAVAILABLE: it was not; send it again.
         async fn reply(
             &self,
             request: tonic::Request<super::ReplyRequest>,
         ) -> std::result::Result<tonic::Response<super::Taken>, tonic::Status>;
-        /// Lengthens the lease of a message, or takes up again one that has ended.
-        /// FAILED_PRECONDITION: the attempt is over, or another worker has the message; the
-        /// metadata "reason" has the word of Gone.reason.
+        /// Lengthens the lease of a message, or takes up again one that has ended. FAILED_PRECONDITION: the attempt is over,
+        /// or another worker has the message; the metadata "reason" has the word of Gone.reason.
         async fn extend(
             &self,
             request: tonic::Request<super::ExtendRequest>,
         ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status>;
-        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION:
-        /// as for Extend.
+        /// Refuses a message: its attempt fails, or it goes back to its queue. FAILED_PRECONDITION: as for Extend.
         async fn nack(
             &self,
             request: tonic::Request<super::NackRequest>,
