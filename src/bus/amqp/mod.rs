@@ -190,7 +190,7 @@ impl Bus for AmqpBus {
         }
     }
 
-    /// First waits until the open deliveries are settled, then publishes the messages that follow
+    /// Waits until the open deliveries are settled, then publishes the messages that follow
     /// from them. Does not wait for a broker that is not connected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (loops, phase) = (self.loops.take(), self.phase.clone());

@@ -138,7 +138,7 @@ impl Bus for KafkaBus {
         let _ = self.commands.send(Command::Serve(served));
     }
 
-    /// First waits until the open replies are settled, then publishes the messages that follow from
+    /// Waits until the open replies are settled, then publishes the messages that follow from
     /// them. Does not wait for brokers that are unavailable.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         let (run, phase) = (self.run.take(), self.phase.clone());
