@@ -4,8 +4,8 @@
 //! cannot stop the acks. The `publisher` sends step messages and waits for confirms. The `consumer`
 //! takes deliveries and settles them. The `quarantine` moves away messages that cannot be read;
 //! [`wire`] makes sure that such a message costs no connection. Each task reconnects by itself,
-//! without end. They run on the arbiter on which [`Connector::connect`] was called. `trial` is
-//! separate: it plays the manager for a single worker that is tested.
+//! without end. They run on the arbiter on which [`Connector::connect`] was called. `stub_manager`
+//! is separate: it plays the manager for a single worker that is tested.
 
 mod acks;
 mod aside;
