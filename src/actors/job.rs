@@ -1,26 +1,27 @@
-//! The shell of [`crate::engine::Job`]: one actor per running job and per child job under way. It
-//! takes inputs, lets the engine decide, and sends the record with its effects to the journal.
+//! The actor around [`crate::engine::Job`]: one for each running job and for each child job under
+//! way. It handles inputs, lets the engine decide, and sends the record with its effects to the
+//! journal.
 //!
 //! What else an actor does, each in a file of its own:
 //!
 //! | file | what |
 //! |---|---|
-//! | `start`, `beginning` | with what an actor starts: a new job, or one of the journal |
-//! | `life` | the states of an actor, and how it leaves |
+//! | `spawn`, `startup` | what an actor starts with: a new job, or one of the journal |
+//! | `lifecycle` | the states of an actor, and how it stops |
 //! | `requests` | what clients ask of the job |
-//! | `resting` | when it leaves although it goes on: it only waits, and memory is short |
-//! | `redispatch`, `waiting_since` | what every job is asked: messages again, how many wait |
+//! | `passivation` | how a job that only waits leaves memory while that is short |
+//! | `bulk_requests`, `waiting_since` | requests to every job: redispatch, waiting steps |
 //! | `buses` | which steps wait on which bus; what a missing queue means |
-//! | `child_budget` | its share of the child jobs that may be under way |
-//! | `withdrawals` | messages in queues that nobody waits for any more |
+//! | `child_budget` | the permits of its child jobs under way |
+//! | `withdrawals` | messages in queues whose attempts are over |
 //! | `timer` | the next time that is due |
-//! | `news`, `observe` | what others hear of a decision: events, notices; metrics, the log |
+//! | `notifications`, `reporting` | what others see of a decision: events, notices; metrics, logs |
 //!
-//! How it leaves: (1) After an input that leaves nothing to do, its life goes on to `Leaving`, and
-//! it tells the journal, behind its last record, how many inputs it has heard. (2) After the commit
-//! the journal tells the router. (3) If as many inputs were sent to the job, the router takes it
-//! out of the table of routes and closes its actor. Otherwise an input is still on its way, and (4)
-//! with that the actor goes on, or asks once more.
+//! How it stops: (1) After an input that leaves nothing to do, its lifecycle goes on to `Stopping`,
+//! and it sends to the journal, behind its last record, how many inputs it has handled. (2) After
+//! the commit the journal notifies the router. (3) If exactly so many inputs were sent to the job,
+//! the router removes it from the route table and closes its actor. Otherwise an input is still on
+//! its way, and (4) the actor goes on with that input, or asks once more.
 
 mod beginning;
 mod buses;
@@ -62,7 +63,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use waiting_since::WaitingSince;
 
-/// A job under way.
+/// The actor of a job under way.
 pub struct JobActor {
     pub(super) ways: Arc<Ways>,
     pub(super) id: JobId,
@@ -70,23 +71,23 @@ pub struct JobActor {
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
     life: Life,
-    /// By which the job measures: whoever sets the wall clock changes none of its times.
+    /// The clock by which the job measures: a change of the wall clock changes none of its times.
     clock: Steady,
-    /// How many inputs it has heard: all that were sent to its mailbox, except those still in it.
+    /// How many inputs it has handled: all that were sent to its mailbox, except those still in it.
     heard: u64,
     /// The state in which the metrics count the job.
     pub(super) counted: Option<JobState>,
-    /// The end from which a decision lets it go on.
+    /// The end that a decision has undone, if the job goes on after it.
     pub(super) ended_before: Option<(Timestamp, JobState)>,
-    /// What it holds in memory.
+    /// Its share of the memory of jobs.
     share: Share,
     /// How many of its child jobs count towards the limit of the process.
     pub(super) children: u32,
-    /// How many inputs it had heard when it asked to rest last.
+    /// How many inputs it had handled when it last asked to be passivated.
     asked_to_rest: Option<u64>,
-    /// The time that is due next, and the wait for it.
+    /// The time that is due next, and the timer for it.
     timer: Option<(Timestamp, SpawnHandle)>,
-    /// How many of its steps are done, for those who look at the table.
+    /// How many of its steps are done, for readers of the route table.
     steps_done: StepsDone,
     /// The number that was reported last.
     steps_reported: Option<usize>,
@@ -94,7 +95,7 @@ pub struct JobActor {
     waiting_since: WaitingSince,
 }
 
-/// Who waits for the outcome of an operation.
+/// An operation whose client waits for the outcome.
 struct AskedOperation {
     /// The step that it concerns, if it concerns only one.
     step: Option<String>,
@@ -102,7 +103,7 @@ struct AskedOperation {
 }
 
 impl JobActor {
-    /// An actor that begins when it is started.
+    /// Creates an actor that begins its work when it is started.
     pub(super) fn new(
         ways: Arc<Ways>,
         spawn: Spawn,
@@ -131,14 +132,14 @@ impl JobActor {
         }
     }
 
-    /// The job, unless it has panicked and is being rebuilt.
+    /// Returns the job, unless it has panicked and is being rebuilt.
     pub(super) fn job(&self) -> Option<&Job> {
         self.life.job()
     }
 
     fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        // A rebuilt job first hears everything that was set aside. `Rebuilt` itself is counted
-        // last: until then the router cannot let the job go.
+        // A rebuilt job first handles everything that was stashed. `Rebuilt` itself is counted
+        // last: until then the router cannot stop the job.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
         self.heard += u64::from(!is_rebuild);
         self.act(input, ctx);
@@ -148,8 +149,8 @@ impl JobActor {
         self.set_timer(ctx);
     }
 
-    /// Asks to leave if nothing is left to do, and asks again after an input that changed nothing.
-    /// Otherwise it goes on.
+    /// Asks to stop if nothing is left to do, and asks again after an input that changed nothing.
+    /// Otherwise the actor goes on.
     fn leave_or_go_on(&mut self) {
         if self.life.is_through(self.heard) {
             let leaves = self.leave();
@@ -159,8 +160,8 @@ impl JobActor {
         }
     }
 
-    /// Begins to leave, if it has a job; returns how many inputs it has heard. More inputs may keep
-    /// it.
+    /// Begins to stop, if there is a job; returns how many inputs it has handled. More inputs may
+    /// keep it running.
     fn leave(&mut self) -> Option<u64> {
         self.life.leave(self.heard).then_some(self.heard)
     }
@@ -169,7 +170,7 @@ impl JobActor {
         match (&mut self.life, input) {
             (_, JobInput::Close) => {
                 self.count_as(None);
-                // It must not ask to leave again: another actor may have the job by then.
+                // It must not ask to stop again: another actor may have the job by then.
                 self.life = Life::Void;
                 ctx.stop();
             }
@@ -222,20 +223,20 @@ impl JobActor {
                 }
                 self.release_after_commit(vec![Outgoing::Hold(done)]);
             }
-            // `act` has handled `Close`, and `Rebuilt` for a broken job. Here the job is live.
-            // Whether it can rest is looked at behind each input.
+            // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` for a broken job. Here the
+            // job is running. Whether it can be passivated is checked after each input.
             JobInput::Rebuilt { .. } | JobInput::Rest | JobInput::Close => {}
         }
     }
 
-    /// Lets the engine decide; `release` leaves after the commit.
+    /// Lets the engine decide; `outgoing` is sent after the commit.
     pub(super) fn take(&mut self, input: Input, release: Vec<Outgoing>) {
         self.decide(input, release, None);
     }
 
-    /// Lets the engine decide. If a client has asked, it is answered with the state of the job. A
-    /// panic of the engine affects only this job: the supervisor has it rebuilt. Meanwhile its
-    /// inputs are set aside, and the delivery that was being taken goes back to its queue.
+    /// Lets the engine decide. If a client has asked, it gets the state of the job. A panic of the
+    /// engine affects only this job: the supervisor has it rebuilt. Meanwhile its inputs are
+    /// stashed, and the delivery that was being handled goes back to its queue.
     fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
         let (ways, now) = (self.ways.clone(), self.clock.now());
         let limits = self.limits();
@@ -288,8 +289,8 @@ impl JobActor {
                 logged.log(self.id, rejected);
             }
         }
-        // The ack waits for the commit of whatever made this input void. That commit may still be
-        // under way, and this delivery may be the last copy of a reply.
+        // The acknowledgement waits for the commit of whatever made this input void. That commit
+        // may still be under way, and this delivery may be the last copy of a reply.
         if !release.is_empty() {
             for outgoing in &mut release {
                 if let Outgoing::Ack(ack) = outgoing {
@@ -344,7 +345,7 @@ impl JobActor {
         let leaves = if decision.closed { self.leave() } else { None };
         let (announced, notice) = self.news(&decision.recorded);
         release.extend(announced);
-        // First: a client looks as soon as it is answered.
+        // First, because a client reads the route table as soon as it has its response.
         release.splice(0..0, self.steps_now());
         release.extend(self.counts_now(&decision.recorded));
         let record = Record { notice, ..Record::of(self.number, created, decision) };
@@ -358,7 +359,7 @@ impl JobActor {
         }));
     }
 
-    /// Notes what the job holds in memory now.
+    /// Updates how many bytes of memory the job holds.
     pub(super) fn count_bytes(&mut self) {
         if let Some(bytes) = self.job().map(bytes_of) {
             self.share.set(bytes);

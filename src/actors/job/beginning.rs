@@ -1,4 +1,4 @@
-//! How a job actor begins: with a new job, with one from the journal, or anew after a panic.
+//! How a job actor starts: with a new job, with one from the journal, or anew after a panic.
 
 use super::JobActor;
 use super::life::Life;
@@ -32,8 +32,8 @@ impl JobActor {
         }
     }
 
-    /// Handles a panic before the job was journaled. A client gets no answer; a parent or caller is
-    /// told.
+    /// Handles a panic before the job was journaled. A client gets no response; a parent or caller
+    /// is notified.
     fn never_began(&self, origin: &Origin, caller: Option<Caller>, release: Vec<Outgoing>) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         let leave = Leave { id: self.id, number: self.number, heard: None };
@@ -61,7 +61,7 @@ impl JobActor {
         }
     }
 
-    /// Goes on with the job as it was rebuilt after a panic, and hears what was set aside
+    /// Goes on with the job as it was rebuilt after a panic, and handles what was stashed
     /// meanwhile.
     pub(super) fn rebuilt(
         &mut self,
@@ -81,8 +81,8 @@ impl JobActor {
         self.resume(recovered.job, recovered.effects);
         match abandon {
             Some(reason) => {
-                // It is the order from its parent at which the job panics: so the parent must hear
-                // that it failed.
+                // The job panics at the order from its parent: so the parent must be notified that
+                // it failed.
                 if let (Some(place), false) = (place, recovered.orders.is_empty()) {
                     let ended = ChildEnd {
                         child: self.id,
@@ -121,8 +121,8 @@ impl JobActor {
     }
 }
 
-/// The steps of the job whose last message the broker has confirmed meanwhile. It is not sent
-/// again.
+/// Returns the steps of the job whose last message the broker has confirmed meanwhile. These
+/// messages are not sent again.
 fn confirmed_among(set_aside: &[JobInput], job: &Job) -> Vec<StepIndex> {
     let confirmed = |input: &JobInput| {
         let JobInput::OfMessage { created, input } = input else { return None };

@@ -9,9 +9,9 @@ use crate::engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
 
 impl JobActor {
-    /// For each step that waits for a reply: an attempt that began before this time may have been
-    /// answered already, with the reply still unread in the reply queue of its bus; or its message
-    /// may not have been sent, because the disk was full.
+    /// Returns, for each step that waits for a reply, a time: an attempt that began before it may
+    /// have been answered already, with the reply still unread in the reply queue of its bus; or
+    /// its message may not have been sent, because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
         let Ways { common, buses, .. } = &*self.ways;
@@ -41,7 +41,7 @@ impl JobActor {
         }
     }
 
-    /// Its steps that wait for a reply, and whose message this bus has confirmed.
+    /// Returns the steps that wait for a reply and whose message this bus has confirmed.
     pub(super) fn confirmed_on<'a>(
         &'a self,
         bus: &'a BusKey,
@@ -55,7 +55,7 @@ impl JobActor {
             .map(|(_, step)| step)
     }
 
-    /// The same, for one queue.
+    /// Returns the steps that wait for a reply and whose message is confirmed in this queue.
     pub(super) fn confirmed_in<'a>(
         &'a self,
         queue: &'a Address,

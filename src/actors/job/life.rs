@@ -1,21 +1,21 @@
-//! The states of a job actor's life, and how it passes from one to the next.
+//! The states of a job actor, and how it passes from one to the next.
 
 use super::start::Start;
 use crate::actors::mail::JobInput;
 use crate::engine::Job;
 
-/// What state an actor is in.
+/// The state of a job actor.
 pub(super) enum Life {
-    /// It has not started.
+    /// The actor has not started.
     Starting(Start),
-    /// Its job goes on.
+    /// The job goes on.
     Live(Job),
-    /// Its job panicked and is being rebuilt from the journal. Inputs are set aside meanwhile.
+    /// The job panicked and is being rebuilt from the journal. Inputs are stashed meanwhile.
     Broken { set_aside: Vec<JobInput> },
-    /// Nothing is left to do. It asked to leave when it had heard `asked` inputs. An input that
-    /// comes before it is let go may make it go on.
+    /// Nothing is left to do. The actor asked to stop when it had handled `asked_at` inputs. An
+    /// input that comes before it is stopped may make it go on.
     Leaving { job: Job, asked: u64 },
-    /// There is no job: its creation panicked, or it was let go.
+    /// There is no job: its creation panicked, or it was stopped.
     Void,
 }
 
@@ -34,8 +34,8 @@ impl Life {
         }
     }
 
-    /// Whether the actor must ask to leave: nothing is left to do, and it has not asked since it
-    /// has heard `heard` inputs.
+    /// Returns whether the actor must ask to stop: nothing is left to do, and it has not asked
+    /// since it has handled `inputs_handled` inputs.
     pub(super) fn is_through(&self, heard: u64) -> bool {
         match self {
             Life::Live(job) => job.is_closed(),
@@ -44,7 +44,7 @@ impl Life {
         }
     }
 
-    /// Begins to leave, if there is a job. Tells whether it did.
+    /// Begins to stop, if there is a job. Returns whether it did.
     pub(super) fn leave(&mut self, heard: u64) -> bool {
         match std::mem::replace(self, Life::Void) {
             Life::Live(job) | Life::Leaving { job, .. } => {
@@ -58,7 +58,7 @@ impl Life {
         }
     }
 
-    /// Goes on, if it was leaving and there is something left to do.
+    /// Goes on, if it was stopping and there is something left to do.
     pub(super) fn go_on(&mut self) {
         *self = match std::mem::replace(self, Life::Void) {
             Life::Leaving { job, .. } if !job.is_closed() => Life::Live(job),

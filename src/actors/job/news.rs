@@ -1,4 +1,4 @@
-//! What listeners, the webhook and traces are told of a decision.
+//! What subscribers, the webhook and traces get of a decision.
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
@@ -9,9 +9,9 @@ use crate::traces::EndedJob;
 use std::sync::Arc;
 
 impl JobActor {
-    /// The news of an applied decision: what leaves for listeners after the commit, and the notice
-    /// for the webhook, which is committed with the decision. Nothing is built while nobody
-    /// listens.
+    /// Returns what an applied decision causes outside: what is sent to subscribers after the
+    /// commit, and the notice for the webhook, which is committed with the decision. Nothing is
+    /// built while nobody subscribes.
     pub(super) fn news(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (Vec::new(), None) };
         let (ways, traced) = (&self.ways, self.traced(job, recorded));
@@ -37,7 +37,7 @@ impl JobActor {
         (announced.into_iter().chain(noticed).chain(traced).collect(), notice)
     }
 
-    /// The end of a top-level job, for its trace.
+    /// Returns the end of a root job, for its trace.
     fn traced(&self, job: &Job, recorded: &Recorded) -> Option<Outgoing> {
         let share = self.ways.common.settings.traces.share()?;
         if self.parent.is_some() || !job.origin().is_sampled(share) {
@@ -50,7 +50,7 @@ impl JobActor {
         Some(Outgoing::Ended(EndedJob { id, created, entry, at }))
     }
 
-    /// After the commit, whoever counts its child jobs hears that the counts have changed.
+    /// Returns an update for those who watch the counts of its child jobs, if these have changed.
     pub(super) fn counts_now(&self, recorded: &Recorded) -> Option<Outgoing> {
         let is_counted = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
         (is_counted && self.ways.common.feeds.counts(self.id)).then(|| Outgoing::Counted(self.id))

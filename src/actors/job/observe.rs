@@ -1,4 +1,4 @@
-//! What a job's decisions look like from outside: metrics and logs.
+//! Reports a job's decisions: as metrics and in the log.
 
 use super::JobActor;
 use crate::actors::at_rest::steps_done;
@@ -9,13 +9,13 @@ use crate::engine::{
 };
 
 impl JobActor {
-    /// Counts the job under its state, once, however it came to that state.
+    /// Updates the gauge of the job's state, however the job came to that state.
     pub(super) fn count(&mut self) {
         let Some(job) = self.job() else { return };
         self.count_as(Some(job.state()).filter(|state| !state.is_ended()));
     }
 
-    /// Counts it under another state; under none, if its rows are gone.
+    /// Moves the job to the gauge of another state; of none, if its rows are gone.
     pub(super) fn count_as(&mut self, now: Option<JobState>) {
         let Some(job) = self.job() else { return };
         if now == self.counted {
@@ -37,7 +37,7 @@ impl JobActor {
         self.counted = now;
     }
 
-    /// How many of its steps are done, if that has changed.
+    /// Returns an update of how many of its steps are done, if that has changed.
     pub(super) fn steps_now(&mut self) -> Option<Outgoing> {
         let job = self.job()?;
         let done = steps_done(job);

@@ -1,5 +1,5 @@
-//! What every job is asked: to send the messages of a queue again, to count the steps that wait,
-//! and since when they do.
+//! Requests to every job: to send the messages of a queue again, to count the steps that wait, and
+//! to report since when they do.
 
 use super::JobActor;
 use crate::actors::answer_on_drop::AnswerOnDrop;
@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl JobActor {
-    /// Counts the steps that wait for a reply, and notes since when it has seen each. Steps that
-    /// call a workflow do not count: their message is acknowledged when the job is created, long
-    /// before its end.
+    /// Counts the steps that wait for a reply, and records since when each has been seen waiting.
+    /// Steps that call a workflow do not count: their message is acknowledged when the job is
+    /// created, long before its end.
     pub(super) fn count_waiting(&mut self, census: &Census) {
         let Some(job) = self.life.job() else { return };
-        // Steps on all buses are noted, although one bus asks: `note` forgets what it is not given.
+        // Steps on all buses are recorded, although one bus asks: `record_waiting` forgets the
+        // steps that it is not given.
         self.waiting_since.note(job.confirmed_steps().map(|step| job.step(step).dispatch));
         let has_waited =
             |step: &StepIndex| self.waiting_since.has_waited(job.step(*step).dispatch, census.span);
@@ -26,7 +27,7 @@ impl JobActor {
         census.add(queues);
     }
 
-    /// Tells which of its steps wait for replies, and since when.
+    /// Reports which of its steps wait for replies, and since when.
     pub(super) fn tell_waits(&self, waits: &Waits) {
         let Some(job) = self.job() else { return };
         for index in job.awaiting_replies() {

@@ -1,4 +1,4 @@
-//! What clients and calls ask of a job.
+//! Requests of clients, and calls.
 
 use super::{AskedOperation, JobActor};
 use crate::actors::answer::{Answer, CANCELLED_BY, Client, Created, Erased, Now, Refusal};
@@ -8,7 +8,7 @@ use crate::engine::{Input, Message, Operation, Request};
 use std::sync::Arc;
 
 impl JobActor {
-    /// A client asks for a job under the same id.
+    /// Answers a client that asks for a job under the same id.
     pub(super) fn create_again(&self, workflow: &str, message: &Message, answer: Client<Created>) {
         let Some(job) = self.job() else { return };
         let created = Created::again(self.id, job, workflow, message);
@@ -23,7 +23,7 @@ impl JobActor {
         }
     }
 
-    /// A message on its workflow's queue asks for a job under the same id.
+    /// Handles a message on its workflow's queue that asks for a job under the same id.
     pub(super) fn called(&mut self, call: Call) {
         let Some(job) = self.job() else { return };
         match call.join(job, &self.ways) {
@@ -31,12 +31,13 @@ impl JobActor {
             Some((Some(caller), ack)) if !job.owes(&caller) => {
                 self.take(Input::Called(caller), vec![Outgoing::Ack(ack)])
             }
-            // It follows the commit of the caller's first message, which may still be under way.
+            // The acknowledgement follows the commit of the caller's first message, which may still
+            // be under way.
             Some((_, ack)) => self.release_after_commit(vec![Outgoing::Ack(ack)]),
         }
     }
 
-    /// Says whether one of its steps has sent a call.
+    /// Checks whether one of its steps has sent a call.
     pub(super) fn vouch(&self, call: Call) {
         let Some(job) = self.job() else { return };
         self.ways.mailboxes().router.post(RouterInput::Vouched(call.vouched_by(job)));
@@ -46,7 +47,7 @@ impl JobActor {
         let Some(job) = self.job() else { return };
         let state = job.state();
         if state.is_ended() {
-            // It follows the commit of the job's end, which may still be under way.
+            // The response follows the commit of the job's end, which may still be under way.
             let answered = Answer::Now(answer, Ok(Now::Job(state)));
             self.release_after_commit(vec![Outgoing::Answer(answered)]);
         } else {
@@ -77,7 +78,7 @@ impl JobActor {
             let refused = Answer::Now(answer, Err(objection.into()));
             return Outgoing::Answer(refused).release(&self.ways);
         }
-        // One with a reason or a name is in the record, and logged with it.
+        // An operation with a reason or a name is in the record, and logged with it.
         if request.reason.is_none() && request.by.is_none() {
             tracing::info!(job = %self.id, operation = operation.word(), "asked for by a client");
         }

@@ -1,7 +1,7 @@
-//! A job that only waits leaves memory while that is short. The router has it among those at rest,
-//! and brings it back, rebuilt from the journal, as soon as something comes for it or is due in it.
-//! It leaves as a job leaves that has nothing left to do: behind its last record, and only if it
-//! has heard all that was sent to it.
+//! Passivation: a job that only waits leaves memory while memory is short. The router keeps it
+//! among the passivated jobs, and activates it, rebuilt from the journal, as soon as an input comes
+//! for it or something in it is due. Its actor stops as one does that has nothing left to do:
+//! behind its last record, and only if it has handled all inputs that were sent to it.
 
 use super::JobActor;
 use super::life::Life;
@@ -10,11 +10,11 @@ use crate::actors::mail::Rest;
 use crate::clock;
 use crate::engine::Job;
 
-/// Whatever is due within this time is waited for here, in nanoseconds.
+/// A job in which something is due within this time, in nanoseconds, is not passivated.
 const SOON_NS: i64 = 2_000_000_000;
 
 impl JobActor {
-    /// Asks to rest, if memory is short and it only waits; once for what it has heard.
+    /// Asks to be passivated if memory is short and the job only waits; once after each input.
     pub(super) fn rest_if_short(&mut self) {
         if self.is_asking_to_rest() || !self.ways.common.memory.is_short() {
             return;
@@ -33,21 +33,21 @@ impl JobActor {
         self.append_nothing(Vec::new(), None, Some(Box::new(rest)));
     }
 
-    /// Whether it has asked to rest and heard nothing since. Nothing else may happen to it then:
-    /// the router may let it go at any moment.
+    /// Returns whether it has asked to be passivated and handled no input since. Nothing else may
+    /// happen to it then: the router may stop it at any moment.
     pub(super) fn is_asking_to_rest(&self) -> bool {
         self.asked_to_rest == Some(self.heard)
     }
 }
 
-/// Whether something is due in it so soon that it waits for that here.
+/// Returns whether something in the job is due too soon to passivate it.
 fn is_due_soon(job: &Job) -> bool {
     job.next_timer().is_some_and(|due| due.0 < clock::now().0.saturating_add(SOON_NS))
 }
 
-/// Whether nothing of it may still have to leave, and its messages are with others: it waits for
-/// replies, a person or a time. A message that its bus may lend again stays with that bus, and so
-/// does the job.
+/// Returns whether the job has no effect left to send, and its messages are with others: it waits
+/// for replies, a person or a time. A message that its bus may lease again stays with that bus, and
+/// so does the job.
 fn only_waits(job: &Job) -> bool {
     let is_lent = job.awaiting_replies().any(|step| job.step(step).lease.is_some());
     !job.is_closed() && job.child_count() == 0 && !is_lent && job.open().is_empty()

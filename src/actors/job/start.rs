@@ -12,39 +12,39 @@ pub struct Spawn {
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
-    /// The top-level job's number.
+    /// The number of the root job.
     pub root: JobNumber,
     /// The parent's number.
     pub parent: Option<JobNumber>,
-    /// How it begins.
+    /// How its actor starts.
     pub start: Start,
 }
 
-/// How an actor begins.
+/// How a job actor starts.
 pub enum Start {
     /// With a new job.
     New {
-        /// Where it comes from.
+        /// The origin of the job.
         origin: Arc<Origin>,
         /// Its message.
         message: Message,
-        /// Who waits for its end.
+        /// The caller that waits for its end.
         caller: Option<Caller>,
-        /// For a top-level job: what leaves after the commit, the answer to the client or the ack
-        /// of the call.
+        /// For a root job: what is sent after the commit, the response to the client or the
+        /// acknowledgement of the call.
         release: Vec<Outgoing>,
     },
     /// With a job from the journal.
     Recovered {
         /// The job.
         job: Box<Job>,
-        /// Its open effects.
+        /// Its effects that may not have been sent yet.
         effects: Vec<Effect>,
     },
 }
 
 impl Start {
-    /// What the job goes by.
+    /// Returns the definition that the job runs.
     pub fn definition(&self) -> &Arc<Definition> {
         match self {
             Start::New { origin, .. } => &origin.definition,
@@ -52,7 +52,7 @@ impl Start {
         }
     }
 
-    /// What the job takes in memory, in bytes.
+    /// Returns how many bytes the job takes in memory.
     pub fn bytes(&self) -> usize {
         match self {
             Start::New { origin, message, .. } => bytes_of_new(origin, message),
@@ -60,7 +60,7 @@ impl Start {
         }
     }
 
-    /// The job's place in its parent.
+    /// Returns the step and item of the parent that the job was started for.
     pub fn place(&self) -> Option<Parent> {
         match self {
             Start::New { origin, .. } => origin.parent,

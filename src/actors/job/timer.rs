@@ -1,4 +1,4 @@
-//! The wait for what is due next in a job: a timeout, the next attempt, a deadline.
+//! The timer of a job, for what is due next: a timeout, the next attempt, a deadline.
 
 use super::JobActor;
 use super::life::Life;
@@ -6,22 +6,22 @@ use crate::engine::{Input, Timestamp};
 use actix::AsyncContext;
 use std::time::Duration;
 
-/// The pause before another look at a timeout that passed while a reply may have lain unread, or
+/// The pause before a timeout is checked again that passed while a reply may have been unread, or
 /// while the message may have been unsent because the disk was full.
 const HEARD_AGAIN_AFTER: Duration = Duration::from_secs(3);
 
-/// The longest wait for a timer. For what is due later, the wait begins again.
+/// The longest pause of a timer. For what is due later, the timer is set again.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl JobActor {
-    /// Waits for what is due next. The job's clock tells, once, how long; the wait itself is
-    /// monotonic.
+    /// Sets the timer for what is due next. The job's clock tells, once, how long to wait; the wait
+    /// itself is monotonic.
     pub(super) fn set_timer(&mut self, ctx: &mut actix::Context<Self>) {
         let due = match &self.life {
-            // It is waited for where it rests.
+            // The router waits for it while the job is passivated.
             Life::Live(_) if self.is_asking_to_rest() => None,
             Life::Live(job) => job.next_timer(),
-            // It waits for nothing.
+            // Such a job waits for nothing.
             Life::Starting(_) | Life::Broken { .. } | Life::Leaving { .. } | Life::Void => None,
         };
         if due == self.timer.as_ref().map(|(due, _)| *due) {
@@ -46,8 +46,8 @@ impl JobActor {
         self.timer = Some((due, wait));
     }
 
-    /// The time to wait for, and how long to wait now: a time that is far away is waited for in
-    /// parts.
+    /// Returns the time to wait for, and how long to pause now: a time that is far away is waited
+    /// for in parts.
     fn next_wait(&self, due: Timestamp) -> (Timestamp, Duration) {
         let pause = self.left(due).min(WAIT_MAX);
         if !pause.is_zero() {
@@ -58,14 +58,14 @@ impl JobActor {
             return (due, pause);
         }
         // A reply that is not read yet may still make this timeout void, or the message is not sent
-        // yet. Whatever is due besides must not wait for that.
+        // yet. Whatever else is due must not wait for that.
         match other {
             Some(other) if self.left(other) < HEARD_AGAIN_AFTER => (other, self.left(other)),
             Some(_) | None => (due, HEARD_AGAIN_AFTER),
         }
     }
 
-    /// How long it is until then.
+    /// Returns how long it is until `due`.
     fn left(&self, due: Timestamp) -> Duration {
         let left_ns = due.0.saturating_sub(self.clock.now().0);
         Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default())

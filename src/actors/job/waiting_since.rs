@@ -1,5 +1,5 @@
-//! Since when the steps of a job have been seen waiting for replies. A look that counts them notes
-//! it: only what has waited for a while may be lost.
+//! Since when the steps of a job have been seen waiting for replies. Each scan that counts them
+//! records it: only what has waited for a while may be lost.
 
 use crate::clock;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 pub(super) struct WaitingSince(Vec<(u64, Instant)>);
 
 impl WaitingSince {
-    /// Notes that these dispatches were seen waiting now, and no others.
+    /// Records that these dispatches were seen waiting now, and forgets all others.
     pub(super) fn note(&mut self, waiting: impl Iterator<Item = u64>) {
         let now = clock::ticks();
         let since = |dispatch: u64| self.since(dispatch).unwrap_or(now);
         self.0 = waiting.map(|dispatch| (dispatch, since(dispatch))).collect();
     }
 
-    /// Whether a dispatch has been seen waiting for this long.
+    /// Returns whether a dispatch has been seen waiting for this long.
     pub(super) fn has_waited(&self, dispatch: u64, span: Duration) -> bool {
         let now = clock::ticks();
         self.since(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)

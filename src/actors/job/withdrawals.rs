@@ -1,4 +1,4 @@
-//! The messages of attempts that are over: buses that can take them back do so.
+//! Withdraws the messages of attempts that are over, on buses that can do so.
 
 use super::JobActor;
 use crate::actors::mail::Outgoing;
@@ -8,7 +8,7 @@ use crate::engine::{Entry, Job, JobEntry, Recorded, StepEntry, StepIndex, StepSt
 use crate::settings::Withdraws;
 
 impl JobActor {
-    /// The messages that an applied decision makes useless.
+    /// Returns withdrawals of the messages that an applied decision makes useless.
     pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
         let Some(job) = self.job() else { return Vec::new() };
         let mut over: Vec<(StepIndex, u32, Over)> = Vec::new();
@@ -26,7 +26,7 @@ impl JobActor {
                 Entry::Step(step, StepEntry::Completed(_)) => {
                     over.push((*step, job.step(*step).attempt, Over::Answered));
                 }
-                // Steps of a failed job go on, unless its deadline is what ended it.
+                // Steps of a failed job go on, unless the job ended by its deadline.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
                     let is_cut_off = |step: &StepIndex| {
                         job.step(*step).is_under_way()
@@ -36,7 +36,7 @@ impl JobActor {
                     let attempt = |step: StepIndex| job.step(step).attempt;
                     over.extend(running.map(|step| (step, attempt(step), Over::Cancelled)));
                 }
-                // Steps of a failed job that were under way begin anew.
+                // Steps of a failed job that were under way start anew.
                 Entry::Job(JobEntry::Rerun { .. }) => {
                     let undone = |step: StepIndex| (step, job.step(step).attempts_undone());
                     let undone = job.graph().indices().map(undone).filter(|(_, last)| *last > 0);
@@ -72,11 +72,12 @@ impl JobActor {
     }
 }
 
-/// Whether the message of an attempt may not have been sent, as far as the job knows. `is_by_hand`:
-/// somebody has asked for what ended it.
+/// Returns whether the message of an attempt may not have been sent, as far as the job knows.
+/// `is_by_hand`: an operation has ended the attempt.
 fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: Over, is_by_hand: bool) -> bool {
     let run = job.step(step);
-    // The answer to a first attempt comes from whoever has its message, unless a person gave it.
+    // The reply to a first attempt comes from the worker that has its message, unless a person gave
+    // it.
     let is_reply = over == Over::Answered && attempt == 1 && !is_by_hand;
     !is_reply && (run.attempt != attempt || !run.confirmed)
 }
