@@ -1,4 +1,4 @@
-//! The router: maps replies by correlation id to job actors, and lets new jobs in.
+//! The router: finds the job actor for each reply by its correlation id, and admits new jobs.
 
 mod asks;
 mod calls;
@@ -27,20 +27,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// The one router of a process.
+/// The router of the process. There is one.
 pub struct Router {
     pub(super) ways: Arc<Ways>,
     table: Table,
     /// Calls that wait until the manager takes jobs again, in order.
     pub(super) waiting: VecDeque<Call>,
-    /// Whether the pause before they are tried again has begun.
+    /// Whether another try of these calls is scheduled.
     pub(super) is_waiting: bool,
     look_ups: LookUps,
     resting: Resting,
 }
 
 impl Router {
-    /// The router, which alone writes the table.
+    /// Creates the router, which alone writes the route table.
     pub fn new(ways: Arc<Ways>, table: Table) -> Router {
         Router {
             ways,
@@ -93,13 +93,13 @@ impl Router {
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
                 let tell = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
-                // Whoever asked may have gone.
+                // The receiver may have gone.
                 let then = |_: &Router| {
                     let _ = answer.send(());
                 };
                 self.tell_all(&queue, tell, then, ctx);
             }
-            // Whoever asked may have gone.
+            // The receiver may have gone.
             RouterInput::CatchUp(answer) => drop(answer.send(())),
             RouterInput::Round(answer) => {
                 faults::hit("router::round");
@@ -109,10 +109,10 @@ impl Router {
         }
     }
 
-    /// Tells every job, then waits for the journal. A job may have decided already that a message
-    /// is unconfirmed, while the commit of that is still under way. If the queue were declared
-    /// before the commit and the process crashed, the journal would still have the message as
-    /// confirmed, and nobody would send it again.
+    /// Notifies every job, then waits for the journal. A job may have decided already that a
+    /// message is unconfirmed, while the commit of that is still under way. If the queue were
+    /// declared before the commit and the process crashed, the journal would still have the message
+    /// as confirmed, and nobody would send it again.
     fn queue_missing(
         &mut self,
         queue: &Address,
@@ -133,12 +133,12 @@ impl Router {
         self.tell_all(&address, tell, then, ctx);
     }
 
-    /// Tells a job, if it takes input; one at rest is brought back for it.
+    /// Sends an input to a job, if it takes input; a passivated job is activated for it.
     fn tell(&mut self, id: JobId, input: JobInput) {
         if let Some(job) = self.ways.routes.find(id) {
             return job.post(input);
         }
-        // None with the id is at rest either: it has ended, and needs no news.
+        // No passivated job has the id either: the job has ended, and needs no input.
         let _ = self.unless_at_rest(id, RouterInput::ForJob(id, Box::new(input)));
     }
 
@@ -174,7 +174,7 @@ impl Router {
         job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
     }
 
-    /// A worker that says `Error` instead of `error` should show in the log.
+    /// Logs a reply of an unknown type: a worker that sends `Error` instead of `error` should show.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
         if self.ways.common.throttle.may_log("unknown_type") {
             let (kind, correlation_id) = (shortened(kind), shortened(correlation_id));

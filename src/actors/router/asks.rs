@@ -1,4 +1,4 @@
-//! Requests about one id, and the requests that wait for the archive.
+//! Requests about one id, and those that wait for the archive.
 
 use crate::actors::answer::{Client, Erased, Now};
 use crate::actors::call::Call;
@@ -8,24 +8,25 @@ use crate::engine::{Instruction, JobId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// A request about one id. A job under that id is told; if there is none, the archive is asked.
+/// A request about one id. It goes to the job under that id; if there is none, the archive looks
+/// the id up.
 pub(super) enum Ask {
     /// A client asks for a job under the id.
     Create(CreateJob),
-    /// A client asks something of the job.
+    /// A client asks for an operation on the job.
     Operate(Request, Client<Now>),
     /// A client cancels the job.
     Cancel(Option<Arc<str>>, Client<Now>),
-    /// A client has the job erased.
+    /// A client erases the job.
     Erase(Client<Erased>),
     /// A message on the workflow's queue asks for a job under the id.
     Call(Call),
-    /// The job's parent tells it something.
+    /// The job's parent gives it an order.
     Order(ToChild),
 }
 
 impl Ask {
-    /// The mail that it came by, or would come by.
+    /// Returns the router input that it came by, or would come by.
     pub(super) fn again(self, id: JobId) -> RouterInput {
         match self {
             Ask::Create(job) => RouterInput::Create(job),
@@ -37,7 +38,7 @@ impl Ask {
         }
     }
 
-    /// What must be known first about a job that takes no input.
+    /// Returns what must be looked up first if no job takes input under the id.
     pub(super) fn question(&self) -> Question {
         match self {
             Ask::Create(_) | Ask::Call(_) | Ask::Erase(_) => Question::Creation,
@@ -46,8 +47,8 @@ impl Ask {
         }
     }
 
-    /// Whether it is for this job, which has the id. An order is for the child job at one place
-    /// only.
+    /// Returns whether it is for this job, which has the id. An order is only for the child job of
+    /// one step and item.
     pub(super) fn is_meant_for(&self, job: &LiveJob<'_>) -> bool {
         match self {
             Ask::Order(to_child) => job.is_child_of(to_child.parent, to_child.place),
@@ -57,8 +58,8 @@ impl Ask {
         }
     }
 
-    /// Whether a job that has ended may have to hear it. Of the orders of its parent, it follows
-    /// only a retry.
+    /// Returns whether it may concern a job that has ended. Of the orders of its parent, only a
+    /// retry does.
     pub(super) fn concerns_an_ended_job(&self) -> bool {
         match self {
             Ask::Order(to_child) => to_child.order.what == Instruction::Retry,
@@ -77,25 +78,25 @@ impl Ask {
     }
 }
 
-/// What has become of a request with the archive's answer.
+/// The outcome of a request after a lookup.
 pub(super) enum Handled {
-    /// It is dealt with. The finding also serves the next request.
+    /// It is done. The result of the lookup also serves the next request.
     KeepFinding(Finding),
-    /// It is dealt with. The finding is used up, or may be out of date.
+    /// It is done. The result of the lookup is used up, or may be out of date.
     DropFinding,
-    /// It goes back to the archive, with this question.
+    /// It goes back to the archive, with this lookup.
     LookUp(Ask, Question),
 }
 
 impl Handled {
-    /// The request goes to the archive with the question that it begins with.
+    /// Sends the request to the archive with the lookup that it begins with.
     pub(super) fn look_up(ask: Ask) -> Handled {
         let question = ask.question();
         Handled::LookUp(ask, question)
     }
 }
 
-/// The ids that the archive looks up now, and who waits for each.
+/// The ids that the archive looks up now, and the requests that wait for each.
 #[derive(Default)]
 pub(super) struct LookUps {
     pub(super) waiting: HashMap<JobId, VecDeque<Ask>>,
@@ -104,7 +105,7 @@ pub(super) struct LookUps {
 }
 
 impl LookUps {
-    /// How many calls may start a job once their look-up has come back.
+    /// Returns how many calls may start a job once their lookup is done.
     pub(super) fn calls(&self) -> usize {
         self.calls
     }

@@ -1,4 +1,4 @@
-//! Calls: each starts a job, joins one, or is refused. While no jobs are taken, calls wait.
+//! Calls: each starts a job, joins one, or is refused. While the manager takes no jobs, calls wait.
 
 use super::Router;
 use super::asks::{Ask, Handled};
@@ -20,7 +20,7 @@ use std::time::Duration;
 const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl Router {
-    /// A message came in on the queue of a workflow.
+    /// Handles a message on the queue of a workflow.
     pub(super) fn called(
         &mut self,
         workflow: &str,
@@ -42,7 +42,7 @@ impl Router {
         self.take_call(call, ctx);
     }
 
-    /// Takes a call, in its turn.
+    /// Handles a call, in its turn.
     pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         let Some(call) = self.unless_answered_here(call) else { return };
         let kept = match call.asker {
@@ -58,9 +58,9 @@ impl Router {
         }
     }
 
-    /// Gives the call back, unless it asks for an answer into our own reply queue. That queue is
-    /// for our own steps, so the job of the step is asked first. If the call is refused, nobody is
-    /// told: the refusal would go into that queue.
+    /// Returns the call, unless it asks for an answer into our own reply queue. That queue is for
+    /// our own steps, so the job of the step checks the call first. If the call is refused, nobody
+    /// is notified: the refusal would go into that queue.
     fn unless_answered_here(&mut self, call: Call) -> Option<Call> {
         let ways = self.ways.clone();
         let is_ours = |caller: &Caller| {
@@ -83,13 +83,13 @@ impl Router {
         None
     }
 
-    /// Keeps a call until a job can be taken.
+    /// Queues a call until a job can be taken.
     pub(super) fn keep_call(&mut self, call: Call, ctx: &mut Context<Self>) {
         self.waiting.push_back(call);
         self.try_again_later(ctx);
     }
 
-    /// Keeps a call until a job can be taken, and logs why.
+    /// Queues a call until a job can be taken, and logs why.
     pub(super) fn keep_call_for(&mut self, call: Call, reason: &str, ctx: &mut Context<Self>) {
         self.say_kept(&call, reason);
         self.keep_call(call, ctx);
@@ -119,8 +119,8 @@ impl Router {
         });
     }
 
-    /// Joins the job under the id, or asks the archive about it. Gives the call back if no job can
-    /// be taken now.
+    /// Joins the job under the id, or looks the id up in the archive. Returns the call if no job
+    /// can be taken now.
     fn start_call(&mut self, call: Call) -> Option<Call> {
         if call.ack.is_void() {
             // Its connection was lost meanwhile: the broker delivers it again.
@@ -142,7 +142,7 @@ impl Router {
         if ways.common.health.accepts() && is_full && !call.is_of_step() {
             match self.ask_claimed(call) {
                 Some(call) => return self.kept(call, "the manager takes no jobs now"),
-                // It comes back with the job's answer.
+                // The call comes back once the job has checked it.
                 None => return None,
             }
         }
@@ -153,7 +153,7 @@ impl Router {
         None
     }
 
-    /// Starts the job of a call, or tells the caller how the job with its id ended.
+    /// Starts the job of a call, or sends the caller the end of the job that has its id.
     pub(super) fn begin_call(
         &mut self,
         call: Call,
@@ -213,7 +213,8 @@ impl Router {
         self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
-    /// Asks the job whose step the call names. Gives the call back if there is no such job.
+    /// Sends the call to the job whose step it names, which checks it. Returns the call if there is
+    /// no such job.
     fn ask_claimed(&mut self, call: Call) -> Option<Call> {
         let Asker::Claimed(sender, _) = &call.asker else { return Some(call) };
         let sender = sender.job;

@@ -9,7 +9,7 @@ use crate::engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, Paren
 use crate::journal::Recovered;
 use std::sync::Arc;
 
-/// Why a child job cannot run.
+/// The reason why a child job cannot run whose id is taken.
 const TAKEN: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
@@ -26,7 +26,7 @@ impl Router {
             self.ways.routes.find(id).map(|found| found.is_child_of(child.parent, place));
         match is_there {
             None => {}
-            // Recovery may ask for a child that lives already.
+            // Recovery may ask for a child job that runs already.
             Some(true) => return,
             Some(false) => {
                 let (step, index) = (place.step, place.index);
@@ -45,8 +45,8 @@ impl Router {
         self.spawn(Spawn { id, number, root: child.root, parent: Some(child.parent), start });
     }
 
-    /// A child job that has ended is to be retried. It is brought back, and hears the latest orders
-    /// of its parent.
+    /// Reopens an ended child job that is to be retried, and gives it the latest orders of its
+    /// parent.
     pub(super) fn tell_ended_child(
         &mut self,
         to_child: ToChild,
@@ -65,7 +65,7 @@ impl Router {
             // It has been retried already, and reports its end again.
             vec![order]
         } else {
-            // None: the order came late, and the parent has other plans by now.
+            // None: the order came late, and the parent has decided otherwise since.
             std::mem::take(&mut found.orders)
         };
         if orders.is_empty() {
@@ -84,8 +84,8 @@ impl Router {
         Handled::DropFinding
     }
 
-    /// Tells the parent that a child job cannot run: it counts as failed, even if it had failed
-    /// before.
+    /// Reports to the parent that a child job cannot run: it counts as failed, even if it had
+    /// failed before.
     pub(super) fn cannot_start(&self, place: Parent, child: JobId, round: u32, reason: &str) {
         let outcome = ChildOutcome::Failed(Cause::of_job(reason));
         Outgoing::ToParent(place, ChildEnd { child, round, outcome }).release(&self.ways);

@@ -1,4 +1,4 @@
-//! The families of jobs at rest, as the router knows them.
+//! The passivated job trees, as the router keeps them.
 
 use crate::actors::at_rest::AtRest;
 use crate::actors::mail::RouterInput;
@@ -7,29 +7,29 @@ use crate::journal::JobNumber;
 use actix::SpawnHandle;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The families at rest.
+/// All passivated job trees.
 #[derive(Default)]
 pub(super) struct Resting {
     pub(super) families: BTreeMap<JobNumber, Family>,
-    /// How many jobs they are.
+    /// How many jobs are in these trees.
     pub(super) jobs: usize,
     pub(super) due: BTreeSet<(Timestamp, JobNumber)>,
-    /// Those that come back as soon as there is room.
+    /// The trees that are activated as soon as there is room.
     pub(super) pending: BTreeSet<JobNumber>,
-    /// Those for which something has come, in order.
+    /// The trees for which an input has come, in order.
     pub(super) wanted: VecDeque<JobNumber>,
-    /// How many the archive rebuilds now.
+    /// How many trees the archive rebuilds now.
     pub(super) coming: usize,
-    /// Whether a pause is under way before the next ones are brought back.
+    /// Whether a pause is under way before the next trees are activated.
     pub(super) is_pausing: bool,
     pub(super) timer: Option<(Timestamp, SpawnHandle)>,
 }
 
-/// A family at rest.
+/// A passivated job tree and its inputs.
 pub(super) struct Family {
     /// The jobs.
     pub(super) jobs: AtRest,
-    /// What has come for them.
+    /// The inputs that have come for its jobs.
     pub(super) set_aside: Vec<RouterInput>,
     pub(super) is_wanted: bool,
 }

@@ -1,8 +1,7 @@
-//! When a job takes input: its route is made when its actor starts, and removed when the job
-//! leaves.
-//! A job with nothing left to do asks to leave. It is let go if it has heard everything that was
-//! sent to it: then its mailbox is empty and nothing more can come. Otherwise it stays and hears
-//! the rest, and then asks again or goes on.
+//! When a job takes input: its route is added when its actor starts, and removed when the actor
+//! stops. A job with nothing left to do asks to stop. It is stopped if it has handled every input
+//! that was sent to it: then its mailbox is empty and nothing more can come. Otherwise it stays and
+//! handles the rest, and then asks again or goes on.
 
 use super::Router;
 use crate::actors::job::{JobActor, Spawn, Start};
@@ -23,7 +22,8 @@ impl Router {
         let arbiters = &ways.mailboxes().arbiters;
         let Spawn { id, number, parent, .. } = spawn;
         let (child_of, definition) = (spawn.start.place(), spawn.start.definition().clone());
-        // Where there are several, seldom the parent's own arbiter, which gathers their results.
+        // Where there are several arbiters, this is seldom the parent's own, which gathers the
+        // results.
         let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
         let (owned, steps_done) = (ways.clone(), StepsDone::default());
@@ -33,14 +33,14 @@ impl Router {
             let address = JobActor::start_in_arbiter(arbiter, move |_| {
                 JobActor::new(owned, spawn, tells, share)
             });
-            // All that a job hears is bounded by its cause (see `mailbox`): nothing is ever
-            // offered.
+            // The number of a job's inputs is bounded by their cause (see `mailbox`): it is never
+            // sent one by `try_send`.
             let mailbox = Mailbox::new(address, usize::MAX, ways.common.job_kind.clone());
             Live { number, parent, place: child_of, definition, mailbox, steps_done }
         });
     }
 
-    /// A job from the journal starts at once. What it tells other jobs goes through the router's
+    /// Starts a job from the journal. What it sends to other jobs goes through the router's
     /// mailbox, because those must have started first.
     pub(super) fn go_on(&self, recovered: Recovered) {
         let Recovered { number, root, parent, job, effects, orders } = recovered;
@@ -66,7 +66,7 @@ impl Router {
         }
     }
 
-    /// A job that has ended takes input again.
+    /// Starts the actor of an ended job, so that it takes input again.
     pub(super) fn revive(&self, recovered: Recovered) {
         let Recovered { number, root, parent, job, .. } = recovered;
         let (id, job) = (job.id(), Box::new(job));
@@ -74,7 +74,7 @@ impl Router {
         self.spawn(Spawn { id, number, root, parent, start });
     }
 
-    /// Lets a job go, if it has heard all that was sent to it.
+    /// Stops a job, if it has handled every input that was sent to it.
     pub(super) fn let_go(&mut self, leave: Leave, ctx: &mut Context<Self>) {
         let Leave { id, number, heard } = leave;
         match self.table.take_out(id, number, heard) {
@@ -84,14 +84,14 @@ impl Router {
         }
     }
 
-    /// A job that only waits wants to rest. It does, if it has heard all that was sent to it.
+    /// Passivates a job that only waits, if it has handled every input that was sent to it.
     pub(super) fn rest(&mut self, rest: Rest, ctx: &mut Context<Self>) {
         let Rest { heard, at_rest } = rest;
         let Some((id, number)) = at_rest.members.first().map(|first| (first.id, first.number))
         else {
             return;
         };
-        // In one table or the other at any time.
+        // The job is in one of the two tables at any time.
         self.table.lay_down(&at_rest);
         match self.table.take_out(id, number, Some(heard)) {
             Some(mailbox) => {

@@ -1,5 +1,5 @@
-//! What waits for the archive. If no job takes input under an id, the archive is asked. Further
-//! requests for that id wait, in order; the router goes on with all other ids.
+//! Requests that wait for the archive. If no job takes input under an id, the archive looks it up.
+//! Further requests for that id wait, in order; the router goes on with all other ids.
 
 use super::Router;
 use super::asks::{Ask, Handled};
@@ -10,11 +10,12 @@ use actix::Context;
 use std::collections::VecDeque;
 
 impl Router {
-    /// Hands a request to the job under the id, or to the archive, after those that wait for it.
+    /// Sends a request to the job under the id, or to the archive, behind the requests that already
+    /// wait for it.
     pub(super) fn ask(&mut self, id: JobId, ask: Ask) {
         let is_looked_up = self.look_ups.waiting.contains_key(&id);
         if !is_looked_up && self.ways.routes.is_at_rest(id) {
-            // The disk may be full: then nothing can be brought back, and deleting makes room.
+            // The disk may be full: then nothing can be activated, and deleting makes room.
             return match (ask, self.ended_at_rest(id)) {
                 (Ask::Erase(answer), Some(number)) => {
                     self.ways.mailboxes().journal.post(JournalInput::Delete(number, answer))
@@ -52,7 +53,7 @@ impl Router {
         self.ways.mailboxes().archive.post(ArchiveInput::Find(id, question));
     }
 
-    /// The archive has answered: all requests that wait for the id go on, in order.
+    /// Goes on with all requests that wait for the id, in order, now that the archive has answered.
     pub(super) fn found(
         &mut self,
         id: JobId,
@@ -62,7 +63,7 @@ impl Router {
         let Some(mut asks) = self.look_ups.waiting.remove(&id) else { return };
         asks.iter().for_each(|ask| self.look_ups.count(ask, -1));
         if self.ways.routes.is_at_rest(id) {
-            // A job under that id has begun, and rests already.
+            // A job under that id has begun, and is passivated already.
             for ask in asks {
                 drop(self.unless_at_rest(id, ask.again(id)));
             }
@@ -99,7 +100,7 @@ impl Router {
         self.show_look_ups();
     }
 
-    /// Goes on with a request, now that the archive has answered.
+    /// Goes on with one request, now that the archive has answered.
     fn go_on_with(
         &mut self,
         id: JobId,
@@ -123,8 +124,8 @@ impl Router {
         }
     }
 
-    /// Tells the job that takes input under the id. Gives the request back if there is none, unless
-    /// a job that has ended would ignore it.
+    /// Sends a request to the job that takes input under the id. Returns the request if there is
+    /// none, unless an ended job would ignore it.
     pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
         let live = self.ways.routes.find(id).filter(|job| ask.is_meant_for(job));
         let Some(job) = live else { return Some(ask).filter(Ask::concerns_an_ended_job) };

@@ -1,4 +1,4 @@
-//! Jobs that clients ask for, and what they ask of them.
+//! Jobs that clients create, and operations on them.
 
 use super::Router;
 use super::asks::{Ask, Handled};
@@ -20,7 +20,7 @@ impl Router {
         }
     }
 
-    /// Starts a job under the id, or tells the client which job has it.
+    /// Starts a job under the id, or sends the client the job that has it.
     pub(super) fn create_unless_known(
         &self,
         id: JobId,
@@ -63,7 +63,7 @@ impl Router {
         self.spawn(Spawn { id, number, root: number, parent: None, start });
     }
 
-    /// Brings back a job that has ended, if the operation is possible.
+    /// Reopens an ended job, if the operation is possible.
     pub(super) fn operate_ended(
         &self,
         id: JobId,
@@ -96,7 +96,7 @@ impl Router {
         Handled::DropFinding
     }
 
-    /// Why a job cannot go on without a bus.
+    /// Returns why a job cannot go on without a bus.
     fn no_bus(&self, job: JobId, BusKey { bus, vhost }: &BusKey) -> String {
         if self.ways.common.settings.bus_kind(bus).is_none() {
             return format!(
@@ -114,7 +114,7 @@ impl Router {
         )
     }
 
-    /// Why a job that has ended cannot go on.
+    /// Returns why an ended job cannot be reopened, if it cannot.
     pub(super) fn refusal_to_revive(&self, found: &Recovered) -> Option<Refusal> {
         let (id, limit) = (found.job.id(), self.ways.common.settings.limits.jobs_running_max);
         if found.parent.is_none() && self.ways.routes.roots() >= limit {
@@ -127,7 +127,7 @@ impl Router {
         })
     }
 
-    /// Why a job of so many bytes cannot come in, if it is for want of memory.
+    /// Returns why a job of so many bytes cannot be admitted, if memory has no room for it.
     pub(super) fn refusal_of_memory(&self, bytes: usize) -> Option<Refusal> {
         let memory = &self.ways.common.memory;
         if memory.has_room(bytes) {
@@ -139,7 +139,7 @@ impl Router {
         Some(Refusal::of_memory(memory.held(), memory.max(), bytes))
     }
 
-    /// Tells the state of a job that has ended.
+    /// Sends the state of a job that has ended.
     pub(super) fn cancel_ended(
         &self,
         by: Option<Arc<str>>,

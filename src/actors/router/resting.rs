@@ -1,11 +1,11 @@
-//! Jobs at rest: what comes for one brings it back, with its family. Until the archive has rebuilt
-//! them, all that comes for them is set aside, in order.
+//! Passivated jobs: an input for one activates its whole job tree. Until the archive has rebuilt
+//! the jobs, all inputs for them are stashed, in order.
 //!
-//! One batch at a time is brought back: first those for which something has come, or is due, then
-//! those that wait for room. Of the first kind one comes back even where there is no room, so that
-//! replies and operations always pass; but they come slowly then, and give their memory back when
-//! they wait again. Of the second kind one comes back without room only if no other job is in
-//! memory.
+//! One batch at a time is activated: first the trees for which an input has come or something is
+//! due, then those that wait for room. Of the first kind one is activated even where there is no
+//! room, so that replies and operations always pass; but then they come slowly, and release their
+//! memory when they wait again. Of the second kind one is activated without room only if no other
+//! job is in memory.
 
 use super::Router;
 use super::families::{Family, Resting};
@@ -18,21 +18,21 @@ use actix::{AsyncContext, Context};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The most families that are brought back at once.
+/// The most job trees that are activated at once.
 const FAMILIES_AT_ONCE: usize = 1_000;
 
-/// The pause before it is looked again whether there is room.
+/// The pause before the next check whether there is room.
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// While there is no room, so many bytes a second are brought back.
+/// How many bytes a second are activated while there is no room.
 const BYTES_A_SECOND: u64 = 256 << 20;
 
-/// The longest wait for what is due. For what is due later, the wait begins again.
+/// The longest pause of the timer. For what is due later, the timer is set again.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Router {
-    /// Keeps what comes for a job at rest, and has the job brought back. Gives back what is for no
-    /// such job.
+    /// Stashes an input for a passivated job, and requests its activation. Returns an input that is
+    /// for no such job.
     pub(super) fn unless_at_rest(&mut self, id: JobId, input: RouterInput) -> Option<RouterInput> {
         let Some(number) = self.ways.routes.family_at_rest(id) else { return Some(input) };
         let Some(family) = self.resting.families.get_mut(&number) else { return Some(input) };
@@ -49,7 +49,7 @@ impl Router {
         }
     }
 
-    /// The number of a job at rest that has ended, and can be deleted as it is.
+    /// Finds a passivated root job that has ended, and can be deleted without being activated.
     pub(super) fn ended_at_rest(&self, id: JobId) -> Option<JobNumber> {
         let number = self.ways.routes.family_at_rest(id)?;
         let jobs = &self.resting.families.get(&number)?.jobs;
@@ -57,13 +57,13 @@ impl Router {
         (is_meant && jobs.state.is_ended()).then_some(number)
     }
 
-    /// The ids of the jobs at rest whose definitions the condition lets through.
+    /// Returns the ids of the passivated jobs whose tree meets the condition.
     pub(super) fn at_rest(&self, is_meant: impl Fn(&AtRest) -> bool) -> Vec<JobId> {
         let meant = self.resting.families.values().filter(|family| is_meant(&family.jobs));
         meant.flat_map(|family| family.jobs.members.iter().map(|member| member.id)).collect()
     }
 
-    /// Jobs that a start has no room for.
+    /// Adds the job trees for which a start has no room.
     pub(super) fn found_at_rest(&mut self, found: Vec<AtRest>, ctx: &mut Context<Self>) {
         if found.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl Router {
         self.show_at_rest();
     }
 
-    /// Jobs at rest are under way: the metrics count them with the others.
+    /// Adjusts the gauges of jobs: passivated jobs are under way, and count with the others.
     fn count_at_rest(&self, jobs: &AtRest, by: i64) {
         let metrics = &self.ways.common.metrics;
         let children = jobs.members.iter().filter(|member| member.is_child).count();
@@ -115,7 +115,7 @@ impl Router {
         self.ways.common.memory.show_at_rest(*jobs, pending.len());
     }
 
-    /// Asks the archive for the next families, unless it is at work.
+    /// Requests the next trees from the archive, unless it is at work.
     pub(super) fn bring_back(&mut self, ctx: &mut Context<Self>) {
         self.set_due_timer(ctx);
         if self.resting.coming > 0 || self.resting.is_pausing {
@@ -180,7 +180,7 @@ impl Router {
         });
     }
 
-    /// The archive has rebuilt a family: it goes on, and hears what was set aside.
+    /// Starts the jobs of a tree that the archive has rebuilt, and hands them what was stashed.
     pub(super) fn brought_back(
         &mut self,
         number: JobNumber,
@@ -188,7 +188,7 @@ impl Router {
         ctx: &mut Context<Self>,
     ) {
         self.resting.coming = self.resting.coming.saturating_sub(1);
-        // None: it was deleted meanwhile.
+        // `None`: the tree was deleted meanwhile.
         if let Some(family) = self.forget(number) {
             self.ways.common.metrics.jobs_brought_back.inc();
             found.into_iter().for_each(|found| self.go_on(found));
@@ -230,8 +230,8 @@ impl Router {
         Some(family)
     }
 
-    /// A job was deleted. If it was at rest, it is nowhere any more, and what has come for it is
-    /// for nobody.
+    /// Removes a deleted job. If it was passivated, no route to it remains, and its stashed inputs
+    /// are handled as those of an unknown job.
     pub(super) fn delete_at_rest(&mut self, leave: Leave, ctx: &mut Context<Self>) {
         let number = self.ways.routes.family_at_rest(leave.id);
         if number != Some(leave.number) {
@@ -243,8 +243,8 @@ impl Router {
         }
     }
 
-    /// If memory has become short, all jobs are asked to rest if they only wait. Those that do not
-    /// now will see for themselves when they do.
+    /// Asks all jobs that only wait to be passivated, if memory has become short. The others check
+    /// it themselves once they only wait.
     pub(super) fn look_for_short_memory(&self) {
         if self.ways.common.memory.has_become_short() {
             let routes = &self.ways.routes;
@@ -253,7 +253,7 @@ impl Router {
         }
     }
 
-    /// Waits for what is due next in a job at rest.
+    /// Sets the timer for what is due next in a passivated job.
     pub(super) fn set_due_timer(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
         while let Some((due, number)) = self.resting.due.first().copied() {

@@ -1,5 +1,5 @@
-//! What every job is told: so many at a time. The next ones are told once all is committed that the
-//! ones before have decided, so that whatever else is asked meanwhile waits for one part at most.
+//! Inputs for every job, so many at a time. The next ones are sent once all is committed that the
+//! ones before have decided, so that whatever else comes meanwhile waits for one part at most.
 
 use super::Router;
 use crate::actors::answer_on_drop::AnswerOnDrop;
@@ -11,13 +11,13 @@ use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// How many jobs are told at once.
+/// How many jobs are notified at once.
 const JOBS_AT_ONCE: usize = 1_000;
 
 impl Router {
-    /// Tells all jobs that take input now, in the order of their creation, and then those at rest
-    /// whose definition has the queue, which are brought back for it; `then` is done once all have
-    /// dropped what they were given with it.
+    /// Sends an input to all jobs that take input now, in the order of their creation, and then to
+    /// the passivated ones whose definition has the queue, which are activated for it; `then` runs
+    /// once all have dropped the latch that they were given.
     pub(super) fn tell_all(
         &self,
         queue: &Address,
@@ -37,7 +37,7 @@ impl Router {
                 faults::hit("router::part");
                 let (answer, heard) = oneshot::channel();
                 let done = AnswerOnDrop::new(answer);
-                // By the router: some may rest by now.
+                // Through the router: some may be passivated by now.
                 for id in some {
                     let told = Box::new(tell(done.clone()));
                     ways.mailboxes().router.post(RouterInput::ForJob(*id, told));
