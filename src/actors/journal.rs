@@ -1,5 +1,5 @@
 //! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
-//! disk is free goes into one transaction; only after its commit do the effects leave.
+//! disk is free goes into one transaction; the effects leave only after its commit.
 
 mod delete;
 mod deletions;
@@ -38,11 +38,11 @@ pub struct JournalActor {
     flush: Flush,
     /// Whether another attempt to commit is scheduled.
     is_retried: bool,
-    /// Whether deriving what is committed is scheduled.
+    /// Whether the projection of committed entries is scheduled.
     is_deriving: bool,
     /// Whether records for confirms are scheduled.
     is_writing_confirms: bool,
-    /// How far buses have come.
+    /// The offsets that buses have reached.
     positions: Positions,
     deletions: Deletions,
     wal_told: WalTold,
@@ -54,24 +54,23 @@ pub struct JournalActor {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flush {
     NotDue,
-    /// After the lag, unless something urgent comes.
+    /// After the lag, unless an urgent record comes.
     Lagging,
     /// As soon as the mailbox is empty; under load, after `journal.linger`.
     Due,
-    /// When there may be room on the disk again, or another program has let go of the file.
+    /// When there may be room on the disk again, or another program may have released the file.
     Waiting,
     /// Never again: the journal's file is lost.
     Lost,
 }
 
-/// How often the journal's files are looked at while nothing is committed.
+/// How often the journal's files are checked while nothing is committed.
 const FILES_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
 /// How often confirms get a record of their own, if no other record of their job has come since.
 const CONFIRMS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
-/// How often positions of buses are written. After a crash, a bus reads again what it took in
-/// since.
+/// How often offsets of buses are stored. After a crash, a bus reads again what it took in since.
 const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// If the last commit had at least this many records, the next one waits for more: a commit costs
@@ -82,7 +81,7 @@ const GROUP_UNDER_LOAD: usize = 8;
 const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
-    /// The actor around an opened journal.
+    /// Creates the actor around an opened journal.
     pub fn new(store: Box<dyn Journal>, ways: Arc<Ways>) -> JournalActor {
         // A journal that cannot be read now shows it with the first commit.
         let newest = store.newest().ok().flatten();
@@ -138,7 +137,7 @@ impl JournalActor {
             }
             JournalInput::MakeStatusTables(definitions) => {
                 if !self.commit(ctx) {
-                    // No room: the first job of each makes what is missing.
+                    // There is no room: the first job of each workflow creates its table.
                     return;
                 }
                 if let Err(error) = self.store.make_status_tables(
@@ -152,7 +151,7 @@ impl JournalActor {
                     }
                 }
             }
-            // Whoever asked may have gone.
+            // The receiver may have gone.
             JournalInput::Round(answer) => drop(answer.send(())),
             JournalInput::Committed(answer) => {
                 let done = AnswerOnDrop::new(answer);
@@ -164,7 +163,7 @@ impl JournalActor {
             JournalInput::Barrier(answer) => {
                 if self.commit(ctx) && self.derive() {
                     self.write_positions(ctx);
-                    // The asker may have given up at its deadline.
+                    // The receiver may have given up at its deadline.
                     let _ = answer.send(());
                 }
             }
@@ -176,8 +175,8 @@ impl JournalActor {
             (Flush::NotDue | Flush::Lagging, true) => {
                 self.flush = Flush::Due;
                 if self.group < GROUP_UNDER_LOAD {
-                    // Handled behind the mail that waits already: that is the group of the group
-                    // commit.
+                    // Handled behind the inputs that wait already: their records are the group of
+                    // the group commit.
                     ctx.notify(CommitIsDue);
                 } else {
                     ctx.run_later(self.ways.common.settings.journal.linger.0, Self::commit_if_due);
@@ -201,8 +200,8 @@ impl JournalActor {
         }
     }
 
-    /// Commits what waits, then releases its effects; false while the journal has to
-    /// wait, and when it is lost.
+    /// Commits what waits, then sends its effects; returns false while the journal has to wait, and
+    /// when it is lost.
     fn commit(&mut self, ctx: &mut Context<Self>) -> bool {
         if !self.check_files() {
             return false;
@@ -259,13 +258,13 @@ impl JournalActor {
             };
             for outgoing in release {
                 // If this panics, the process ends at once. Otherwise what waits behind it would be
-                // dropped, and clients would take that for an answer.
+                // dropped, and clients would take that for a response.
                 or_end(|| {
                     if let Outgoing::Send(message) = outgoing {
                         return messages.add(message);
                     }
-                    // Whoever waits for this commit waits for its messages too, and what withdraws
-                    // a message comes after it.
+                    // A latch of this commit also waits for its messages, and a withdrawal of a
+                    // message comes after the message.
                     if let Outgoing::Hold(_) | Outgoing::Withdraw(..) = outgoing {
                         std::mem::take(&mut messages).send(&self.ways);
                     }
@@ -280,8 +279,8 @@ impl JournalActor {
         no_room.is_none()
     }
 
-    /// Asks the router to let jobs go that have nothing left to do, before anybody hears of what
-    /// was committed. A deleted job goes even if it has something left to do.
+    /// Asks the router to stop jobs that have nothing left to do, before anybody is notified of
+    /// what was committed. A deleted job is stopped even if it has something left to do.
     fn ask_to_leave(&self, committed: &mut [WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
@@ -302,7 +301,7 @@ impl JournalActor {
         }
     }
 
-    /// Schedules what follows commits: deriving, and records for confirms.
+    /// Schedules what follows commits: the projection, and records for confirms.
     fn follow_up(&mut self, ctx: &mut Context<Self>) {
         if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
             ctx.run_later(self.ways.common.settings.journal.lag.0, |actor, ctx| {
@@ -322,7 +321,8 @@ impl JournalActor {
         }
     }
 
-    /// Writes how far buses have come. Everything that this counts as done is committed already.
+    /// Stores the offsets that buses have reached. Everything that they count as done is committed
+    /// already.
     fn write_positions(&mut self, ctx: &mut Context<Self>) {
         if self.positions.is_empty() || !self.check_files() {
             return;
@@ -342,7 +342,7 @@ impl JournalActor {
         }
     }
 
-    /// Derives what is committed; false while that has to wait.
+    /// Projects what is committed; returns false while that has to wait.
     fn derive(&mut self) -> bool {
         match self.store.derive() {
             Ok(()) => true,
@@ -425,9 +425,9 @@ impl JournalActor {
         end_at_once();
     }
 
-    /// Whether the journal is still there. Once it is not, nothing is committed, acknowledged or
-    /// sent until the next start. What is decided is held, as while the disk is full. Whoever waits
-    /// for an answer is told.
+    /// Returns whether the journal's files are still there. Once they are not, nothing is
+    /// committed, acknowledged or sent until the next start. Decisions are held, as while the disk
+    /// is full. Clients that wait for a response get an error.
     fn check_files(&mut self) -> bool {
         if self.flush == Flush::Lost {
             return false;
@@ -447,7 +447,7 @@ impl JournalActor {
         ways.common.metrics.journal_failures.with_label_values(&["lost"]).inc();
         let what = ways.common.health.lose_journal(loss);
         tracing::error!(waiting = self.waiting.len(), "{what}");
-        // What is read now may be the file of somebody else.
+        // What is read now may be the file of another program.
         ways.common.reader.close(what, Duration::ZERO);
         self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.ways));
         for client in self.deletions.take_clients() {
@@ -457,7 +457,7 @@ impl JournalActor {
     }
 }
 
-/// Answers whoever waits for a commit that will not come. Everything else is held.
+/// Sends an error to clients that wait for a commit that will not come. Everything else is held.
 fn refuse(append: &mut Append, ways: &Ways) {
     for outgoing in
         append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
@@ -468,7 +468,7 @@ fn refuse(append: &mut Append, ways: &Ways) {
     }
 }
 
-/// What a client is told once the journal is lost.
+/// Returns the error for clients once the journal is lost.
 fn refusal(ways: &Ways) -> Refusal {
     Refusal::Overloaded(ways.common.health.lost_journal().unwrap_or_default().to_owned())
 }
@@ -512,7 +512,7 @@ impl Handler<CommitIsDue> for JournalActor {
     }
 }
 
-/// Does `act`. If it panics, the process ends.
+/// Calls `act`. If it panics, the process ends.
 fn or_end(act: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(act)).is_err() {
         end_at_once();

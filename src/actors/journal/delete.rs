@@ -1,5 +1,6 @@
-//! Deleting: jobs that clients erase, and jobs past their retention. Both go a part at a time. What
-//! is due is committed before each part, and behind it the thread is left to others for as long.
+//! Deletes jobs that clients erase, and jobs past their retention. Both go one batch at a time.
+//! What is due is committed before each batch, and after it the thread is left to others for as
+//! long.
 
 use super::deletions::Sweep;
 use super::{Flush, JournalActor, refusal};
@@ -13,11 +14,11 @@ use actix::{AsyncContext, Context};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long retention waits once somebody has set the clock: a clock that is wrong must not delete
-/// what is to be kept, and may be set right meanwhile.
+/// How long retention waits once the clock was set: a clock that is wrong must not delete what is
+/// to be kept, and may be set right meanwhile.
 const STEADY_FOR: Duration = Duration::from_secs(3600);
 
-/// Whether the clock can be relied on to tell how long ago jobs have ended.
+/// Returns whether the clock can be relied on to tell how long ago jobs have ended.
 fn is_steady() -> bool {
     // Reading it shows whether it was set.
     clock::now();
@@ -29,7 +30,7 @@ fn is_steady_since(set_ago: Option<Duration>) -> bool {
 }
 
 impl JournalActor {
-    /// A client erases an ended job.
+    /// Erases an ended job for a client.
     pub(super) fn erase(
         &mut self,
         number: JobNumber,
@@ -73,7 +74,7 @@ impl JournalActor {
         Outgoing::Answer(Answer::Erased(answer, outcome)).release(&self.ways);
     }
 
-    /// Begins to delete what is past its retention, unless that is under way.
+    /// Starts to delete what is past its retention, unless that is under way.
     pub(super) fn retain(&mut self, ctx: &mut Context<Self>) {
         self.doubt();
         if self.deletions.sweep.is_none() && self.deletions.doubt.is_none() && is_steady() {
@@ -154,7 +155,8 @@ impl JournalActor {
         }
     }
 
-    /// Ends the actors of deleted jobs, and counts. A failed job may have waited for late replies.
+    /// Stops the actors of deleted jobs, and updates metrics and the batch size. A failed job may
+    /// have waited for late replies.
     fn note(&mut self, deleted: &Deleted, begun: Instant, why: &str) {
         let leave = |open: &Open| Leave { id: open.id, number: open.number, heard: None };
         let leaving: Vec<Leave> = deleted.open.iter().map(leave).collect();

@@ -9,13 +9,13 @@ use crate::journal::JobNumber;
 use std::collections::VecDeque;
 use tokio::time::Instant;
 
-/// What is being deleted.
+/// The deletions under way.
 pub(super) struct Deletions {
-    /// Jobs of which a part is left, each with the client who erases it.
+    /// Jobs of which a part is left, each with the client that erases it.
     pub(super) erasures: VecDeque<(JobNumber, Client<Erased>)>,
     pub(super) sweep: Option<Sweep>,
     pub(super) pace: Pace,
-    /// Whether the next part is scheduled.
+    /// Whether the next batch is scheduled.
     pub(super) is_resting: bool,
     /// Why retention waits behind a start, if it does.
     pub(super) doubt: Option<Doubt>,
@@ -24,7 +24,7 @@ pub(super) struct Deletions {
 /// The deletion of all jobs that are past their retention.
 pub(super) struct Sweep {
     pub(super) begun: Instant,
-    /// Top-level jobs deleted so far.
+    /// How many root jobs are deleted so far.
     pub(super) jobs: usize,
 }
 
@@ -40,7 +40,7 @@ impl Deletions {
         }
     }
 
-    /// Those who wait for the end of a deletion, which will not come.
+    /// Takes the clients that wait for the end of a deletion which will not come.
     pub(super) fn take_clients(&mut self) -> impl Iterator<Item = Client<Erased>> {
         std::mem::take(&mut self.erasures).into_iter().map(|(_, client)| client)
     }

@@ -1,14 +1,15 @@
-//! What the journal's files take on the disk, told once a second. The `-wal` grows while somebody
-//! reads the file without an end, and nothing else would tell.
+//! Reports once a second how much disk the journal's files take. The `-wal` grows while another
+//! program reads the file without an end, and nothing else would show that.
 
 use super::JournalActor;
 use super::wal::News;
 use crate::clock;
 
 impl JournalActor {
-    /// Shows the sizes as metrics, and whether the clock was set, on which retention relies.
+    /// Updates the metrics of the sizes, and of whether the clock was set, on which retention
+    /// relies.
     pub(super) fn show_files(&mut self) {
-        // Reading it shows that.
+        // Reading the clock shows whether it was set.
         clock::now();
         let metrics = &self.ways.common.metrics;
         metrics.clock_set_by.set(clock::set_by_s());

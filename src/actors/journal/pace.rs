@@ -1,51 +1,52 @@
-//! How much is done in one go, so that nobody waits long for the thread meanwhile.
+//! How much is deleted in one batch, so that nobody waits long for the thread meanwhile.
 
 use std::time::Duration;
 
-/// What one part should take: an answer that waits for the thread waits for one part at most.
+/// How long one batch should take: a request that waits for the thread waits for one batch at most.
 const PART: Duration = Duration::from_millis(40);
 
-/// The rows of the first part, which tells how fast the disk is.
+/// The rows of the first batch, which shows how fast the disk is.
 const ROWS_FIRST: u32 = 500;
 
-/// The fewest rows of a part: with fewer the commit costs more than the rows do.
+/// The fewest rows of a batch: with fewer the commit costs more than the rows do.
 const ROWS_MIN: u32 = 50;
 
-/// The most rows of a part.
+/// The most rows of a batch.
 const ROWS_MAX: u32 = 50_000;
 
-/// The least rest behind a part.
+/// The shortest pause after a batch.
 const REST_MIN: Duration = Duration::from_millis(1);
 
-/// The longest rest behind a part.
+/// The longest pause after a batch.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// How many rows a part has, by what the last one took.
+/// Sets how many rows a batch has, by how long the last one took.
 pub(super) struct Pace {
     rows: u32,
     rest: Duration,
 }
 
 impl Pace {
-    /// Before the first part.
+    /// Creates the sizer before the first batch.
     pub(super) fn new() -> Pace {
         Pace { rows: ROWS_FIRST, rest: REST_MIN }
     }
 
-    /// The rows of the next part.
+    /// Returns the rows of the next batch.
     pub(super) fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// How long the thread is left to others before the next part: half of the time is theirs.
+    /// Returns how long the thread is left to others before the next batch: half of the time is
+    /// theirs.
     pub(super) fn rest(&self) -> Duration {
         self.rest
     }
 
-    /// A part of so many rows took so long.
+    /// Records that a batch of so many rows took so long.
     pub(super) fn took(&mut self, rows: usize, span: Duration) {
         let fitting = f64::from(self.rows) * PART.as_secs_f64() / span.as_secs_f64().max(1e-6);
-        // A part that had fewer rows tells nothing of what more would take.
+        // A batch that had fewer rows does not show how long more would take.
         let is_full = rows >= self.rows as usize;
         let most = if is_full { self.rows.saturating_mul(2) } else { self.rows };
         self.rows = (fitting as u32).min(most).clamp(ROWS_MIN, ROWS_MAX);

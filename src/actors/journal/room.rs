@@ -1,5 +1,6 @@
-//! What is committed while there is no room for all that waits: first the jobs that are cancelled,
-//! which can be deleted then, else the beginning of what waits, as much as there is room for.
+//! What is committed while the disk has no room for all records that wait: first those of jobs that
+//! are cancelled, which can be deleted then; otherwise as many of the first records as there is
+//! room for.
 
 use crate::actors::mail::{Append, Outgoing};
 use crate::engine::JobState;
@@ -13,17 +14,17 @@ pub(super) struct WaitingRecord {
     pub(super) since: Instant,
 }
 
-/// What has become of what waits.
+/// The outcome of an append.
 pub(super) struct Appended {
     /// How many of the first records are committed.
     pub(super) count: usize,
-    /// The jobs among theirs that are deleted.
+    /// The jobs among these that are deleted.
     pub(super) gone: BTreeSet<JobNumber>,
-    /// Why there are more.
+    /// Why not all records are committed, if some are left.
     pub(super) no_room: Option<JournalError>,
 }
 
-/// Commits what waits, or as much as there is room for.
+/// Commits the records that wait, or as many as there is room for.
 ///
 /// # Errors
 ///
@@ -53,9 +54,9 @@ pub(super) fn append(
     }
 }
 
-/// Puts the records of jobs that are cancelled before those of others; how many they are. The
-/// records of a job keep their order, and between jobs there is none: what one decides for another
-/// comes after its commit.
+/// Moves the records of cancelled jobs before those of others, and returns how many they are. The
+/// records of a job keep their order, and between jobs there is none: what one job decides for
+/// another comes after its commit.
 fn put_cancelled_first(waiting: &mut Vec<WaitingRecord>) -> usize {
     let is_end =
         |waiting: &&WaitingRecord| waiting.append.record.state == Some(JobState::Cancelled);
@@ -64,7 +65,7 @@ fn put_cancelled_first(waiting: &mut Vec<WaitingRecord>) -> usize {
     let (mut first, mut rest): (Vec<_>, Vec<_>) = std::mem::take(waiting)
         .into_iter()
         .partition(|waiting| cancelled.contains(&waiting.append.record.job));
-    // Whoever waits for all that was decided until then still does.
+    // A latch that waits for all that was decided until then must still do so.
     if let Some(last) = rest.last_mut() {
         let is_hold = |outgoing: &mut Outgoing| matches!(outgoing, Outgoing::Hold(_));
         for waiting in &mut first {

@@ -1,13 +1,13 @@
-//! What is told of the size of the `-wal`.
+//! Decides when the log reports the size of the `-wal`.
 
-/// A `-wal` of this size is told in the log, in bytes: a commit begins to empty it at 4 MiB.
+/// The size from which the log reports the `-wal`, in bytes: a commit begins to empty it at 4 MiB.
 const WAL_TOLD_BYTES: u64 = 64 << 20;
 
-/// What was told of the `-wal` last: its size; none: it is small.
+/// The size of the `-wal` that was reported last; `None`: it is small.
 #[derive(Default)]
 pub(super) struct WalTold(Option<u64>);
 
-/// What there is to tell.
+/// A change of the size that is to be reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     Grown,
@@ -15,7 +15,7 @@ pub(super) enum News {
 }
 
 impl WalTold {
-    /// Tells of each doubling, and when it is small again.
+    /// Returns a change at each doubling, and when the `-wal` is small again.
     pub(super) fn look(&mut self, bytes: u64) -> Option<News> {
         match self.0 {
             None if bytes >= WAL_TOLD_BYTES => {
