@@ -1,6 +1,6 @@
-//! The announcer hands events, after their commit, to the open streams and to the topic. Neither
-//! can hold up jobs: events that they cannot take are dropped and counted, and the readers are
-//! told.
+//! The notifier hands events, after their commit, to the open streams and to the topic. Neither can
+//! hold up jobs: events that they cannot take are dropped and counted, and the subscribers are
+//! notified of the loss.
 
 use super::common::Common;
 use super::mail::AnnouncerInput;
@@ -11,13 +11,13 @@ use crate::times;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use std::sync::Arc;
 
-/// The most decisions whose events wait to be handed on.
+/// The most decisions whose events may wait in the notifier's mailbox.
 pub const ANNOUNCED_MAX: usize = 16_384;
 
 /// The longest routing key that AMQP can carry, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
-/// Hands events on.
+/// Hands events to streams and to the topic.
 pub struct Announcer {
     common: Arc<Common>,
     maker: Option<TopicMaker>,
@@ -25,7 +25,7 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// The actor; `maker` makes the topic, if there is to be one.
+    /// Creates the actor; `maker` makes the topic, if there is to be one.
     pub fn new(common: Arc<Common>, maker: Option<TopicMaker>) -> Announcer {
         Announcer { common, maker, topic: None }
     }
@@ -45,7 +45,7 @@ impl Announcer {
                 }
             }
             AnnouncerInput::Close(answer) => {
-                // A dropped answer says the same.
+                // A dropped answer means the same.
                 let Some(closing) = self.topic.take().map(|topic| topic.close()) else { return };
                 let closed = async move {
                     let mut answer = answer;
@@ -71,8 +71,8 @@ fn announcement(event: &Event) -> Announcement {
     }
 }
 
-/// `<workflow>.<job|step>.<what happened>`. Names have no dots, but virtual hosts may: their dots
-/// become `_`. A key that is too long loses its beginning.
+/// Returns the routing key `<workflow>.<job|step>.<what happened>`. Names have no dots, but virtual
+/// hosts may: their dots become `_`. A key that is too long loses its beginning.
 fn routing_key(event: &Event) -> String {
     let end = format!(".{}", event.name());
     let workflow = event.workflow.replace('.', "_");

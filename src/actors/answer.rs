@@ -1,4 +1,4 @@
-//! The answers to clients: one type for each question.
+//! The responses to clients: one type for each kind of request.
 
 use crate::engine::{Job, JobId, JobState, Message, Objection, StepState, Timestamp};
 use crate::journal::Creation;
@@ -9,17 +9,17 @@ use tokio::sync::oneshot;
 /// The reason that a cancelled job shows.
 pub const CANCELLED_BY: &str = "by a call of the API";
 
-/// A job that was asked for.
+/// The response to the creation of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It exists from now on.
+    /// The job was created by this request.
     New(JobId),
-    /// It existed already, with the same workflow and message.
+    /// The job existed already, with the same workflow and message.
     Known(JobId),
 }
 
 impl Created {
-    /// Its id.
+    /// Returns the job's id.
     pub fn id(self) -> JobId {
         match self {
             Created::New(id) | Created::Known(id) => id,
@@ -27,12 +27,12 @@ impl Created {
     }
 }
 
-/// The state after an operation on a job.
+/// The response to an operation on a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Now {
     /// The job's state.
     Job(JobState),
-    /// After an operation on a step: the job's state, and the step.
+    /// The job's state and the step, after an operation on the step.
     Step(JobState, StepNow),
 }
 
@@ -53,31 +53,31 @@ pub struct StepNow {
     pub retry_at: Option<Timestamp>,
 }
 
-/// A job is deleted.
+/// The response to the erasure of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erased;
 
-/// Why a client does not get what it asks for.
+/// Why a request of a client is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such job, or workflow.
+    /// There is no such job or workflow.
     Unknown,
     /// The job has no such step.
     UnknownStep(String),
-    /// The id belongs to something else, or the request is not possible now.
+    /// The id belongs to another job, or the request is not possible now.
     Conflict(String),
-    /// The reply given by hand is wrong.
+    /// The reply that was given by hand is wrong.
     Invalid(String),
-    /// There are too many, or nothing is accepted now.
+    /// A limit is reached, or nothing is accepted now.
     Overloaded(String),
     /// Something broke; the text is for the log and the client.
     Failed(String),
 }
 
-/// Who waits for an answer.
+/// Where the response to a client is sent.
 pub type Client<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// An answer, and who waits for it.
+/// A response, and where it is sent.
 pub enum Answer {
     /// To a creation.
     Created(Client<Created>, Result<Created, Refusal>),
@@ -93,7 +93,7 @@ pub struct Known<'a> {
     pub is_child: bool,
     /// The workflow's full name.
     pub workflow: Cow<'a, str>,
-    /// A top-level job's message.
+    /// The message of a root job.
     pub message: Option<&'a Message>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> From<&'a Job> for Known<'a> {
 }
 
 impl Answer {
-    /// Sends it. The client may have gone; what was done stays done.
+    /// Sends the response. The client may have gone; what was done stays done.
     pub fn tell(self) {
         match self {
             Answer::Created(to, answer) => drop(to.send(answer)),
@@ -127,7 +127,7 @@ impl Answer {
         }
     }
 
-    /// Turns it into this refusal.
+    /// Replaces the result by this error.
     pub fn refused(self, refusal: Refusal) -> Answer {
         match self {
             Answer::Created(to, _) => Answer::Created(to, Err(refusal)),
@@ -136,7 +136,7 @@ impl Answer {
         }
     }
 
-    /// The answer if the job turns out to be deleted.
+    /// Returns the response for the case that the job turns out to be deleted.
     pub fn of_deleted(self) -> Answer {
         match self {
             Answer::Now(to, Ok(_)) => Answer::Now(to, Err(Refusal::Unknown)),
@@ -150,12 +150,12 @@ impl Answer {
 }
 
 impl Created {
-    /// The answer to a client that asks for a job under an id that is, or was, in use
+    /// Returns the response to a client that asks for a job under an id that is, or was, in use
     /// (docs/http-api.md).
     ///
     /// # Errors
     ///
-    /// It asks for another job.
+    /// The client asks for a different job.
     pub fn again<'a>(
         id: JobId,
         known: impl Into<Known<'a>>,
@@ -177,7 +177,7 @@ impl Created {
 }
 
 impl Now {
-    /// The state after an operation, on that step or on the whole job.
+    /// Returns the state after an operation on that step, or on the whole job.
     pub fn of(job: &Job, step: Option<&str>) -> Now {
         let Some(index) = step.and_then(|step| job.graph().index_of(step)) else {
             return Now::Job(job.state());
@@ -196,12 +196,12 @@ impl Now {
 }
 
 impl Refusal {
-    /// Refuses because no more jobs can run.
+    /// Returns the error that no more jobs can run.
     pub fn of_full(limit: usize) -> Refusal {
         Refusal::Overloaded(format!("{limit} jobs are running (setting limits.jobs_running_max)"))
     }
 
-    /// Refuses because jobs hold as much memory as they may.
+    /// Returns the error that jobs hold as much memory as they may.
     pub fn of_memory(held: usize, max: usize, bytes: usize) -> Refusal {
         Refusal::Overloaded(format!(
             "jobs under way hold {held} bytes of memory, and one of {bytes} bytes more would \
@@ -209,7 +209,7 @@ impl Refusal {
         ))
     }
 
-    /// Refuses to delete a running job.
+    /// Returns the error that a job which has not ended cannot be erased.
     pub fn of_running(id: JobId, state: JobState) -> Refusal {
         Refusal::Conflict(format!(
             "job {id} is {}: only an ended job can be erased; cancel it first",
@@ -217,7 +217,7 @@ impl Refusal {
         ))
     }
 
-    /// Refuses to delete an ended child job.
+    /// Returns the error that an ended child job cannot be erased alone.
     pub fn of_ended_child(id: JobId) -> Refusal {
         Refusal::Conflict(format!(
             "job {id} is an ended child job: it goes with the job it belongs to"

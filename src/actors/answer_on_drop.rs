@@ -1,14 +1,14 @@
-//! An answer that is sent when everybody who was asked is through.
+//! A latch that is released when all who were asked are done.
 
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Answers when the last [`Arc`] of it is dropped. Each of those who are asked holds one until it
-/// is through.
+/// Sends an answer when its last [`Arc`] is dropped. Everybody who is asked holds one until they
+/// are done.
 pub struct AnswerOnDrop(Option<oneshot::Sender<()>>);
 
 impl AnswerOnDrop {
-    /// Answers `to`.
+    /// Creates a latch that answers `to`.
     pub fn new(to: oneshot::Sender<()>) -> Arc<AnswerOnDrop> {
         Arc::new(AnswerOnDrop(Some(to)))
     }

@@ -1,7 +1,7 @@
 //! The archive looks up jobs that take no input, and rebuilds those that are to go on. It reads the
-//! journal on its own thread, so that a slow read delays only those who wait for it.
-//! A job is rebuilt behind a barrier: everything appended before the question is committed when the
-//! job's rows are read.
+//! journal on its own thread, so that a slow read delays only those who wait for it. A job is
+//! rebuilt behind a barrier: everything appended before the lookup is committed when the job's rows
+//! are read.
 
 use super::mail::{ArchiveInput, Finding, JournalInput, Question, RouterInput, SupervisorInput};
 use super::mailbox::{Mail, Owner};
@@ -19,33 +19,34 @@ pub struct Archive {
     ways: Arc<Ways>,
     /// Jobs that are to be rebuilt.
     wanted: Vec<WantedBy>,
-    /// Those at rest.
+    /// Passivated job trees that are to be rebuilt.
     at_rest: Families,
-    /// Whether a barrier is under way, for jobs that were asked for before.
+    /// Whether a barrier is under way, for jobs that were requested before.
     is_behind: bool,
 }
 
-/// Who wants a job rebuilt.
+/// Who asks for a job to be rebuilt.
 enum WantedBy {
     Router(JobId, Question),
     Supervisor(JobNumber),
 }
 
-/// Jobs at rest that are to be rebuilt: families, each by the number by which it is known.
+/// Passivated job trees that are to be rebuilt, each with the number of its root job and the
+/// numbers of all its jobs.
 type Families = Vec<(JobNumber, Vec<JobNumber>)>;
 
-/// The most jobs that one read rebuilds: whoever looks up another one waits for it.
+/// The most jobs that one read rebuilds: another lookup waits for it.
 const REBUILT_AT_ONCE: usize = 200;
 
 impl Archive {
-    /// The archive.
+    /// Creates the archive.
     pub fn new(ways: Arc<Ways>) -> Archive {
         Archive { ways, wanted: Vec::new(), at_rest: Vec::new(), is_behind: false }
     }
 
     fn receive(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
         match input {
-            // A job's route is taken away behind its last commit: no barrier is needed.
+            // A job's route is removed behind its last commit: no barrier is needed.
             ArchiveInput::Find(id, Question::Creation) => self.find_creation(id),
             ArchiveInput::Find(id, question) => {
                 self.wanted.push(WantedBy::Router(id, question));
@@ -68,8 +69,8 @@ impl Archive {
         self.tell_router(id, found.map(Finding::Creation));
     }
 
-    /// Rebuilds the jobs that are wanted now, behind a barrier. Those asked for meanwhile follow
-    /// behind the next one.
+    /// Rebuilds the requested jobs behind a barrier. Those requested meanwhile follow behind the
+    /// next one.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
         let is_idle = self.wanted.is_empty() && self.at_rest.is_empty();
         if is_idle || std::mem::replace(&mut self.is_behind, true) {
@@ -124,7 +125,7 @@ impl Archive {
         }
     }
 
-    /// Rebuilds jobs at rest, one family after the other.
+    /// Rebuilds passivated jobs, one tree after the other.
     fn bring_back(&self, at_rest: Families) {
         let Ways { common, .. } = &*self.ways;
         for (number, jobs) in at_rest {
@@ -188,7 +189,7 @@ impl Archive {
 }
 
 /// Waits until everything appended before this is committed. If the journal is lost, that never
-/// happens: then the read says so.
+/// happens: then the read reports it.
 async fn barrier(ways: &Ways) {
     loop {
         let (answer, committed) = oneshot::channel();
@@ -196,7 +197,7 @@ async fn barrier(ways: &Ways) {
         if committed.await.is_ok() || ways.common.health.lost_journal().is_some() {
             return;
         }
-        // No room on the disk.
+        // The disk is full.
         tokio::time::sleep(ways.common.settings.journal.full_retry.0).await;
     }
 }

@@ -1,9 +1,9 @@
-//! Jobs at rest: they are under way, and in the journal alone. Of each the manager knows that it is
-//! there, and when something in it is due. It is brought back, rebuilt from the journal, as soon as
-//! something comes for it.
+//! Passivated jobs: they are under way, but only in the journal. Of each the manager knows that it
+//! exists, and when something in it is due. It is activated, that is rebuilt from the journal, as
+//! soon as an input comes for it.
 //!
-//! Two kinds of jobs are at rest: those that a start found no room for in the memory of jobs, and
-//! those that only wait, while memory is short.
+//! Two kinds of jobs are passivated: those for which a start found no room in the memory of jobs,
+//! and those that only wait while memory is short.
 
 use super::memory::bytes_of;
 use super::rules::Rules;
@@ -18,24 +18,25 @@ use tokio::time::Instant;
 /// Since when a dispatch has been seen waiting, by its number.
 pub(super) type Seen<'a> = dyn Fn(u64) -> Option<Instant> + 'a;
 
-/// Jobs at rest that come back together: one, or a parent with its child jobs under way.
+/// A passivated job tree: one job, or a parent with its child jobs under way. Its jobs are
+/// activated together.
 pub struct AtRest {
     /// The jobs, parents before their child jobs.
     pub members: Vec<Member>,
-    /// What they run.
+    /// The definition that they run.
     pub definition: Arc<Definition>,
-    /// The state of the first one, which is the top-level job.
+    /// The state of the root job.
     pub state: JobState,
-    /// What they take in memory.
+    /// How many bytes they take in memory.
     pub bytes: usize,
     /// When something in them is due.
     pub due: Option<Timestamp>,
-    /// Whether there is something to do for them now: they come back as soon as there is room.
-    /// Otherwise they wait.
+    /// Whether there is something to do for them now: they are activated as soon as there is room.
+    /// Otherwise they wait for an input.
     pub is_pending: bool,
 }
 
-/// One of the jobs.
+/// A job of a passivated tree.
 pub struct Member {
     /// The job.
     pub id: JobId,
@@ -79,7 +80,7 @@ impl AtRest {
         }
     }
 
-    /// A family as it was found in the journal.
+    /// Describes a job tree as it was found in the journal; `None` if it is empty.
     fn of(family: &[Recovered]) -> Option<AtRest> {
         let first = &family.first()?.job;
         let seen: &Seen<'_> = &|_| None;
@@ -97,7 +98,7 @@ impl AtRest {
         })
     }
 
-    /// The number of the first one, by which they are known.
+    /// Returns the number of the root job, which identifies the tree.
     pub fn number(&self) -> JobNumber {
         self.members.first().map_or(0, |first| first.number)
     }
@@ -127,7 +128,7 @@ impl Member {
     }
 }
 
-/// How many steps of a job are done.
+/// Returns how many steps of a job are done.
 pub fn steps_done(job: &Job) -> usize {
     let is_done = |state| !matches!(state, StepState::Waiting | StepState::Running);
     job.steps().filter(|(_, run)| is_done(run.state)).count()
@@ -137,9 +138,9 @@ fn bytes_of_all(family: &[Recovered]) -> usize {
     family.iter().map(|found| bytes_of(&found.job)).sum()
 }
 
-/// All jobs of the journal that take input: those that have room in `bytes_max` as they are, and of
-/// the others what must be known of them. Families are read one after another, so that no more is
-/// in memory than what has room and one family for each core. The first one always has room.
+/// Loads all jobs of the journal that take input: those that have room in `bytes_max` as jobs, and
+/// the others as passivated trees. Job trees are read one after another, so that memory holds no
+/// more than what has room and one tree for each core. The first tree always has room.
 pub(super) fn found_at_start(
     store: &dyn Journal,
     rules: &dyn Rules,

@@ -1,5 +1,5 @@
-//! Questions to every job: to send the messages of its steps on a queue again, to count its waiting
-//! steps, and which of them waits longest.
+//! Requests to every job: to send the messages of its steps on a queue again, to count its waiting
+//! steps, and to report which of them waits longest.
 
 use crate::bus::{Address, BusKey};
 use crate::engine::{JobId, Timestamp};
@@ -12,22 +12,22 @@ use tokio::sync::oneshot;
 /// How many jobs are asked at once.
 pub(super) const JOBS_AT_ONCE: usize = 10_000;
 
-/// A redispatch of all steps that wait on a queue.
+/// A request to dispatch all steps that wait on a queue again, and its counters.
 pub struct Bulk {
     pub(super) queue: Address,
-    /// Only steps that have been seen waiting for this long.
+    /// If set, only steps that have been seen waiting for this long.
     pub(super) waiting_for: Option<Duration>,
     pub(super) is_dry_run: bool,
-    /// Why, for the reader of each job's record.
+    /// The reason, for the record of each job.
     pub(super) reason: Option<Arc<str>>,
-    /// Who asks: the name of a token.
+    /// The principal who asks: the name of a token.
     pub(super) by: Option<Arc<str>>,
     pub(super) steps: AtomicUsize,
     pub(super) jobs: AtomicUsize,
 }
 
 impl Bulk {
-    /// Of all steps on a queue.
+    /// Creates a request for all steps on a queue.
     pub fn new(queue: Address) -> Bulk {
         Bulk {
             queue,
@@ -40,22 +40,22 @@ impl Bulk {
         }
     }
 
-    /// Limited to steps that have waited for this span.
+    /// Limits it to steps that have waited for this span.
     pub fn of_those_waiting(self, span: Duration) -> Bulk {
         Bulk { waiting_for: Some(span), ..self }
     }
 
-    /// Only counts the steps, if `is_dry_run`.
+    /// Makes it only count the steps, if `is_dry_run`.
     pub fn dry_run(self, is_dry_run: bool) -> Bulk {
         Bulk { is_dry_run, ..self }
     }
 
-    /// Says why it is asked for, and by whom, as the record of each job that it touches has it.
+    /// Adds the reason and the principal, which the record of each affected job shows.
     pub fn asked(self, reason: Option<Arc<str>>, by: Option<Arc<str>>) -> Bulk {
         Bulk { reason, by, ..self }
     }
 
-    /// How many steps were found so far, in how many jobs and child jobs.
+    /// Returns how many steps were found so far, in how many jobs and child jobs.
     pub fn found(&self) -> (usize, usize) {
         (self.steps.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed))
     }
@@ -71,7 +71,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Counts steps whose messages go over this bus; the result is sent to `answer`.
+    /// Creates a scan of the steps whose messages go over this bus; the result is sent to `answer`.
     pub fn new(
         bus: BusKey,
         span: Duration,
@@ -80,7 +80,7 @@ impl Census {
         Census { bus, span, counts: Mutex::default(), answer: Some(answer) }
     }
 
-    /// A step waits on each of these queues.
+    /// Counts one step on each of these queues.
     pub(super) fn add<'q>(&self, queues: impl Iterator<Item = &'q Arc<str>>) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         queues.for_each(|queue| *counts.entry(queue.clone()).or_default() += 1);
@@ -92,7 +92,7 @@ impl Drop for Census {
         let counts =
             std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(answer) = self.answer.take() {
-            // Whoever asked may have gone.
+            // The receiver may have gone.
             let _ = answer.send(counts);
         }
     }
@@ -109,12 +109,12 @@ pub struct Wait {
     pub step: Arc<str>,
 }
 
-/// The step that waits longest on each queue, of those that were heard of so far.
+/// The step that waits longest on each queue, of those reported so far.
 #[derive(Default)]
 pub struct Waits(Mutex<HashMap<Address, Wait>>);
 
 impl Waits {
-    /// A step waits on this queue.
+    /// Records a step that waits on this queue.
     pub(super) fn hear(&self, queue: Address, wait: Wait) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match waits.get_mut(&queue) {
@@ -124,7 +124,7 @@ impl Waits {
         }
     }
 
-    /// What was heard, by queue.
+    /// Takes what was recorded, by queue.
     pub fn take(&self) -> HashMap<Address, Wait> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,5 +1,5 @@
 //! The bus actor: one for each bus. It owns a [`Bus`] and hands it publications. What the bus
-//! reports does not pass the actor: [`event_sink`] makes mail of it, for the router and the jobs,
+//! reports does not pass the actor: [`event_sink`] turns it into inputs of the router and the jobs,
 //! on the bus's own thread.
 
 use super::mail::{BusInput, JobInput, JournalInput, RouterInput};
@@ -26,11 +26,11 @@ pub struct BusActor {
     ways: Arc<Ways>,
 }
 
-/// How often the number of unconfirmed messages is looked at, for its metric.
+/// How often the gauge of unconfirmed messages is updated.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
-    /// The actor around a bus.
+    /// Creates the actor around a bus.
     pub fn new(bus: Box<dyn Bus>, key: BusKey, ways: Arc<Ways>) -> BusActor {
         BusActor { bus, key, ways }
     }
@@ -44,7 +44,7 @@ impl BusActor {
             BusInput::Serve(served) => self.bus.serve(served),
             BusInput::Inspect(queues, answer) => {
                 let looks = self.bus.inspect(queues);
-                // Whoever asked may have given up.
+                // The receiver may have gone.
                 let answering = async move { drop(answer.send(looks.await)) };
                 ctx.spawn(answering.into_actor(self));
             }
@@ -69,7 +69,7 @@ impl BusActor {
     }
 }
 
-/// Where a bus reports.
+/// Returns the sink to which a bus reports its events.
 pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
     let (ways, key) = (ways.clone(), key.clone());
     Arc::new(move |event| match event {
@@ -156,9 +156,9 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
     })
 }
 
-/// Tells the sender of a message that the broker has it, or that it is gone with its queue.
+/// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
 fn taken(ways: &Ways, receipt: Receipt) {
-    // Every message that is sent has such a receipt.
+    // Every message that is sent has such a token.
     let Some(sent) = receipt.open() else { return };
     let (job, created, input) = match sent {
         Sent::Step { job, created, step, attempt, dispatch } => {
@@ -173,8 +173,8 @@ fn taken(ways: &Ways, receipt: Receipt) {
     tell(ways, job, JobInput::OfMessage { created, input });
 }
 
-/// Tells a job. One that takes no input may be at rest: the router knows. One that has ended needs
-/// no news.
+/// Sends an input to a job. A job that takes no input may be passivated: the router knows. An ended
+/// job needs no input.
 fn tell(ways: &Ways, job: JobId, input: JobInput) {
     match ways.routes.find(job) {
         Some(job) => job.post(input),
@@ -182,7 +182,7 @@ fn tell(ways: &Ways, job: JobId, input: JobInput) {
     }
 }
 
-/// Tells a job for how long a worker has its message.
+/// Notifies a job how long a worker has the lease of its message.
 fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
     let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
     let until = clock::now().after(Some(Millis::of(lease.left)));
@@ -191,20 +191,20 @@ fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
     tell(ways, job, JobInput::OfMessage { created, input });
 }
 
-/// Tells a job that its message has been handed over.
+/// Notifies a job that its message has been handed over.
 fn begun(ways: &Ways, receipt: Receipt) {
     let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
     tell(ways, job, JobInput::OfMessage { created, input: Input::Begun { step, attempt } });
 }
 
-/// The full name of the workflow that takes messages on a queue.
+/// Returns the full name of the workflow that takes messages on a queue.
 fn workflow_of(queue: &str, vhost: &str) -> Arc<str> {
     let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
 
-/// Adds the attempt to a dead letter that has lost its headers. It is a message of ours, so its id
-/// tells the attempt.
+/// Adds the attempt to a dead letter that has lost its headers. It is a message of ours, so the
+/// attempt stands in its id.
 fn with_attempt(delivery: Delivery) -> Delivery {
     let mut delivery = delivery;
     if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
@@ -213,14 +213,14 @@ fn with_attempt(delivery: Delivery) -> Delivery {
     delivery
 }
 
-/// The attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
+/// Parses the attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
 fn attempt_in(message_id: &str) -> Option<u32> {
     let (correlation_id, attempt) = message_id.rsplit_once(':')?;
     correlation_id.parse::<CorrelationId>().ok()?;
     attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
 }
 
-/// Notes that the queue which a caller named is not there: nobody gets the answer.
+/// Reports that the queue which a caller named is not there: nobody gets the answer.
 fn unroutable(ways: &Ways, bus: &BusKey, job: JobId) {
     ways.common
         .metrics

@@ -12,7 +12,7 @@ pub struct Call {
     pub(super) definition: Arc<Definition>,
     pub(super) id: JobId,
     pub(super) message: Message,
-    /// Who waits for the job's end, if anybody.
+    /// The caller that waits for the job's end, if any.
     pub(super) caller: Option<Caller>,
     /// How many levels of calls and child jobs are above its job.
     pub(super) depth: u16,
@@ -24,17 +24,18 @@ pub struct Call {
 
 /// Who sends a call, as far as is known.
 pub(super) enum Asker {
-    /// Anybody.
+    /// Any sender that is not a step.
     Stranger,
-    /// The message claims to be from this attempt of a step. The step's job has not been asked yet.
+    /// The message claims to be from this attempt of a step. The step's job has not checked the
+    /// claim yet.
     Claimed(CorrelationId, u32),
-    /// A step of a job, which waits for the answer. Such a call must not wait for other jobs to
+    /// A step of a job, which waits for the result. Such a call must not wait for other jobs to
     /// end: they may wait for its own job.
     Step,
 }
 
 impl Call {
-    /// Checks the claim with the job of the step.
+    /// Checks the claimed source with the job of the step.
     pub(super) fn vouched_by(self, job: &Job) -> Call {
         let asker = match &self.asker {
             Asker::Claimed(sender, attempt)
@@ -51,7 +52,7 @@ impl Call {
         Call { asker, ..self }
     }
 
-    /// The bytes of its message: about what its job will take in memory.
+    /// Returns the bytes of its message: about what its job will take in memory.
     pub(super) fn bytes(&self) -> usize {
         self.message.encoded_len()
     }

@@ -29,8 +29,8 @@ pub(super) struct RefusedCall {
 }
 
 impl RefusedCall {
-    /// Tells the caller. The message is acknowledged once the broker has the refusal, or at once if
-    /// nobody waits for it.
+    /// Sends the refusal to the caller. The message is acknowledged once the broker has the
+    /// refusal, or at once if no caller waits for it.
     pub(super) fn tell(self, refusal: &CallRefusal, ways: &Ways) {
         let RefusedCall { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
@@ -63,8 +63,8 @@ impl Call {
         RefusedCall { definition, id, caller, ack }.tell(refusal, ways);
     }
 
-    /// The caller that joins the job with its id. None: the call is refused, because it asks for
-    /// another job or because too many callers wait.
+    /// Returns the caller that joins the job with its id. `None`: the call is refused, because it
+    /// asks for another job or because too many callers wait.
     pub(super) fn join(self, job: &Job, ways: &Ways) -> Option<(Option<Caller>, Acknowledge)> {
         let call = self.unless_conflict(job, ways)?;
         let callers_max = ways.common.settings.limits.callers_max;
@@ -79,7 +79,7 @@ impl Call {
         Some((call.caller, call.ack))
     }
 
-    /// The call itself, if it asks for the job that is `known` under its id. Otherwise it is
+    /// Returns the call, if it asks for the job that is `known` under its id. Otherwise the call is
     /// refused.
     pub(super) fn unless_conflict<'a>(
         self,
@@ -95,7 +95,7 @@ impl Call {
         Some(self)
     }
 
-    /// Reads a message of a workflow's queue, which came over `bus`.
+    /// Reads a message of a workflow's queue, which came over `bus`. `None`: the call is refused.
     pub(super) fn read(
         definition: Arc<Definition>,
         bus: &Arc<str>,
@@ -107,7 +107,7 @@ impl Call {
             caller_of(bus, &delivery),
             asker_of(&delivery, ways.common.settings.reply_queue(bus)),
         );
-        // Without the header nothing is above it.
+        // Without the header no level is above it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
         let limits = &ways.common.settings.limits;
         let message = message_of(&delivery.body, limits.step_message_bytes_max)
@@ -134,8 +134,8 @@ fn caller_of(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
     })
 }
 
-/// Whether the message claims to be a step's: it names a step and this manager's reply queue, and
-/// has the id of that step's message. So a running step stands for one job at most.
+/// Returns whether the message claims to be a step's: it names a step and this manager's reply
+/// queue, and has the id of that step's message. So a running step stands for one job at most.
 fn asker_of(delivery: &Delivery, own_reply_queue: Option<&str>) -> Asker {
     let claimed = || {
         let (correlation_id, message_id) =
@@ -164,14 +164,14 @@ fn not_too_deep(depth: u16, depth_max: u16, message: Message) -> Result<Message,
     Err(CallRefusal { kind: "too_deep", reason })
 }
 
-/// The id of the job that a message asks for: its `message_id`, if that is a UUID. Otherwise it is
-/// derived from what identifies the message, so that a second delivery starts no second job. If
-/// nothing identifies it, the id is new.
+/// Returns the id of the job that a message asks for: its `message_id`, if that is a UUID.
+/// Otherwise it is derived from what identifies the message, so that a second delivery starts no
+/// second job. If nothing identifies the message, the id is new.
 fn id_of(definition: &Definition, delivery: &Delivery) -> JobId {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
     let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
-    // Only in its hyphenated form: what other spellings stand for must not change.
+    // Only in its hyphenated form: the ids derived from other spellings must not change.
     if let Some(id) = JobId::hyphenated(&message_id) {
         return id;
     }

@@ -1,5 +1,5 @@
-//! What all actors and the API look at: the settings, the limits, the metrics, the definitions, the
-//! health. Nothing in it leads to an actor; [`Ways`](super::ways::Ways) do.
+//! What all actors and the API share: the settings, the limits, the metrics, the definitions, the
+//! health. Nothing in it leads to an actor; [`ActorHandles`](super::handles::ActorHandles) do.
 
 use super::health::Health;
 use super::losses::Losses;
@@ -24,43 +24,43 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Definitions by their full names.
+/// Returns the definitions by their full names.
 pub fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
-/// What all actors and the API of a process have in common.
+/// What all actors and the API of a process share.
 pub struct Common {
     /// The settings in force; they never change.
     pub settings: Settings,
-    /// Who may do what.
+    /// Which principal may do what.
     pub access: Access,
-    /// The limits that decisions look at; from the settings.
+    /// The limits for decisions; from the settings.
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
-    /// What became of jobs, minute by minute.
+    /// The outcomes of jobs, minute by minute.
     pub rates: Rates,
     /// The metrics of job mailboxes.
     pub job_kind: Arc<Kind>,
-    /// What decides for the jobs.
+    /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
     definitions: RwLock<Arc<Definitions>>,
     /// Reads the journal.
     pub reader: Arc<dyn Records>,
-    /// What readiness says.
+    /// What readiness and liveness are answered from.
     pub health: Health,
-    /// Queues that have lost messages.
+    /// The queues that have lost messages.
     pub losses: Losses,
-    /// What queues were found to hold.
+    /// The last report of what queues hold.
     pub queue_looks: QueueLooks,
-    /// When the process began.
+    /// When the process started, by the wall clock and by a monotonic one.
     pub began: (Timestamp, tokio::time::Instant),
-    /// Keeps what strangers send from flooding the log.
+    /// Keeps what comes from outside from flooding the log.
     pub throttle: Throttle,
-    /// Permits for creations that are asked for and not yet answered.
+    /// Permits for creations that are not answered yet.
     pub creations: Semaphore,
-    /// Room for what clients of the API make the process hold.
+    /// Bounds on what clients of the API make the process hold.
     pub rooms: Rooms,
     /// The streams of events.
     pub feeds: Feeds,
@@ -68,16 +68,17 @@ pub struct Common {
     pub webhook: Option<Arc<Webhook>>,
     /// The traces of jobs, if they are sent.
     pub traces: Option<Traces>,
-    /// What jobs under way hold.
+    /// The memory that jobs under way hold.
     pub memory: Arc<JobMemory>,
-    /// Child jobs under way of all fan-outs.
+    /// How many child jobs of all fan-outs are under way.
     pub children: AtomicU32,
     next_number: AtomicI64,
     fatal: mpsc::UnboundedSender<String>,
 }
 
 impl Common {
-    /// For a process; `fatal` receives the reason if the process has to end.
+    /// Creates the shared state of a process; `fatal` receives the reason if the process has to
+    /// end.
     pub fn new(
         settings: Settings,
         definitions: Definitions,
@@ -137,7 +138,7 @@ impl Common {
         }
     }
 
-    /// The definitions for new jobs.
+    /// Returns the definitions for new jobs.
     pub fn definitions(&self) -> Arc<Definitions> {
         self.definitions.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -148,21 +149,21 @@ impl Common {
         *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
-    /// Whether anybody listens to the events of a job.
+    /// Returns whether anybody subscribes to the events of a job.
     pub fn announces(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
         self.settings.events.has_topic() || self.feeds.wants([origin.id, parent, origin.root])
     }
 
-    /// The next job's number.
+    /// Returns the number for the next job.
     pub fn take_number(&self) -> JobNumber {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Ends the process in order, for this reason.
     pub fn fail(&self, reason: String) {
-        // Closed only when the end is under way already.
+        // Closed only when the process is ending already.
         let _ = self.fatal.send(reason);
     }
 }
@@ -171,11 +172,12 @@ impl Common {
 #[derive(Default)]
 pub struct Throttle(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 
-/// How often a kind of line is logged.
+/// How often a kind of line may be logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 impl Throttle {
-    /// Whether a line of this kind may be logged now.
+    /// Returns whether a line of this kind may be logged now; if so, the next may follow after a
+    /// minute.
     pub fn may_log(&self, kind: &'static str) -> bool {
         // Not the wall clock: if it were set back, nothing would be logged for that long.
         let now = clock::ticks();

@@ -1,5 +1,5 @@
-//! The one door: what clients ask of the manager, and its typed answers. The API, the examples and
-//! the benches come in here, and send mail to no actor themselves.
+//! The manager handle: what clients ask of the manager, and its typed responses. The API, the
+//! examples and the benches use it, and send no inputs to actors themselves.
 
 use super::answer::{Client, Created, Erased, Now, Refusal};
 use super::answer_on_drop::AnswerOnDrop;
@@ -17,15 +17,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the broker may take to report on queues, and the jobs to say what waits there.
+/// How long the broker may take to report on queues, and the jobs to report what waits there.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// Asks for a job of a workflow: under this id, if the client has chosen one, and with this trace
-/// context, if the request had one. Answered after the commit.
+/// Creates a job of a workflow: under this id, if the client has chosen one, and with this trace
+/// context, if the request has one. Answered after the commit.
 ///
 /// # Errors
 ///
-/// There is no job.
+/// The job was not created.
 pub async fn create(
     ways: &Ways,
     workflow: &str,
@@ -61,8 +61,8 @@ pub async fn create(
         .unwrap_or_else(|Dropped| Err(Refusal::Failed(panicked())))
 }
 
-/// Asks something of a job, answered after the commit. It is sent when this is called, not when the
-/// future is awaited.
+/// Requests an operation on a job; answered after the commit. The request is sent when this is
+/// called, not when the future is awaited.
 pub fn operate(
     ways: &Ways,
     id: JobId,
@@ -77,7 +77,7 @@ pub fn operate(
 }
 
 /// Cancels a job, sent as [`operate`] sends; answered after the commit. If the job has ended, the
-/// answer is its state: asking twice does no harm.
+/// response is its state: cancelling twice does no harm.
 pub fn cancel(
     ways: &Ways,
     id: JobId,
@@ -87,14 +87,14 @@ pub fn cancel(
     async move { answered?.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
-/// Erases an ended job from the journal; asked for at once.
+/// Erases an ended job from the journal. The request is sent when this is called.
 pub fn erase(ways: &Ways, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
     let answered = asked(ways, |answer| RouterInput::Erase(id, answer));
     async move { answered.answer().await.unwrap_or_else(|Dropped| Err(just_ending(id))) }
 }
 
 /// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
-/// Answered once all is committed: how many steps, in how many jobs and child jobs.
+/// Returns, once all is committed, how many steps in how many jobs and child jobs.
 ///
 /// # Errors
 ///
@@ -124,7 +124,7 @@ pub async fn redefine(ways: &Ways, definitions: Definitions) -> Result<(), Strin
     answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
 }
 
-/// What a bus knows of each of these queues, in the same order.
+/// Returns what a bus knows of each of these queues, in the same order.
 pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
     let unknown = |reason: String| vec![QueueLook::Unknown(reason); queues.len()];
     let asked = async {
@@ -139,8 +139,8 @@ pub async fn inspect(ways: &Ways, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<Qu
     }
 }
 
-/// What all queues of the loaded workflows hold, and those that jobs under way keep; at most some
-/// seconds old.
+/// Returns what all queues of the loaded workflows and of jobs under way hold; at most some seconds
+/// old.
 pub async fn queues(ways: &Ways) -> Arc<Looked> {
     ways.common.queue_looks.last_or(look_at_all(ways)).await
 }
@@ -168,8 +168,8 @@ async fn look_at_all(ways: &Ways) -> Looked {
     Looked { at: clock::now(), ticks: clock::ticks(), found, oldest, asked_for }
 }
 
-/// Shows a job under way to `see`; answered once what was seen is committed. None: no such job is
-/// under way, or its actor is just ending.
+/// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
+/// `None`: no such job is under way, or its actor is just stopping.
 pub async fn look<T: Send + 'static>(
     ways: &Ways,
     id: JobId,
@@ -179,18 +179,18 @@ pub async fn look<T: Send + 'static>(
     let (done, committed) = oneshot::channel();
     let look = Look::new(
         move |job| {
-            // A client that has gone needs no answer.
+            // A client that has gone needs no response.
             let _ = answer.send(see(job));
         },
         AnswerOnDrop::new(done),
     );
     ways.routes.find(id)?.post(JobInput::Look(look));
-    // An error means that the actor has ended: then all is committed.
+    // An error means that the actor has stopped: then all is committed.
     let _ = committed.await;
     seen.await.ok()
 }
 
-/// Waits until a job is not at rest: it takes input, or there is none.
+/// Waits until a job is not passivated: it takes input, or there is no such job.
 pub async fn wake(ways: &Ways, id: JobId) {
     if ways.routes.is_at_rest(id) {
         let (answer, answered) = oneshot::channel();
@@ -200,7 +200,7 @@ pub async fn wake(ways: &Ways, id: JobId) {
     }
 }
 
-/// Waits until the router has taken all mail that was sent to it so far.
+/// Waits until the router has handled all inputs that were sent to it so far.
 pub async fn routed(ways: &Ways) {
     let (answer, answered) = oneshot::channel();
     ways.mailboxes().router.post(RouterInput::CatchUp(answer));
@@ -208,9 +208,9 @@ pub async fn routed(ways: &Ways) {
     let _ = answered.await;
 }
 
-/// A round of the supervisor: over when supervisor, router and journal, one after the other, have
-/// taken their mail. It ends while the disk is full and while a broker is away, and never when one
-/// of their threads hangs.
+/// Probes liveness: returns when supervisor, router and journal, one after the other, have handled
+/// their inputs. It returns while the disk is full and while a broker is away, and never if one of
+/// their threads hangs.
 pub async fn round(ways: &Ways) {
     let (answer, answered) = oneshot::channel();
     ways.mailboxes().supervisor.post(SupervisorInput::Round(answer));
@@ -227,14 +227,14 @@ pub async fn settled(ways: &Ways, id: JobId) {
         Some(job) => job.post(JobInput::Settled(AnswerOnDrop::new(answer))),
         None => return,
     }
-    // An error means that its actor has ended: then all is committed.
+    // An error means that its actor has stopped: then all is committed.
     let _ = answered.await;
 }
 
-/// The actor that was asked has ended.
+/// The actor stopped without a response.
 struct Dropped;
 
-/// An answer that is awaited; none: the router's mailbox is full.
+/// A response that is awaited; `None`: the router's mailbox is full.
 struct Pending<T>(Option<oneshot::Receiver<Result<T, Refusal>>>);
 
 impl<T> Pending<T> {
@@ -246,14 +246,14 @@ impl<T> Pending<T> {
     }
 }
 
-/// Asks the router, at once.
+/// Sends a request to the router, at once.
 fn asked<T>(ways: &Ways, input: impl FnOnce(Client<T>) -> RouterInput) -> Pending<T> {
     let (answer, answered) = oneshot::channel();
     let is_taken = ways.mailboxes().router.offer(input(answer)).is_ok();
     Pending(is_taken.then_some(answered))
 }
 
-/// The same, unless nothing is accepted now.
+/// Sends a request to the router, unless nothing is accepted now.
 fn asked_if_accepted<T>(
     ways: &Ways,
     input: impl FnOnce(Client<T>) -> RouterInput,
@@ -261,7 +261,7 @@ fn asked_if_accepted<T>(
     if ways.common.health.accepts() { Ok(asked(ways, input)) } else { Err(not_now()) }
 }
 
-/// The same for cancelling a job, which needs no room on the disk if the job is under way.
+/// Sends a request to cancel a job, which needs no room on the disk if the job is under way.
 fn asked_to_cancel<T>(
     ways: &Ways,
     id: JobId,
@@ -279,7 +279,8 @@ fn not_now() -> Refusal {
     Refusal::Overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned())
 }
 
-/// Its actor has just ended. If the client asks again, the journal answers.
+/// Returns the error that the job's actor has just stopped. If the client asks again, the journal
+/// answers.
 fn just_ending(id: JobId) -> Refusal {
     Refusal::Overloaded(format!("job {id} is just ending: try again"))
 }

@@ -15,25 +15,26 @@ use tokio::sync::Notify;
 /// What keeps the manager from working.
 pub struct Health {
     room: RwLock<Room>,
-    /// What has happened to the journal's files, if anything has.
+    /// The description of what has happened to the journal's files, if anything has.
     journal_lost: OnceLock<String>,
-    /// The daemon is about to stop.
+    /// Whether the daemon is about to stop.
     pub stopping: AtomicBool,
     buses: RwLock<BTreeMap<BusKey, BusHealth>>,
     default_bus: Arc<str>,
-    /// What jobs under way hold; none: nobody counts.
+    /// The memory that jobs under way hold, if it is reported.
     memory: Option<Arc<JobMemory>>,
     changed: Notify,
 }
 
-/// Whether commits find room on the disk, and a file that nobody keeps locked.
+/// Whether commits have room on the disk, and a file that no other program keeps locked.
 #[derive(Clone, Copy, Debug)]
 enum Room {
-    /// They always have.
+    /// They always had.
     There,
-    /// The journal waits for it.
+    /// The journal waits.
     Missing(Want),
-    /// It was missing, and has been back since then, by the wall clock and by a monotonic one.
+    /// The journal had to wait, and can write again since then, by the wall clock and by a
+    /// monotonic one.
     BackSince(Timestamp, tokio::time::Instant),
 }
 
@@ -42,12 +43,12 @@ enum Room {
 pub enum Want {
     /// Room on the disk.
     Room,
-    /// Another program that keeps the file locked.
+    /// The end of a lock that another program holds on the file.
     Lock,
 }
 
 impl Want {
-    /// What it means for whoever waits.
+    /// Returns a sentence for those who wait.
     pub fn sentence(self) -> &'static str {
         match self {
             Want::Room => "no room on the disk: nothing is accepted until there is",
@@ -64,11 +65,11 @@ struct BusHealth {
     state: BusState,
     /// Since when it is connected, by the wall clock and by a monotonic one.
     connected: Option<(Timestamp, tokio::time::Instant)>,
-    /// Since when it is not.
+    /// Since when it is not connected.
     parted: Option<Timestamp>,
 }
 
-/// What clients are told once the journal is lost.
+/// Renders what clients are told once the journal is lost.
 pub fn lost(loss: &Loss) -> String {
     format!(
         "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
@@ -78,7 +79,8 @@ pub fn lost(loss: &Loss) -> String {
 }
 
 impl Health {
-    /// With nothing in the way. `default_bus`: the bus of workflows that name none.
+    /// Creates a state in which everything works. `default_bus`: the bus of workflows that name
+    /// none.
     pub fn new(default_bus: &str) -> Health {
         Health {
             room: RwLock::new(Room::There),
@@ -91,12 +93,12 @@ impl Health {
         }
     }
 
-    /// The same, which also tells what jobs hold.
+    /// Adds the memory of jobs to the state, so that readiness reports it.
     pub fn telling(self, memory: Arc<JobMemory>) -> Health {
         Health { memory: Some(memory), ..self }
     }
 
-    /// Keeps the state of a bus.
+    /// Stores the state of a bus.
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +117,7 @@ impl Health {
         self.tell_change();
     }
 
-    /// Wakes those who wait: a check may have turned good.
+    /// Wakes those who wait for readiness: a check may have turned good.
     pub fn tell_change(&self) {
         self.changed.notify_waiters();
     }
@@ -131,10 +133,11 @@ impl Health {
         }
     }
 
-    /// Replies to messages sent before this time may lie unread in the reply queue of a bus: while
-    /// the bus is not connected, while it is catching up, and for the span `replies_first` after it
-    /// has connected again.
-    /// None: all replies are read.
+    /// Returns the time before which sent messages may have replies that lie unread in the reply
+    /// queue of a bus: while the bus is not connected, while it is catching up, and for the span
+    /// `replies_first` after it has connected again.
+    ///
+    /// `None`: all replies are read.
     pub fn replies_unread_before(
         &self,
         key: &BusKey,
@@ -151,15 +154,16 @@ impl Health {
         }
     }
 
-    /// Since when a bus is not connected: a message of later date has not been sent. None: it is
-    /// connected, or nothing is known of it.
+    /// Returns since when a bus is not connected: a message of later date has not been sent.
+    /// `None`: it is connected, or nothing is known of it.
     pub fn parted(&self, key: &BusKey) -> Option<Timestamp> {
         self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.parted
     }
 
-    /// Messages of attempts that began before this time may have waited for room on the disk,
-    /// unsent: while there is none, and for the span `sent_first` after there is room again.
-    /// None: all are sent.
+    /// Returns the time before which messages of attempts may have waited unsent for room on the
+    /// disk: while there is none, and for the span `sent_first` after there is room again.
+    ///
+    /// `None`: all are sent.
     pub fn unsent_before(&self, sent_first: Duration) -> Option<Timestamp> {
         match self.room() {
             Room::There => None,
@@ -174,12 +178,12 @@ impl Health {
         *self.room.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the journal waits, for whatever.
+    /// Returns whether the journal waits, for whatever reason.
     pub fn is_journal_full(&self) -> bool {
         self.journal_wants().is_some()
     }
 
-    /// What the journal waits for, if it waits.
+    /// Returns what the journal waits for, if it waits.
     pub fn journal_wants(&self) -> Option<Want> {
         match self.room() {
             Room::Missing(want) => Some(want),
@@ -187,7 +191,7 @@ impl Health {
         }
     }
 
-    /// Notes whether the journal could be written. Tells whether that has changed.
+    /// Stores whether the journal could be written. Returns whether that has changed.
     pub(super) fn note_room(&self, is_there: bool) -> bool {
         if !is_there {
             return self.note_waiting(Want::Room);
@@ -199,7 +203,7 @@ impl Health {
         has_waited
     }
 
-    /// Notes what the journal waits for. Tells whether that has changed.
+    /// Stores what the journal waits for. Returns whether that has changed.
     pub(super) fn note_waiting(&self, want: Want) -> bool {
         let is_new = self.journal_wants() != Some(want);
         if is_new {
@@ -212,7 +216,7 @@ impl Health {
         *self.room.write().unwrap_or_else(PoisonError::into_inner) = room;
     }
 
-    /// Each check: its name, whether it is good, and a sentence.
+    /// Returns each check: its name, whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
         let bad = self.lost_journal().or(self.journal_wants().map(Want::sentence));
         let stopping = self.stopping.load(Ordering::Relaxed);
@@ -231,7 +235,7 @@ impl Health {
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
         for (BusKey { bus: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
             let mut name = "bus".to_owned();
-            // The default bus is *the* bus where there is but one.
+            // The default bus is called *the* bus where there is only one.
             let is_default = *bus_name == self.default_bus;
             let bus = Some(bus_name).filter(|_| !is_default);
             for part in bus.into_iter().chain(Some(vhost).filter(|vhost| !vhost.is_empty())) {
@@ -249,12 +253,12 @@ impl Health {
             let is_good = matches!(state, BusState::Connected | BusState::CatchingUp);
             checks.push((name, is_good, sentence));
         }
-        // Never bad: creations beyond it are told so, and all else goes on.
+        // Never bad: creations beyond it are refused with that reason, and all else goes on.
         checks.extend(self.memory.iter().map(|jobs| ("memory".to_owned(), true, jobs.sentence())));
         checks
     }
 
-    /// The state of a bus.
+    /// Returns the state of a bus.
     pub fn bus(&self, key: &BusKey) -> Option<BusState> {
         self.buses
             .read()
@@ -263,24 +267,24 @@ impl Health {
             .map(|link| link.state.clone())
     }
 
-    /// Whether jobs can be accepted.
+    /// Returns whether jobs can be accepted.
     pub fn accepts(&self) -> bool {
         !self.is_journal_full() && self.cancels()
     }
 
-    /// Whether jobs under way can be cancelled: also while there is no room on the disk.
+    /// Returns whether jobs under way can be cancelled: also while there is no room on the disk.
     pub fn cancels(&self) -> bool {
         self.journal_wants() != Some(Want::Lock)
             && self.lost_journal().is_none()
             && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Notes that the journal is lost, until the process ends; returns the sentence that says so.
+    /// Marks the journal as lost, until the process ends; returns the sentence that says so.
     pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
         self.journal_lost.get_or_init(|| lost(loss))
     }
 
-    /// Why the journal is lost, if it is.
+    /// Returns why the journal is lost, if it is.
     pub fn lost_journal(&self) -> Option<&str> {
         self.journal_lost.get().map(String::as_str)
     }

@@ -1,12 +1,12 @@
-//! Finds queues that have lost messages, if the broker's management API tells what queues hold
+//! Finds queues that have lost messages, if the broker's management API reports what queues hold
 //! (docs/operations.md). Once the broker has confirmed a step's message, the message is in its
 //! queue, waiting or with a worker, until the reply is in the reply queue: a worker replies before
 //! it acknowledges. So at any moment the queue and the reply queue together hold at least as many
 //! messages as there are steps that have waited since before that moment and still wait. If they
-//! hold less, at each of several moments, messages are gone: deleted with their queue, purged,
+//! hold fewer, in each of several samples, messages are gone: deleted with their queue, purged,
 //! rejected without a policy, or acknowledged without a reply. The broker's figures are seconds
 //! old, and a reply may be under way. So only steps that have waited for the whole span count, and
-//! no looks at its beginning or its end.
+//! no samples at its beginning or its end.
 
 use super::bulk::{Bulk, Census, JOBS_AT_ONCE};
 use super::losses::QueueLoss;
@@ -21,27 +21,27 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// How many looks are taken within the span after which messages count as lost (setting
+/// How many samples are taken within the span after which messages count as lost (setting
 /// `amqp.lost_after`).
 const LOOKS: u32 = 10;
 
-/// The broker's figures may be this many looks old: that many at the beginning of the span do not
+/// The broker's figures may be this many samples old: that many at the beginning of the span do not
 /// count.
 const STALE_LOOKS: u32 = 3;
 
-/// A reply may be under way for this many looks: that many at the end of the span do not count.
+/// A reply may be under way for this many samples: that many at the end of the span do not count.
 const UNHEARD_LOOKS: u32 = 1;
 
-/// How many looks must have found too little before a loss is reported.
+/// How many samples must count before a loss is reported.
 const AGREEING_MIN: usize = 3;
 
-/// Why steps are dispatched again, in the records of their jobs.
+/// The reason for a redispatch, in the records of the jobs.
 const LOST: &str = "their queue has lost messages (setting amqp.redispatch_lost)";
 
-/// The longest pause between dispatches for a queue that loses messages again and again.
+/// The longest pause between redispatches for a queue that loses messages again and again.
 const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Looks at the queues of a bus at intervals, until the bus is closed.
+/// Samples the queues of a bus at intervals, until the bus is closed.
 pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     let Some(span) = ways.common.settings.amqp_bus(&bus.bus).map(|amqp| amqp.lost_after.0) else {
         return;
@@ -49,7 +49,7 @@ pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     let mut watch = LossWatch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
     let mut ticks = tokio::time::interval(span / LOOKS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first is now.
+    // The first tick comes at once.
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -59,24 +59,24 @@ pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     }
 }
 
-/// What the broker said at one moment.
+/// What the broker reported at one moment.
 struct DepthsSeen {
     at: Instant,
     /// Messages in the reply queue.
     replies: u64,
-    /// Messages by queue; none: the broker did not say.
+    /// Messages by queue; `None`: the broker did not report the queue.
     depths: HashMap<String, Option<u64>>,
 }
 
 struct LossWatch {
     span: Duration,
     looks: VecDeque<DepthsSeen>,
-    /// Queues whose steps were dispatched again: when, and the pause before the next time.
+    /// The queues whose steps were dispatched again: when, and the pause before the next time.
     resent: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
 impl LossWatch {
-    /// None: the bus is closed.
+    /// Takes a sample and reports losses. `None`: the bus is closed.
     async fn look(&mut self, ways: &Arc<Ways>, bus: &BusKey) -> Option<()> {
         let amqp = ways.common.settings.amqp_bus(&bus.bus)?;
         let (answer, depths) = oneshot::channel();
@@ -86,7 +86,7 @@ impl LossWatch {
         let hears = matches!(ways.common.health.bus(bus), Some(BusState::Connected))
             && ways.common.health.replies_unread_before(bus, self.span).is_none();
         match depths {
-            // After a time in which replies could not be taken, earlier looks say nothing.
+            // After a time in which replies could not be taken, earlier samples are void.
             _ if !hears || ways.common.health.is_journal_full() => self.looks.clear(),
             Err(reason) => {
                 if ways.common.throttle.may_log("queue depths") {
@@ -99,8 +99,8 @@ impl LossWatch {
             }
             Ok(depths) => self.keep(now, depths, &amqp.reply_queue),
         }
-        // Asked at each look, because a job measures a step's wait from the first look that found
-        // it waiting.
+        // Counted at each sample, because a job measures a step's wait from the first scan that
+        // found it waiting.
         let waiting = waiting(ways, bus, self.span).await?;
         let found = self.losses(clock::ticks(), &waiting);
         for queue in ways.common.losses.replace(&ways.common.metrics, bus, &found) {
@@ -121,14 +121,14 @@ impl LossWatch {
     fn keep(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
-        // Without the number of replies nothing can be said.
+        // Without the number of replies a sample is of no use.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
         self.looks.push_back(DepthsSeen { at: now, replies, depths });
         self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
-    /// The queues that have lost messages. At every look that counts, such a queue and the reply
-    /// queue together held fewer messages than there are steps that wait on the queue.
+    /// Finds the queues that have lost messages. In every sample that counts, such a queue and the
+    /// reply queue together held fewer messages than there are steps that wait on the queue.
     fn losses(
         &self,
         now: Instant,
@@ -162,7 +162,7 @@ impl LossWatch {
         losses.collect()
     }
 
-    /// Dispatches again the steps that have waited for the whole span. If messages are lost over
+    /// Dispatches the steps again that have waited for the whole span. If messages are lost over
     /// and over, the pauses grow.
     fn redispatch(
         &mut self,
@@ -200,13 +200,13 @@ impl LossWatch {
     }
 }
 
-/// How many steps have waited on each queue for a span; none: the manager is stopping.
+/// Counts how many steps have waited on each queue for a span; `None`: the manager is stopping.
 async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
     let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::ticks());
     for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
         let (answer, counted) = oneshot::channel();
         let census = Arc::new(Census::new(bus.clone(), span, answer));
-        // One that has left meanwhile waits for nothing.
+        // A job that has stopped meanwhile waits for nothing.
         for job in some.iter().filter_map(|id| ways.routes.find(*id)) {
             job.post(JobInput::Count(census.clone()));
         }
@@ -237,7 +237,8 @@ mod tests {
 
     const SPAN: Duration = Duration::from_secs(60);
 
-    /// Looks one after another, the last one now: what the queue `q` and the reply queue held.
+    /// Takes samples one after another, the last one now: what the queue `q` and the reply queue
+    /// held.
     fn after(looks: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
         let mut watch = LossWatch { span: SPAN, looks: VecDeque::new(), resent: BTreeMap::new() };
         let mut now = clock::ticks();

@@ -1,11 +1,11 @@
-//! What queues have lost, as far as is known now.
+//! The messages that queues have lost, as far as is known now.
 
 use crate::bus::{Address, BusKey};
 use crate::telemetry::Metrics;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a queue has lost.
+/// The loss of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoss {
     /// How many steps have waited on it for the whole span.
@@ -15,7 +15,7 @@ pub struct QueueLoss {
 }
 
 impl QueueLoss {
-    /// How many messages are gone, at least.
+    /// Returns how many messages are gone, at least.
     pub fn missing(self) -> u64 {
         self.waiting.saturating_sub(self.held)
     }
@@ -26,7 +26,7 @@ impl QueueLoss {
 pub struct Losses(Mutex<BTreeMap<Address, QueueLoss>>);
 
 impl Losses {
-    /// What the queue has lost, if anything.
+    /// Returns what the queue has lost, if anything.
     pub fn of(&self, queue: &Address) -> Option<QueueLoss> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }

@@ -1,5 +1,5 @@
-//! The inputs of all actors, and what leaves after a commit. No actor's type is named here: a
-//! sender need not know who takes its mail.
+//! The inputs of all actors, and what leaves after a commit. No type of an actor is named here: a
+//! sender need not know who handles its input.
 
 use super::answer::{Answer, Client, Created, Erased, Now};
 use super::answer_on_drop::AnswerOnDrop;
@@ -22,33 +22,33 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Loaded definitions by full name.
+/// The loaded definitions, by full name.
 pub type Definitions = BTreeMap<String, Arc<Definition>>;
 
-/// The end of a child job that was never created counts in any round.
+/// The round of a child job that was never created: its end counts in any round.
 pub const ANY_ROUND: u32 = u32::MAX;
 
-/// Mail for the router.
+/// An input of the router.
 pub enum RouterInput {
-    /// Jobs that were rebuilt from the journal, and those that have no room in memory. They start
-    /// before anything else comes in.
+    /// Jobs that were rebuilt from the journal, and job trees for which memory has no room. They
+    /// start before anything else comes in.
     Recovered(Vec<Recovered>, Vec<AtRest>),
-    /// A job that only waits wants to rest.
+    /// A job that only waits asks to be passivated.
     Rest(Box<Rest>),
-    /// Something has come for jobs at rest.
+    /// An input has come for passivated jobs: the next of them are activated.
     BringBack,
-    /// Jobs at rest were rebuilt from the journal: their number, by which they are known, and those
-    /// that the journal has.
+    /// A passivated job tree was rebuilt from the journal: the number of its root job, and those of
+    /// its jobs that the journal has.
     BroughtBack(JobNumber, Vec<Recovered>),
     /// Memory may have become short.
     Short,
-    /// For a job, which may be at rest.
+    /// An input for a job, which may be passivated.
     ForJob(JobId, Box<JobInput>),
-    /// Answered once the job is not at rest.
+    /// Activates a job; answered once it is not passivated.
     Wake(JobId, oneshot::Sender<()>),
-    /// Jobs that have nothing left to do want to leave.
+    /// Jobs that have nothing left to do ask to be stopped.
     Leave(Vec<Leave>),
-    /// A message came in on a reply queue.
+    /// A reply came in on a reply queue.
     Delivered(Delivery),
     /// A message came in on a workflow's queue.
     Called {
@@ -59,65 +59,64 @@ pub enum RouterInput {
         /// The message.
         delivery: Delivery,
     },
-    /// A call that claims to come from a step. The job of that step has said whether it does.
+    /// A call that claims to come from a step, after the job of that step has checked the claim.
     Vouched(Call),
     /// A client asks for a job.
     Create(CreateJob),
     /// A parent starts a child job.
     StartChild(Box<NewChild>),
-    /// Something for a job, if it takes input.
+    /// An engine input for a job, if the job takes input.
     ToJob(JobId, Input),
-    /// An order from a parent to its child job. A child job that has ended is brought back if it is
-    /// to be retried.
+    /// An order from a parent to its child job. An ended child job is reopened if the order is to
+    /// retry it.
     ToChild(ToChild),
-    /// A client asks something of a job.
+    /// A client asks for an operation on a job.
     Operate(JobId, Request, Client<Now>),
-    /// The archive's answer about an id, or why it cannot read the journal.
+    /// What the archive found about an id, or why it cannot read the journal.
     Found(JobId, Result<Finding, String>),
-    /// A client cancels a job. If the job has ended, the answer is its state: asking twice does no
-    /// harm.
+    /// A client cancels a job. If the job has ended, the response is its state: cancelling twice
+    /// does no harm.
     Cancel(JobId, Option<Arc<str>>, Client<Now>),
-    /// A client has a job erased from the journal, if it has ended.
+    /// A client erases an ended job from the journal.
     Erase(JobId, Client<Erased>),
     /// A queue was found missing.
     QueueMissing {
         /// The queue.
         queue: Address,
-        /// Answered once the steps that waited in it are journaled as unconfirmed, and everything
-        /// decided before is committed.
+        /// Notified once the steps that waited in the queue are journaled as unconfirmed, and
+        /// everything decided before is committed.
         taken: oneshot::Sender<()>,
     },
-    /// The messages of the steps that wait on a queue are to be sent again; answered after all
-    /// commits.
+    /// Sends the messages of the steps that wait on a queue again; answered after all commits.
     Redispatch(Arc<Bulk>, oneshot::Sender<()>),
-    /// Answered when it is taken: by then all that was sent before is done.
+    /// Answered as soon as it is handled: by then every earlier input is handled.
     CatchUp(oneshot::Sender<()>),
-    /// The supervisor's round, on its way to the journal.
+    /// The supervisor's liveness probe, on its way to the journal.
     Round(oneshot::Sender<()>),
 }
 
-/// A job that wants to leave.
+/// A request to stop the actor of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
     /// The job.
     pub id: JobId,
     /// Its number.
     pub number: JobNumber,
-    /// How many inputs it had heard when nothing was left to do. If more were sent since, it stays,
-    /// hears them, and asks again. None: it is not in the journal, because it was deleted or its
-    /// creation panicked; it leaves in any case.
+    /// How many inputs the job had handled when nothing was left to do. If more were sent since, it
+    /// stays, handles them and asks again. None: the job is not in the journal, because it was
+    /// deleted or its creation panicked; its actor stops in any case.
     pub heard: Option<u64>,
 }
 
-/// A job that wants to rest.
+/// A request to passivate a job.
 pub struct Rest {
-    /// How many inputs it had heard when it only waited. If more were sent since, it stays.
+    /// How many inputs the job had handled when it only waited. If more were sent since, it stays.
     pub heard: u64,
-    /// The job.
+    /// The job, as it is kept while it is passivated.
     pub at_rest: AtRest,
 }
 
-/// A top-level job that a client asks for.
+/// A root job that a client asks for.
 pub struct CreateJob {
     /// The id that the client chose.
     pub id: Option<JobId>,
@@ -125,48 +124,48 @@ pub struct CreateJob {
     pub definition: Arc<Definition>,
     /// The message to run it with.
     pub message: Message,
-    /// The trace context of the request, if it had one.
+    /// The trace context of the request, if it has one.
     pub trace: Option<TraceContext>,
-    /// Answered after the commit.
+    /// Where the response is sent after the commit.
     pub answer: Client<Created>,
 }
 
-/// Mail for a job.
+/// An input of a job actor.
 pub enum JobInput {
-    /// Something happened; the delivery that it came by is acknowledged after the commit.
+    /// An engine input; the delivery that it came with is acknowledged after the commit.
     Take {
-        /// What happened.
+        /// The engine input.
         input: Input,
-        /// The delivery.
+        /// Settles the delivery.
         ack: Option<Acknowledge>,
     },
-    /// News of a message that the job has sent: the broker has it, or a worker.
+    /// An update on a message that the job has sent: the broker or a worker has it.
     OfMessage {
-        /// When the sender of the message was created. A late confirm may be for an earlier job
+        /// When the job that sent the message was created. A late confirm may be for an earlier job
         /// with the same id.
         created: Timestamp,
-        /// The news.
+        /// The update.
         input: Input,
     },
-    /// A client asks for a job under the same id. It gets the same answer if it asks for the same
-    /// job, a conflict otherwise.
+    /// A client asks for a job under the same id. It gets the same response if it asks for the same
+    /// job, and a conflict otherwise.
     CreateAgain {
         /// The workflow's full name.
         workflow: String,
         /// The message.
         message: Message,
-        /// Answered after the commit of the job's creation.
+        /// Where the response is sent after the commit of the job's creation.
         answer: Client<Created>,
     },
     /// A message on its workflow's queue asks for a job under the same id.
     Called(Call),
-    /// A message on a workflow's queue claims to be from one of this job's steps: is it?
+    /// A call claims to come from one of this job's steps: the job checks the claim.
     Vouch(Call),
-    /// A client cancels the job. If the job has ended, the answer is its state.
+    /// A client cancels the job. If the job has ended, the response is its state.
     Cancel(Option<Arc<str>>, Client<Now>),
-    /// A client has the job erased, if it has ended.
+    /// A client erases the job, if it has ended.
     Erase(Client<Erased>),
-    /// A client asks something of it; answered after the commit.
+    /// A client asks for an operation; answered after the commit.
     Operate(Request, Client<Now>),
     /// A queue was found missing.
     QueueMissing {
@@ -175,7 +174,7 @@ pub enum JobInput {
         /// Dropped once the journal has the record in its mailbox, if there is one.
         done: Arc<AnswerOnDrop>,
     },
-    /// The messages of its steps that wait on a queue are to be sent again.
+    /// Sends the messages of the job's steps that wait on a queue again.
     Redispatch {
         /// Which messages, and why.
         bulk: Arc<Bulk>,
@@ -186,65 +185,65 @@ pub enum JobInput {
     SeenWaiting(Vec<(u64, Instant)>),
     /// Somebody counts its steps that wait for replies.
     Count(Arc<Census>),
-    /// Somebody looks for the steps that wait longest.
+    /// Reports which of the job's steps wait longest.
     Waits {
-        /// Where the job enters its own.
+        /// Where the job adds its waiting steps.
         waits: Arc<Waits>,
-        /// Dropped once it has done so.
+        /// Dropped once it has added them.
         done: Arc<AnswerOnDrop>,
     },
     /// The supervisor has had the job rebuilt after a panic.
     Rebuilt {
         /// The job.
         recovered: Box<Recovered>,
-        /// Why it fails at once, before it hears anything else, if it panicked too often.
+        /// If set, the job fails at once with this reason, because it has panicked too often.
         abandon: Option<Arc<str>>,
     },
-    /// Somebody wants to know when everything decided so far is committed.
+    /// Reports when everything decided so far is committed.
     Settled(Arc<AnswerOnDrop>),
-    /// Somebody looks at the job as it is.
+    /// Shows the job as it is now.
     Look(Look),
-    /// Memory is short: it is to rest, if it only waits.
+    /// Memory is short: the job is passivated if it only waits.
     Rest,
-    /// Its route is gone: the actor ends.
+    /// The job's route is removed: the actor stops.
     Close,
 }
 
-/// A look at a job. The result is given only after the commit of what was seen.
+/// An inspection of a job. The result is reported only after the commit of what was seen.
 pub struct Look {
     pub(super) see: Box<dyn FnOnce(&Job) + Send>,
     pub(super) done: Arc<AnswerOnDrop>,
 }
 
 impl Look {
-    /// Shows the job to `see`; `done` is dropped after the commit of what it has seen.
+    /// Passes the job to `inspect`; `done` is dropped after the commit of what was seen.
     pub fn new(see: impl FnOnce(&Job) + Send + 'static, done: Arc<AnswerOnDrop>) -> Look {
         Look { see: Box::new(see), done }
     }
 }
 
-/// Mail for the journal.
+/// An input of the journal actor.
 pub enum JournalInput {
-    /// Commit a record, then let its effects leave.
+    /// Commits a record, then sends its effects.
     Append(Append),
-    /// Begin to delete jobs whose retention is over. All recovered jobs must be reachable before
+    /// Starts deleting jobs whose retention is over. All recovered jobs must be reachable before
     /// this, because some of them may have to end.
     Retain,
-    /// Delete an ended top-level job.
+    /// Deletes an ended root job.
     Delete(JobNumber, Client<Erased>),
-    /// Delete notices that were delivered.
+    /// Deletes notices that were delivered.
     Forget(Vec<NoticeNumber>),
-    /// A bus has come this far in a topic: it is done with all replies before, or has written all
-    /// messages before. This is written down a moment later.
+    /// A bus has reached this offset of a topic: it is done with all replies before it, or has
+    /// written all messages before it. The offset is stored a moment later.
     Reached(Position),
-    /// Make the tables of statuses for newly loaded definitions.
+    /// Creates the status tables of newly loaded definitions.
     MakeStatusTables(Vec<Arc<Definition>>),
-    /// Answer once everything appended before is committed and derived; no answer if the disk is
-    /// full.
+    /// Answers once everything appended before is committed and projected; gives no answer while
+    /// the disk is full.
     Barrier(oneshot::Sender<()>),
-    /// Answer once everything appended before is committed, however long the disk is full.
+    /// Answers once everything appended before is committed, however long the disk is full.
     Committed(oneshot::Sender<()>),
-    /// Answer at once, even while the disk is full: this ends the supervisor's round.
+    /// Answers at once, even while the disk is full: this ends the supervisor's liveness probe.
     Round(oneshot::Sender<()>),
 }
 
@@ -252,42 +251,42 @@ pub enum JournalInput {
 pub struct Append {
     /// The job's id.
     pub id: JobId,
-    /// What to commit.
+    /// The record to commit.
     pub record: Record,
-    /// Whether somebody waits for the commit. A confirm may lag.
+    /// Whether somebody waits for the commit. The commit of a confirm may lag.
     pub urgent: bool,
-    /// What leaves after it, in order.
+    /// What is sent after the commit, in this order.
     pub release: Vec<Outgoing>,
-    /// Set if nothing is left to do for the job: how many inputs it has heard. The job may leave
-    /// once this is committed.
+    /// Set if the job has nothing left to do: how many inputs it has handled. The job may stop once
+    /// the record is committed.
     pub leaves: Option<u64>,
-    /// Set if the job only waits and is to rest once this is committed.
+    /// Set if the job only waits and is to be passivated once the record is committed.
     pub rests: Option<Box<Rest>>,
 }
 
-/// Mail for the archive.
+/// An input of the archive.
 pub enum ArchiveInput {
-    /// The router asks about an id under which no job takes input.
+    /// The router looks up an id under which no job takes input.
     Find(JobId, Question),
     /// The supervisor asks for a job whose actor panicked.
     Rebuild(JobNumber),
-    /// The router asks for jobs at rest: families, each by the number by which it is known, with
-    /// the numbers of its jobs.
+    /// The router activates passivated jobs: job trees, each with the number of its root job and
+    /// the numbers of all its jobs.
     BringBack(Vec<(JobNumber, Vec<JobNumber>)>),
 }
 
-/// What is asked about an id.
+/// What the router needs to know about an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// How the newest job with it was created.
+    /// How the newest job with the id was created.
     Creation,
-    /// The newest job with it.
+    /// The newest job with the id.
     Job,
-    /// The newest child job with it of the job with this number.
+    /// The newest child job with the id whose parent has this number.
     ChildOf(JobNumber),
 }
 
-/// The answer to a [`Question`] of the same name; none: there is no such job.
+/// The result of a [`Lookup`] of the same name; `None`: there is no such job.
 pub enum Finding {
     /// How the job was created.
     Creation(Option<Creation>),
@@ -297,7 +296,7 @@ pub enum Finding {
     Child(Option<Box<Recovered>>),
 }
 
-/// Mail for the supervisor.
+/// An input of the supervisor.
 pub enum SupervisorInput {
     /// A job's actor has panicked. It has no job until the job is rebuilt.
     Panicked {
@@ -306,90 +305,93 @@ pub enum SupervisorInput {
         /// Its number.
         number: JobNumber,
     },
-    /// The archive has rebuilt the job, if the journal has it.
+    /// The archive has rebuilt the job; `None`: the journal does not have it.
     Rebuilt(JobNumber, Option<Box<Recovered>>),
-    /// New definitions replace the loaded ones: all of them, or none with the reason.
+    /// Replaces the loaded definitions by new ones: all of them, or none with the reason.
     Redefine(Definitions, oneshot::Sender<Result<(), String>>),
-    /// Goes by the router to the journal, which answers: all three take their mail.
+    /// A liveness probe. It passes the router and the journal, which answers: so all three handle
+    /// their inputs.
     Round(oneshot::Sender<()>),
 }
 
-/// Mail for the announcer.
+/// An input of the notifier.
 pub enum AnnouncerInput {
-    /// Events of one decision, committed.
+    /// Events of one committed decision.
     Happened(Vec<Arc<Event>>),
-    /// Send what waits for the exchange, until the answer is no longer wanted.
+    /// Sends what waits for the exchange, until the answer is no longer wanted.
     Close(oneshot::Sender<()>),
 }
 
-/// Mail for a bus.
+/// An input of a bus actor.
 pub enum BusInput {
-    /// Publish messages.
+    /// Publishes messages.
     Publish(Vec<Publication>),
-    /// Take a message back, from its queue or from whoever has it; by its id.
+    /// Withdraws the message with this id from its queue, or from the worker that has it.
     Withdraw(Arc<str>, String, Over),
-    /// The queues of the workflows that are loaded now.
+    /// Sets the queues of the workflows that are loaded now.
     Serve(Served),
-    /// Look at queues.
+    /// Inspects queues.
     Inspect(Vec<Arc<str>>, oneshot::Sender<Vec<QueueLook>>),
-    /// Steps wait on these queues: declare what is missing, as at a connection.
+    /// Declares those of these queues that are missing, as at a connection: steps wait on them.
     LookFor(Vec<Arc<str>>),
-    /// Tell how much each queue holds.
+    /// Reports how many messages each queue holds.
     Depths(oneshot::Sender<Result<Vec<QueueDepth>, String>>),
-    /// Stop taking deliveries, wait for confirms until the answer is no longer wanted, close.
+    /// Stops taking deliveries, waits for confirms until the answer is no longer wanted, and
+    /// closes.
     Close(oneshot::Sender<()>),
 }
 
 /// One thing to do after the commit.
 pub enum Outgoing {
-    /// Take the delivery off its queue.
+    /// Acknowledges a delivery.
     Ack(Acknowledge),
-    /// Publish a message.
+    /// Publishes a message.
     Send(Publication),
-    /// Take the message with this id back, if its bus has it still: its attempt is over.
+    /// Withdraws the message with this id, if its bus still has it: its attempt is over.
     Withdraw(Address, String, Over),
-    /// Start a child job.
+    /// Starts a child job.
     StartChild(Box<NewChild>),
-    /// Tell a child job.
+    /// Gives an order to a child job.
     ToChild(ToChild),
-    /// Tell the parent.
+    /// Reports the end of a child job to its parent.
     ToParent(Parent, ChildEnd),
-    /// Tell a client.
+    /// Sends the response to a client.
     Answer(Answer),
-    /// Something that waits for this commit: it is dropped after it.
+    /// A latch that waits for this commit: it is dropped afterwards.
     Hold(Arc<AnswerOnDrop>),
-    /// Tell those who listen.
+    /// Notifies subscribers of events.
     Announce(Vec<Arc<Event>>),
     /// A notice for the webhook is in the journal.
     Noticed,
-    /// A top-level job has ended: its trace is to be sent.
+    /// A root job has ended: its trace is to be sent.
     Ended(EndedJob),
     /// The counts of the job's child jobs have changed.
     Counted(JobId),
-    /// So many steps of the job are done.
+    /// Publishes how many steps of the job are done.
     StepsDone(StepsDone, usize),
 }
 
-/// What a child job is told.
+/// An order to a child job.
 pub struct ToChild {
     /// The child job.
     pub id: JobId,
-    /// Its place in its parent. By now another job may have its id.
+    /// The step and item of the parent that the child job was started for. By now another job may
+    /// have its id.
     pub place: Parent,
     /// The parent's number.
     pub parent: JobNumber,
-    /// What it is told.
+    /// The order.
     pub order: Order,
 }
 
 /// A child job to be started.
 pub struct NewChild {
-    /// Where it comes from.
+    /// The origin of the child job.
     pub origin: Origin,
     /// Its message.
     pub message: Message,
     /// The parent's number.
     pub parent: JobNumber,
-    /// The top-level job's number.
+    /// The number of the root job.
     pub root: JobNumber,
 }

@@ -1,9 +1,9 @@
-//! Mailboxes lead to actors. Each bounds what comes from outside, counts its mail, and times how it
-//! is handled.
+//! Mailboxes lead to actors. Each bounds what comes from outside, counts its inputs, and times how
+//! long they take to handle.
 //!
-//! `post` is for inputs whose number is bounded by their cause: deliveries by the prefetch,
-//! children by the window, looks and operations of clients by the calls that the API takes at a
-//! time (`http.connections_max`), or by the mailbox that they came through. `offer` refuses the
+//! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
+//! jobs by the window, inspections and operations of clients by the calls that the API takes at a
+//! time (`http.connections_max`), or by the mailbox that they came through. `try_send` returns the
 //! input once the mailbox is full.
 
 use crate::clock;
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An actor that is reached through a [`Mailbox`].
 pub trait Owner: Actor<Context = Context<Self>> + Handler<Mail<Self::Input>> {
-    /// All that it can be told.
+    /// All inputs that the actor handles.
     type Input: Send + 'static;
-    /// Its kind, the label of its metrics.
+    /// The kind of the actor, as the label of its metrics.
     const KIND: &'static str;
 }
 
-/// One input on its way, counted until it was handled or dropped.
+/// One input on its way; it is counted until it is handled or dropped.
 pub struct Mail<I> {
     input: I,
     counted: Counted,
@@ -32,7 +32,7 @@ impl<I> Message for Mail<I> {
 }
 
 impl<I> Mail<I> {
-    /// Hands the input to `receive`, timed.
+    /// Passes the input to `receive` and measures how long that takes.
     pub fn handle(self, receive: impl FnOnce(I)) {
         let kind = self.counted.kind.clone();
         drop(self.counted);
@@ -52,7 +52,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The metrics of the kind called `name`.
+    /// Registers the metrics of the kind called `name`.
     pub fn new(metrics: &Metrics, name: &str) -> Arc<Kind> {
         Arc::new(Kind {
             depth: metrics.mailbox_depth.with_label_values(&[name]),
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// What one mailbox was sent, over all of its clones.
+/// How many inputs were sent to one mailbox and left it, over all of its clones.
 #[derive(Default)]
 struct Counts {
     posted: AtomicU64,
@@ -95,7 +95,8 @@ impl Drop for Counted {
     }
 }
 
-/// The way to an actor that takes `I`: bounded, with depth, high-water mark and handling time.
+/// A mailbox of an actor that handles `I`: bounded, with metrics of depth, high-water mark and
+/// handling time.
 pub struct Mailbox<I: Send + 'static> {
     recipient: Recipient<Mail<I>>,
     counts: Arc<Counts>,
@@ -115,7 +116,8 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
 }
 
 impl<I: Send + 'static> Mailbox<I> {
-    /// A mailbox before `address` that refuses offers while `capacity` inputs wait.
+    /// Creates a mailbox in front of `address` that refuses a `try_send` while `capacity` inputs
+    /// wait.
     pub fn new<A: Owner<Input = I>>(
         address: Addr<A>,
         capacity: usize,
@@ -139,7 +141,7 @@ impl<I: Send + 'static> Mailbox<I> {
         self.recipient.do_send(Mail { input, counted: Counted::new(&self.counts, &self.kind) });
     }
 
-    /// Sends an input from outside, or gives it back if the mailbox is full.
+    /// Sends an input from outside, or returns it if the mailbox is full.
     pub fn offer(&self, input: I) -> Result<(), I> {
         let Counts { posted, taken } = &*self.counts;
         let waiting = posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::Relaxed));
@@ -150,7 +152,7 @@ impl<I: Send + 'static> Mailbox<I> {
         Ok(())
     }
 
-    /// How many inputs were sent through it and its clones.
+    /// Returns how many inputs were sent through this mailbox and its clones.
     pub fn posted(&self) -> u64 {
         self.counts.posted.load(Ordering::Relaxed)
     }

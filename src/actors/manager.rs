@@ -1,8 +1,8 @@
-//! The manager: whoever embeds it starts it, asks it and stops it. It asks through [`super::door`],
-//! as the API does.
+//! The manager: whoever embeds it starts it, sends requests to it and stops it. Requests go through
+//! [`super::manager_handle`], as those of the API do.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
-//! supervisor, announcer → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
+//! supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
 //! and wait for confirms → the webhook → the journal commits what is left → traces and events of
 //! the last commits are sent → readers → threads.
 
@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// The least time that threads have to end once they are told to.
+/// The least time that threads have to end after they were stopped.
 const JOINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The pause between two tries to open a journal that another program keeps locked.
@@ -51,9 +51,9 @@ pub struct Manager {
     arbiters: Vec<Arbiter>,
 }
 
-/// Where the actors run.
+/// The threads on which the actors run.
 pub enum Threads {
-    /// On threads of their own: the journal, the archive, the supervisor, the announcer, each bus
+    /// On threads of their own: the journal, the archive, the supervisor, the notifier, each bus
     /// but the first, and jobs on half the cores. The first bus and those of a reload run beside
     /// the router.
     Own(Vec<Arbiter>),
@@ -62,8 +62,8 @@ pub enum Threads {
 }
 
 impl Threads {
-    /// A gate for the next thread. With a single thread none is needed: the mail is there before
-    /// anything runs.
+    /// Creates a gate for the next thread. With a single thread none is needed: the inputs are
+    /// there before anything runs.
     fn gate(&self) -> Option<(Gate, AtGate)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
@@ -86,22 +86,22 @@ impl Threads {
 
 /// The parts of a manager that can be replaced.
 pub struct Parts {
-    /// What makes the buses.
+    /// Makes the buses.
     pub transport: Transport,
-    /// What decides for the jobs.
+    /// Decides for the jobs.
     pub rules: Arc<dyn Rules>,
-    /// How the actors reach each other.
+    /// Connects the actors.
     pub wiring: Wiring,
-    /// Where the desks of embedded buses are known.
+    /// Where the lease queues of embedded buses are registered.
     pub desks: Arc<Desks>,
 }
 
-/// Gives the mailboxes that senders use. It may put something between these and the actors.
+/// Returns the mailboxes that senders use. It may put something between these and the actors.
 pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<Ways>) -> Mailboxes>;
 
 impl Parts {
-    /// The buses of the settings, with `workers` on the embedded one; the engine's rules; every
-    /// mailbox leads straight to its actor.
+    /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
+    /// embedded one; the engine's rules; every mailbox leads straight to its actor.
     pub fn usual(workers: Workers) -> Parts {
         let desks = Arc::default();
         Parts {
@@ -113,7 +113,7 @@ impl Parts {
     }
 }
 
-/// Starts a manager; on an actix system. Without an AMQP server in the settings it runs on the
+/// Starts a manager on an actix system. Without an AMQP server in the settings it runs on the
 /// embedded bus with `workers`.
 pub async fn start(
     settings: Settings,
@@ -145,7 +145,7 @@ pub fn start_on(
         .make_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
     {
         match error.remedy() {
-            // The first job of each workflow makes the table that is missing.
+            // The first job of each workflow creates the table that is missing.
             Remedy::WaitForRoom | Remedy::WaitForLock => {
                 tracing::warn!(%error, "the tables of statuses have to wait")
             }
@@ -286,7 +286,7 @@ fn start_actors(
         arbiters: job_arbiters,
     };
     ways.connect(wiring(mailboxes, ways));
-    // Last, because a bus reports to the others.
+    // Last, because a bus reports to the other actors.
     let mut gates = Vec::new();
     // The first bus runs on the thread of the router: a reply goes from one to the other without
     // waking a thread.
@@ -308,21 +308,21 @@ fn start_actors(
 }
 
 impl Manager {
-    /// The ways to the actors, for the API and for users in this process.
+    /// Returns the handles of the actors, for the API and for users in this process.
     pub fn ways(&self) -> &Arc<Ways> {
         &self.ways
     }
 
-    /// What the actors and the API have in common.
+    /// Returns what the actors and the API share.
     pub fn common(&self) -> &Arc<Common> {
         &self.ways.common
     }
 
-    /// Asks for a job; answered after the commit.
+    /// Creates a job; answered after the commit.
     ///
     /// # Errors
     ///
-    /// There is no job.
+    /// The job was not created.
     pub async fn create(
         &self,
         workflow: &str,
@@ -332,7 +332,7 @@ impl Manager {
         door::create(&self.ways, workflow, id, message, None).await
     }
 
-    /// Asks something of a job at once; answered after the commit.
+    /// Requests an operation on a job at once; answered after the commit.
     pub fn operate(
         &self,
         id: JobId,
@@ -346,12 +346,12 @@ impl Manager {
         door::cancel(&self.ways, id, None)
     }
 
-    /// Erases an ended job; asked for at once.
+    /// Erases an ended job. The request is sent when this is called.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
         door::erase(&self.ways, id)
     }
 
-    /// Waits until the manager itself has a reason to end.
+    /// Waits until the manager itself has a reason to end, and returns it.
     pub async fn failed(&mut self) -> String {
         self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
     }
@@ -386,7 +386,7 @@ impl Manager {
         let (joined, is_joined) = oneshot::channel();
         std::thread::spawn(move || {
             arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
-            // Whoever waited may have given up.
+            // The receiver may have given up.
             let _ = joined.send(());
         });
         let left = grace.saturating_sub(begun.elapsed()).max(JOINED_WITHIN);

@@ -1,9 +1,9 @@
-//! The memory of jobs under way: how much they hold all in all, and how much they may. Each actor
-//! of a job has a [`Share`].
+//! The memory of jobs under way: how much they hold in total, and how much they may. Each job actor
+//! has a [`MemoryShare`].
 //!
-//! What lets nothing in beyond it are creations, calls of strangers, operations that bring back an
-//! ended job, and further child jobs of a fan-out. A job that is alone is always let in, and so is
-//! one child job of each step: so nothing waits for room that never comes. Replies always pass.
+//! The bound stops creations, calls from outside, operations that reopen an ended job, and further
+//! child jobs of a fan-out. A job that is alone is always admitted, and so is one child job of each
+//! step: so nothing waits for room that never comes. Replies always pass.
 
 use crate::engine::{Job, Message, Origin, StepRun, own_bytes};
 use crate::room::memory;
@@ -12,41 +12,41 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Without a setting jobs may hold this part of the memory of the process. The rest is for what
-/// passes through: bodies, messages on their way, reads, the cache of the journal.
+/// Without a setting, jobs may hold one part in so many of the memory of the process. The rest is
+/// for what passes through: bodies, messages on their way, reads, the cache of the journal.
 const PART_OF_MEMORY: u64 = 4;
 
 /// The least that jobs may hold without a setting, in bytes: a few of the largest messages.
 const BYTES_MAX_LEAST: u64 = 64 << 20;
 
-/// What jobs may hold if nothing tells how much memory there is.
+/// What jobs may hold, in bytes, if the memory of the process is unknown.
 const BYTES_MAX_UNKNOWN: u64 = 512 << 20;
 
 /// What an actor takes besides its job's values, in bytes.
 const ACTOR_BYTES: usize = 2 << 10;
 
-/// Memory is short from this much of what jobs may hold: five of eight parts, so that there is room
-/// for new jobs.
+/// Memory is short above this fraction of the bound: five eighths, so that there is room for new
+/// jobs.
 const SHORT_FROM: (usize, usize) = (5, 8);
 
-/// It is short no more at this much.
+/// Memory is no longer short at or below this fraction of the bound.
 const ENOUGH_FROM: (usize, usize) = (4, 8);
 
-/// A larger job counts as this much when it is to come in: it waits for no job that holds little
-/// and never ends.
+/// A larger job counts as this fraction of the bound when it is to be admitted: so it does not wait
+/// for a job that holds little and never ends.
 const LARGEST: (usize, usize) = (7, 8);
 
-/// What all jobs under way hold.
+/// The memory that all jobs under way hold.
 pub struct JobMemory {
     held: AtomicUsize,
     max: usize,
-    /// How much the last job that had no room would have taken, until one comes in.
+    /// How many bytes the last job that found no room would have taken, until a job is admitted.
     wanted: AtomicUsize,
-    /// Whether memory is short, and the jobs have been told.
+    /// Whether memory is short and the jobs have been notified.
     is_told: AtomicBool,
-    /// Jobs at rest, in the journal alone.
+    /// How many jobs are passivated.
     at_rest: AtomicUsize,
-    /// How many families of them wait for room.
+    /// How many job trees of them wait for room.
     pending: AtomicUsize,
     gauges: Gauges,
 }
@@ -54,18 +54,19 @@ pub struct JobMemory {
 /// The metrics of the memory of jobs.
 #[derive(Clone)]
 pub struct Gauges {
-    /// What they hold.
+    /// The bytes that jobs hold.
     pub held: IntGauge,
-    /// What they may hold.
+    /// The bytes that jobs may hold.
     pub max: IntGauge,
-    /// How many are at rest.
+    /// How many jobs are passivated.
     pub at_rest: IntGauge,
-    /// How many of them wait for room.
+    /// How many job trees of them wait for room.
     pub pending: IntGauge,
 }
 
 impl JobMemory {
-    /// Of the setting `limits.jobs_bytes_max`; 0: a part of the memory of the process.
+    /// Creates the account for the setting `limits.jobs_bytes_max`; 0 means a fraction of the
+    /// memory of the process.
     pub fn new(setting: usize, gauges: Gauges) -> Arc<JobMemory> {
         let max = if setting > 0 { setting } else { default_max() };
         show(&gauges.max, max);
@@ -80,28 +81,29 @@ impl JobMemory {
         })
     }
 
-    /// How many bytes jobs may hold.
+    /// Returns how many bytes jobs may hold.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// How many bytes they hold.
+    /// Returns how many bytes jobs hold.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether a job of so many bytes may come in. Jobs at rest that wait for room come first.
+    /// Returns whether a job of so many bytes may be admitted. Passivated jobs that wait for room
+    /// come first.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.pending.load(Ordering::Relaxed) == 0 && self.fits(bytes)
     }
 
-    /// Whether so many bytes more fit. If nothing is held, they do, whatever they are.
+    /// Returns whether so many bytes more fit. If nothing is held, any number fits.
     pub fn fits(&self, bytes: usize) -> bool {
         let (held, bytes) = (self.held(), bytes.min(self.part(LARGEST)));
         held == 0 || held.saturating_add(bytes) <= self.max
     }
 
-    /// A job of so many bytes has no room. Jobs that only wait make it.
+    /// Notes that a job of so many bytes found no room. Jobs that only wait make room for it.
     pub fn want(&self, bytes: usize) {
         let was_short = self.is_short();
         self.wanted.store(bytes, Ordering::Relaxed);
@@ -110,27 +112,27 @@ impl JobMemory {
         }
     }
 
-    /// A job has come in.
+    /// Notes that a job was admitted.
     pub fn let_in(&self) {
         self.wanted.store(0, Ordering::Relaxed);
     }
 
-    /// Whether memory is short: then jobs that only wait rest.
+    /// Returns whether memory is short: then jobs that only wait are passivated.
     pub fn is_short(&self) -> bool {
         self.held() > self.part(SHORT_FROM) || !self.fits(self.wanted.load(Ordering::Relaxed))
     }
 
-    /// Whether it is short and the jobs have not been told.
+    /// Returns whether memory is short and the jobs have not been notified.
     pub fn is_short_unheard(&self) -> bool {
         self.is_short() && !self.is_told.load(Ordering::Relaxed)
     }
 
-    /// Whether it has become short since it was asked last, or since there was enough.
+    /// Returns true once when memory has become short: the caller notifies the jobs.
     pub fn has_become_short(&self) -> bool {
         self.is_short() && !self.is_told.swap(true, Ordering::Relaxed)
     }
 
-    /// So many jobs are at rest, and of their families so many wait for room.
+    /// Records how many jobs are passivated, and how many of their trees wait for room.
     pub fn show_at_rest(&self, jobs: usize, pending: usize) {
         self.at_rest.store(jobs, Ordering::Relaxed);
         self.pending.store(pending, Ordering::Relaxed);
@@ -142,19 +144,19 @@ impl JobMemory {
         self.max / of * parts
     }
 
-    /// Whether jobs hold more than they may.
+    /// Returns whether jobs hold more than they may.
     pub fn is_over(&self) -> bool {
         self.held() > self.max
     }
 
-    /// The share of a job of so many bytes. It is taken even where there is no room.
+    /// Returns the share of a job of so many bytes. It is granted even where there is no room.
     pub fn share(self: &Arc<Self>, bytes: usize) -> Share {
         let mut share = Share { memory: self.clone(), bytes: 0 };
         share.set(bytes);
         share
     }
 
-    /// A sentence about it.
+    /// Renders a sentence about the memory, for readiness.
     pub fn sentence(&self) -> String {
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         let mut sentence = format!("jobs hold {} of {} MiB", mib(self.held()), mib(self.max));
@@ -171,14 +173,14 @@ impl JobMemory {
     }
 }
 
-/// What one job holds; given back when it is dropped.
+/// The bytes that one job holds; they are released when it is dropped.
 pub struct Share {
     memory: Arc<JobMemory>,
     bytes: usize,
 }
 
 impl Share {
-    /// The job holds so many bytes now.
+    /// Sets how many bytes the job holds now.
     pub fn set(&mut self, bytes: usize) {
         let held = &self.memory.held;
         if bytes > self.bytes {
@@ -201,17 +203,17 @@ impl Drop for Share {
     }
 }
 
-/// What a job takes in memory, in bytes.
+/// Returns how many bytes a job takes in memory.
 pub fn bytes_of(job: &Job) -> usize {
     frame_bytes(job.origin()) + job.held_bytes()
 }
 
-/// What a new job will take.
+/// Returns how many bytes a new job will take.
 pub fn bytes_of_new(origin: &Origin, message: &Message) -> usize {
     frame_bytes(origin) + own_bytes(origin, message)
 }
 
-/// What it takes without its values.
+/// Returns how many bytes a job takes without its values.
 fn frame_bytes(origin: &Origin) -> usize {
     let steps = origin.definition.graphs[usize::from(origin.graph)].steps.len();
     ACTOR_BYTES + size_of::<Job>() + steps * size_of::<StepRun>()

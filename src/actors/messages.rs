@@ -1,4 +1,5 @@
-//! The messages that a job sends: to workers, and to its callers. And what their receipts hold.
+//! The messages that a job sends, to workers and to its callers, and what their confirm tokens
+//! hold.
 
 use crate::bus::{
     Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Issued, LeaseLeft,
@@ -12,7 +13,7 @@ use crate::times;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// What the receipt of a message holds: who hears that the broker has the message.
+/// What the confirm token of a message holds: who is notified that the broker has the message.
 #[derive(Debug)]
 pub enum Sent {
     /// The message of a step.
@@ -28,7 +29,7 @@ pub enum Sent {
         /// The number of the entry that dispatched it.
         dispatch: u64,
     },
-    /// The end of a job, to a caller.
+    /// The end of a job, for a caller.
     Answer {
         /// The job.
         job: JobId,
@@ -39,11 +40,11 @@ pub enum Sent {
         /// Which end of the job it is.
         end: u32,
     },
-    /// A refusal. The refused message can be acknowledged.
+    /// A refusal. Once the broker has it, the refused message is acknowledged.
     Refusal {
         /// The id of the job that was not created.
         job: JobId,
-        /// The message.
+        /// Settles the refused message.
         ack: Acknowledge,
     },
 }
@@ -75,17 +76,17 @@ impl From<Message> for Body {
     }
 }
 
-/// What a reply to a step is recognised by.
+/// Returns the correlation id of the reply to a step.
 fn correlation_id(job: &Job, step: StepIndex) -> String {
     format!("{}:{}", job.id(), job.graph().step(step).name)
 }
 
-/// The id of the message of an attempt.
+/// Returns the id of the message of an attempt.
 pub(super) fn message_id(job: &Job, step: StepIndex, attempt: u32) -> String {
     format!("{}:{attempt}", correlation_id(job, step))
 }
 
-/// The message of an attempt; `share` of the traces are sent.
+/// Returns the message of an attempt; `share` of the traces are sent.
 pub(super) fn step_message(
     job: &Job,
     bus: BusKey,
@@ -107,7 +108,7 @@ pub(super) fn step_message(
     let state = job.origin().trace.as_ref().and_then(|asked| asked.state.as_ref());
     headers.extend(state.map(|state| Header::text("tracestate", state.as_ref())));
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
-        // How many levels of calls and child jobs are above the job that asks.
+        // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::number("depth", job.origin().depth));
     }
     Publication {
@@ -127,8 +128,8 @@ pub(super) fn step_message(
     }
 }
 
-/// How long the message of an attempt is of use: as long as its time. If that has no end, nobody
-/// would notice that the message is gone.
+/// Returns how long the message of an attempt is of use: as long as the attempt may take. Without a
+/// timeout the message never expires, because nobody would notice that it is gone.
 fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
@@ -140,17 +141,17 @@ fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     Lifetime { span: Some(span), until }
 }
 
-/// How long it is until then.
+/// Returns how long it is until `then`.
 fn left(then: Timestamp, now: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(then.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
-/// What is left of a lease.
+/// Returns what is left of a lease.
 fn left_of(lease: Lease, now: Timestamp) -> LeaseLeft {
     LeaseLeft { delivery: lease.delivery, left: left(lease.until, now) }
 }
 
-/// An answer to a caller: the result, or the error.
+/// A message to a caller: the result, or the error.
 pub(super) struct CallerAnswer {
     pub(super) workflow: String,
     /// The job; of a refusal, the one that was not created.
@@ -159,7 +160,7 @@ pub(super) struct CallerAnswer {
     pub(super) sent: Sent,
 }
 
-/// The message that tells a caller.
+/// Returns the message for a caller.
 pub(super) fn answer(
     content: CallerAnswer,
     caller: &Caller,
@@ -191,7 +192,7 @@ pub(super) fn answer(
     }
 }
 
-/// How the job ended, for its caller.
+/// Returns the message that reports the end of the job to its caller.
 pub(super) fn caller_answer(
     job: &Job,
     bus: BusKey,

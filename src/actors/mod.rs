@@ -1,27 +1,27 @@
-//! The shell: actors that own the engine's jobs, the journal's writer and the buses; their mail,
-//! and what all of them look at.
+//! The actors: they own the engine's jobs, the journal's writer and the buses. This module also
+//! holds their inputs and the state that they share.
 //!
 //! A file imports only from files above it in this list (`tests/fast/floors.rs` refuses a
 //! circle):
 //!
 //! | what | files |
 //! |---|---|
-//! | mail: all that actors are told, and how it reaches them | [`mailbox`], [`answer_on_drop`], |
-//! | | [`answer`], [`bulk`], [`call`], [`steps_done`], [`rules`], [`memory`], [`at_rest`], |
-//! | | [`mail`] |
-//! | what all look at: settings, limits, metrics, definitions, health | `losses`, |
-//! | | [`queue_looks`], [`health`], [`common`] |
-//! | the ways to the actors: mailboxes, buses, a view of the routes | [`routes`], [`buses`], |
-//! | | [`ways`] |
+//! | inputs: what actors receive, and how | [`mailbox`], [`completion_latch`], |
+//! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
+//! | | [`passivation`], [`inputs`] |
+//! | shared state: settings, limits, metrics, definitions, health | `losses`, |
+//! | | [`queue_report`], [`health`], [`common`] |
+//! | handles: mailboxes, buses, a view of the route table | [`routes`], [`buses`], |
+//! | | [`handles`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
 //! | parts of one actor each: of the bus, of the journal, of job and router | `loss_watch`, |
-//! | | [`queue_watch`], `positions`, `reply_log` |
-//! | the actors that hold jobs, what is known of them, and what they hear | [`announcer`], |
+//! | | [`queue_watch`], `pending_offsets`, `reply_log` |
+//! | the actors | [`notifier`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | how buses are made and started; the actor that does so at a reload | [`transport`], |
 //! | | [`supervisor`] |
-//! | the door: what the API, examples and benches call | [`door`] |
-//! | the start and the stop; the statistics of before the start | `refill`, [`manager`] |
+//! | the manager handle: what the API, examples and benches call | [`manager_handle`] |
+//! | start and stop; the statistics of the time before the start | `rates_backfill`, [`manager`] |
 
 pub mod announcer;
 pub mod answer;

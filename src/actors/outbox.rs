@@ -1,6 +1,6 @@
-//! What leaves, and how: the only way out for the effects of decisions. The journal actor lets them
-//! leave after the commit, in order; messages are collected, and each bus gets its own at the end.
-//! What follows from no decision, such as a refusal, leaves at once.
+//! The outbox: the only way out for the effects of decisions. The journal actor sends them after
+//! the commit, in order; messages are collected, and each bus gets its own at the end. What follows
+//! from no decision, such as a refusal, leaves at once.
 
 use super::answer::Answer;
 use super::mail::{AnnouncerInput, BusInput, JobInput, Outgoing, RouterInput};
@@ -12,16 +12,16 @@ use crate::faults;
 use std::sync::Arc;
 
 impl Outgoing {
-    /// What still leaves if the job turns out to be deleted. What was decided is not kept, so no
-    /// effects follow; but nobody waits for its messages any more. `is_replaced`: another job has
-    /// its id by now.
+    /// Returns what is still sent if the job turns out to be deleted. What was decided is not kept,
+    /// so no effects follow; but its messages must be withdrawn. `is_replaced`: another job has its
+    /// id by now.
     pub fn of_deleted(self, is_replaced: bool) -> Option<Outgoing> {
         match self {
             Outgoing::Hold(_) => Some(self),
             // The messages of the job that has the id now have the same ids.
             Outgoing::Withdraw(..) => (!is_replaced).then_some(self),
-            // It goes back to its queue. When it comes again, a reply is for nobody, and a call
-            // finds the id free.
+            // The delivery goes back to its queue. When it comes again, a reply finds no job, and a
+            // call finds the id free.
             Outgoing::Ack(_) => None,
             Outgoing::Answer(answer) => Some(Outgoing::Answer(answer.of_deleted())),
             Outgoing::Send(..)
@@ -36,7 +36,7 @@ impl Outgoing {
         }
     }
 
-    /// Lets it leave.
+    /// Sends it.
     pub fn release(self, ways: &Ways) {
         match self {
             Outgoing::Ack(acknowledge) => {
@@ -56,7 +56,7 @@ impl Outgoing {
             Outgoing::StartChild(child) => {
                 ways.mailboxes().router.post(RouterInput::StartChild(child))
             }
-            // Through the router, so that it follows the child's start.
+            // Through the router, so that it follows the start of the child job.
             Outgoing::ToChild(to_child) => {
                 ways.mailboxes().router.post(RouterInput::ToChild(to_child))
             }
@@ -64,7 +64,7 @@ impl Outgoing {
                 let input = Input::ChildEnded { step: parent.step, index: parent.index, ended };
                 match ways.routes.find(parent.job) {
                     Some(job) => job.post(JobInput::Take { input, ack: None }),
-                    // It may be at rest.
+                    // It may be passivated.
                     None => ways.mailboxes().router.post(RouterInput::ToJob(parent.job, input)),
                 }
             }
@@ -85,12 +85,12 @@ impl Outgoing {
     }
 }
 
-/// The messages that follow from one commit: each bus gets its own in one mail.
+/// The messages that follow from one commit: each bus gets its own in one input.
 #[derive(Default)]
 pub struct Messages(Vec<(BusKey, Vec<Publication>)>);
 
 impl Messages {
-    /// One more, behind the others for its bus.
+    /// Adds a message behind the others for its bus.
     pub fn add(&mut self, message: Publication) {
         faults::hit("outbox::dispatch");
         match self.0.iter_mut().find(|(bus, _)| *bus == message.to.bus) {
@@ -99,7 +99,7 @@ impl Messages {
         }
     }
 
-    /// Hands them to their buses.
+    /// Hands the messages to their buses.
     pub fn send(self, ways: &Ways) {
         for (key, messages) in self.0 {
             match ways.buses.find(&key) {
@@ -110,7 +110,7 @@ impl Messages {
     }
 }
 
-/// Best effort: an announcer that is behind does not hold up the journal.
+/// Sends events to the notifier, as best effort: one that is behind does not hold up the journal.
 fn announce(events: Vec<Arc<Event>>, ways: &Ways) {
     if let Err(refused) = ways.mailboxes().announcer.offer(AnnouncerInput::Happened(events)) {
         let AnnouncerInput::Happened(events) = refused else { return };

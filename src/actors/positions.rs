@@ -1,18 +1,20 @@
-//! How far buses have come, until the journal has it: the newest position of each partition.
+//! The offsets that buses have reached and the journal does not have yet: the newest of each
+//! partition.
 
 use crate::journal::Position;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Positions that the journal does not have yet. They follow the commits of what they count as
-/// done, so they may wait.
+/// Offsets that the journal does not have yet. They follow the commits of what they count as done,
+/// so they may wait.
 #[derive(Default)]
 pub(super) struct Positions {
     reached: BTreeMap<(Arc<str>, Arc<str>, i32), i64>,
 }
 
 impl Positions {
-    /// A bus has come this far. It may also have gone back: its topic was made anew.
+    /// Sets the offset that a bus has reached. It may be lower than before: then the topic was
+    /// created anew.
     pub(super) fn reached(&mut self, position: Position) {
         let Position { bus, topic, partition, offset } = position;
         self.reached.insert((bus, topic, partition), offset);
@@ -22,7 +24,7 @@ impl Positions {
         self.reached.is_empty()
     }
 
-    /// All of them.
+    /// Returns all offsets.
     pub(super) fn all(&self) -> Vec<Position> {
         let position = |(key, offset): (&(Arc<str>, Arc<str>, i32), &i64)| {
             let (bus, topic, partition) = key.clone();
@@ -31,7 +33,7 @@ impl Positions {
         self.reached.iter().map(position).collect()
     }
 
-    /// The journal has them.
+    /// Forgets the offsets, which the journal has now.
     pub(super) fn written(&mut self) {
         self.reached.clear();
     }

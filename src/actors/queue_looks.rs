@@ -1,5 +1,5 @@
-//! What all queues of the loaded workflows hold. One look serves all who ask within a while, so
-//! that many pages cost the broker no more than one.
+//! What all queues of the loaded workflows hold. One inspection serves all who ask within a while,
+//! so that many pages cost the broker no more than one.
 
 use super::bulk::Wait;
 use crate::bus::{Address, BusKey, QueueLook};
@@ -10,33 +10,34 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// A look counts as new for at least this long.
+/// A report counts as new for at least this long.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 
-/// It also counts as new for this many times as long as the jobs took to answer: so they spend
-/// little time on looks, however many jobs there are.
+/// A report also counts as new for this many times as long as the jobs took to answer: so they
+/// spend little time on reports, however many jobs there are.
 const FRESH_FACTOR: u32 = 20;
 
-/// A look at all queues.
+/// A report on all queues.
 pub struct Looked {
-    /// When it was taken.
+    /// When the queues were inspected.
     pub at: Timestamp,
     /// The same by a monotonic clock.
     pub ticks: Instant,
-    /// What was found, by bus and queue.
+    /// What the buses reported, by bus and queue.
     pub found: BTreeMap<(BusKey, Arc<str>), QueueLook>,
     /// The step of each queue that waits longest.
     pub oldest: HashMap<Address, Wait>,
-    /// How long it took to ask the jobs for these.
+    /// How long the jobs took to report these.
     pub asked_for: Duration,
 }
 
-/// The last look.
+/// The last report.
 #[derive(Default)]
 pub struct QueueLooks(Mutex<Option<Arc<Looked>>>);
 
 impl QueueLooks {
-    /// The last look, or a new one if that is old. Who comes while one is taken waits for it.
+    /// Returns the last report, or a new one if that is old. Whoever asks meanwhile waits for the
+    /// new one.
     pub async fn last_or(&self, look: impl Future<Output = Looked>) -> Arc<Looked> {
         let mut last = self.0.lock().await;
         if let Some(looked) = &*last

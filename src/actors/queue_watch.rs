@@ -1,5 +1,5 @@
-//! Looks at intervals whether the queues on which steps wait are still there. Nothing else would
-//! tell the manager that one is gone: an auto-delete queue goes with its last consumer, one with
+//! Checks at intervals whether the queues on which steps wait are still there. Nothing else would
+//! notify the manager that one is gone: an auto-delete queue goes with its last consumer, one with
 //! `x-expires` after a while, and the messages in it go too. A message that is published to such a
 //! queue comes back, but steps that wait publish nothing.
 //!
@@ -17,22 +17,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How often queues are looked at.
+/// How often queues are checked.
 pub const LOOKED_EVERY: Duration = Duration::from_secs(10);
 
-/// They are looked at more rarely where the jobs take long to say which queues they wait on: the
+/// Queues are checked more rarely where the jobs take long to report which queues they wait on: the
 /// pause is at least this many times as long.
 const PAUSE_FACTOR: u32 = 20;
 
-/// How long the jobs may take to say what they wait on.
+/// How long the jobs may take to report what they wait on.
 const ANSWERS_MAX: Duration = Duration::from_secs(5);
 
-/// Looks at the queues of a bus over AMQP at intervals.
+/// Checks the queues of a bus over AMQP at intervals.
 pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     let mut pause = LOOKED_EVERY;
     loop {
         tokio::time::sleep(pause).await;
-        // Without a connection nothing is seen, and the next one begins with a look at all.
+        // Without a connection nothing is seen, and the next connection begins with a check of all
+        // queues.
         if matches!(ways.common.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }
@@ -46,8 +47,8 @@ pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
     }
 }
 
-/// The step of each queue that waits longest, of the jobs that have answered in time; and how long
-/// that took.
+/// Returns the step of each queue that waits longest, of the jobs that have answered in time; and
+/// how long that took.
 pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
     let (began, waits) = (clock::ticks(), Arc::<Waits>::default());
     let asked = async {
@@ -55,17 +56,17 @@ pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Durat
             let (answer, answered) = oneshot::channel();
             let done = AnswerOnDrop::new(answer);
             for id in some {
-                // One that has left meanwhile waits for nothing.
+                // A job that has stopped meanwhile waits for nothing.
                 if let Some(job) = ways.routes.find(*id) {
                     job.post(JobInput::Waits { waits: waits.clone(), done: done.clone() });
                 }
             }
             drop(done);
-            // It is sent.
+            // An error cannot come: the latch sends when it is dropped.
             let _ = answered.await;
         }
     };
-    // Those who have not answered by then are left out.
+    // Jobs that have not answered by then are left out.
     let _ = tokio::time::timeout(ANSWERS_MAX, asked).await;
     ways.routes.waits_at_rest(|job, _, definition, wait| {
         let Some(since) = wait.since else { return };

@@ -1,5 +1,5 @@
-//! What became of top-level jobs before the process began, for the statistics of workflows: read
-//! from the journal once, behind the start, the newest first.
+//! Fills the statistics of workflows with what happened to root jobs before the process started. It
+//! is read from the journal once, after the start, the newest first.
 
 use super::common::Common;
 use crate::clock;
@@ -14,7 +14,7 @@ const ROWS_AT_ONCE: u32 = 10_000;
 /// The most creations that are read, and the most ends. If there are more, the newest are read.
 const ROWS_MAX: u32 = 2_000_000;
 
-/// Begins to read, on a thread of its own. What happens from now on is counted as it happens.
+/// Starts to read, on a thread of its own. What happens from now on is counted as it happens.
 pub(super) fn start(common: &Arc<Common>) {
     let owned = common.clone();
     let spawned = std::thread::Builder::new().name("refill".to_owned()).spawn(move || {
@@ -33,7 +33,7 @@ pub(super) fn start(common: &Arc<Common>) {
     }
 }
 
-/// How many jobs it has looked at.
+/// Reads the journal and returns how many jobs were counted.
 fn refill(common: &Common) -> Result<u32, JournalError> {
     let (reader, rates) = (&common.reader, &common.rates);
     let (began, _) = common.began;
@@ -50,7 +50,7 @@ fn refill(common: &Common) -> Result<u32, JournalError> {
             }
         })?;
         match last {
-            // They are in the order of their creation, but for clocks that are set.
+            // They are in the order of their creation, except where the clock was set.
             Some(last) if is_recent => below = last,
             Some(_) | None => break,
         }

@@ -1,4 +1,4 @@
-//! Replies, as the log shows them.
+//! Renders replies for the log.
 
 use crate::engine::words::shortened;
 use crate::engine::{Input, JobId, Rejected, Reply, Sender};
@@ -40,7 +40,7 @@ impl LoggedReply {
         }
     }
 
-    /// Logs that it changed nothing.
+    /// Logs that the reply changed nothing.
     pub(super) fn log(&self, job: JobId, rejected: Rejected) {
         let (kind, value) = match &self.reply {
             Reply::Result(body) => ("result", beginning(body)),
@@ -57,7 +57,7 @@ impl LoggedReply {
     }
 }
 
-/// The beginning of a body, for the log.
+/// Returns the beginning of a body, for the log.
 pub(super) fn beginning(body: &[u8]) -> String {
     /// More than is shown, because a character has up to four bytes.
     const LOOKED_AT_BYTES_MAX: usize = 400;

@@ -1,5 +1,5 @@
 //! Which jobs take input, by id: the one table that actors share. Only the router writes it,
-//! through [`Table`]; all others read it, through [`Routes`].
+//! through [`RouteTable`]; all others read it, through [`Routes`].
 
 use super::at_rest::{AtRest, Member, RestingWait};
 use super::mail::JobInput;
@@ -14,29 +14,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
 
-/// A new table, and a view of it.
+/// Creates a route table, and a view of it.
 pub fn table() -> (Table, Routes) {
     let shared = Arc::new(Shared::default());
     (Table(shared.clone()), Routes(shared))
 }
 
-/// Puts jobs into the table, and takes them out.
+/// Adds routes of jobs, and removes them.
 pub struct Table(Arc<Shared>);
 
-/// Which jobs take input.
+/// A view of the jobs that take input.
 pub struct Routes(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     table: DashMap<JobId, Live>,
-    /// Jobs under way that are in the journal alone: what comes for one brings it back.
+    /// Passivated jobs: an input for one activates it.
     at_rest: DashMap<JobId, Rests>,
     roots: AtomicUsize,
-    /// What these jobs go by, and how many of them do.
+    /// The definitions that these jobs run, and how many jobs run each.
     definitions: DashMap<Place, (Arc<Definition>, usize)>,
 }
 
-/// Where a definition is in memory. To compare definitions themselves would cost more for each job.
+/// The address of a definition in memory. To compare definitions themselves would cost more for
+/// each job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Place(usize);
 
@@ -46,15 +47,15 @@ impl Place {
     }
 }
 
-/// A job that takes input.
+/// The route of a job that takes input.
 pub struct Live {
     /// Its number.
     pub number: JobNumber,
-    /// Its parent's number; none: it is a top-level job.
+    /// Its parent's number; `None`: it is a root job.
     pub parent: Option<JobNumber>,
-    /// Its place in its parent.
+    /// The step and item of its parent that it was started for.
     pub place: Option<Parent>,
-    /// What it goes by.
+    /// The definition that it runs.
     pub definition: Arc<Definition>,
     /// Its mailbox.
     pub mailbox: Mailbox<JobInput>,
@@ -62,9 +63,9 @@ pub struct Live {
     pub steps_done: StepsDone,
 }
 
-/// A job at rest.
+/// A passivated job.
 struct Rests {
-    /// The number by which its family is known.
+    /// The number of the root job of its tree.
     family: JobNumber,
     is_child: bool,
     steps_done: usize,
@@ -73,34 +74,35 @@ struct Rests {
     waits: Arc<[RestingWait]>,
 }
 
-/// A job that takes input. Nobody can remove it from the table while this is held.
+/// The route of a job that takes input. Nobody can remove it from the table while this is held.
 pub struct LiveJob<'a>(Ref<'a, JobId, Live>);
 
 impl LiveJob<'_> {
-    /// Tells it.
+    /// Sends an input to the job.
     pub fn post(&self, input: JobInput) {
         self.0.mailbox.post(input);
     }
 
-    /// Its number.
+    /// Returns the job's number.
     pub fn number(&self) -> JobNumber {
         self.0.number
     }
 
-    /// How many of its steps are done, once that is committed.
+    /// Returns how many steps are done, once that is committed.
     pub fn steps_done(&self) -> Option<usize> {
         self.0.steps_done.get()
     }
 
-    /// Whether it is the child job at this place of the job with this number.
+    /// Returns whether it is the child job that was started for this step and item of the job with
+    /// this number.
     pub fn is_child_of(&self, parent: JobNumber, place: Parent) -> bool {
         self.0.parent == Some(parent) && self.0.place == Some(place)
     }
 }
 
 impl Table {
-    /// Starts a job and makes it reachable. Whoever looks it up meanwhile waits until the job is in
-    /// the table.
+    /// Starts a job and adds its route. Whoever looks it up meanwhile waits until the job is in the
+    /// table.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
         let entry = self.0.table.entry(id);
         let live = start();
@@ -111,16 +113,16 @@ impl Table {
         entry.insert(live);
     }
 
-    /// Removes the job with this number from the table, if exactly `heard` inputs were sent to it.
-    /// None: however many were sent.
+    /// Removes the job with this number from the table, if exactly `inputs_handled` inputs were
+    /// sent to it. `None`: however many were sent.
     pub fn take_out(
         &self,
         id: JobId,
         number: JobNumber,
         heard: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
-        // Nobody posts meanwhile: whoever posts holds the entry, or is the router, which alone
-        // takes jobs out.
+        // Nobody sends meanwhile: whoever sends holds the entry, or is the router, which alone
+        // removes jobs.
         let leaves = |live: &Live| {
             live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
         };
@@ -134,13 +136,13 @@ impl Table {
 }
 
 impl Shared {
-    /// One more goes by this definition.
+    /// Counts one more job that runs this definition.
     fn keep(&self, definition: &Arc<Definition>) {
         let kept = self.definitions.entry(Place::of(definition));
         kept.or_insert_with(|| (definition.clone(), 0)).1 += 1;
     }
 
-    /// One fewer does.
+    /// Counts one job fewer, and forgets the definition after the last one.
     fn no_longer_keep(&self, definition: &Arc<Definition>) {
         self.definitions.remove_if_mut(&Place::of(definition), |_, (_, jobs)| {
             *jobs -= 1;
@@ -150,7 +152,7 @@ impl Shared {
 }
 
 impl Table {
-    /// Puts jobs among those at rest.
+    /// Adds the jobs of a tree as passivated ones.
     pub fn lay_down(&self, jobs: &AtRest) {
         let family = jobs.number();
         self.0.keep(&jobs.definition);
@@ -163,7 +165,7 @@ impl Table {
         }
     }
 
-    /// Takes jobs from among those at rest.
+    /// Removes the jobs of a tree from the passivated ones.
     pub fn wake(&self, jobs: &AtRest) {
         self.0.no_longer_keep(&jobs.definition);
         let is_of_family = |_: &JobId, rests: &Rests| rests.family == jobs.number();
@@ -176,24 +178,24 @@ impl Table {
 }
 
 impl Routes {
-    /// The job that takes input under this id. It stays in the table while this is held; do not
-    /// look up anything else meanwhile.
+    /// Finds the job that takes input under this id. It stays in the table while the result is
+    /// held; do not look up anything else meanwhile.
     pub fn find(&self, id: JobId) -> Option<LiveJob<'_>> {
         self.0.table.get(&id).map(LiveJob)
     }
 
-    /// Whether a job takes input under this id, or is at rest.
+    /// Returns whether a job takes input under this id, or is passivated.
     pub fn is_live(&self, id: JobId) -> bool {
-        // A third look for one that was brought back between the first two.
+        // A third look for one that was activated between the first two.
         self.find(id).is_some() || self.is_at_rest(id) || self.find(id).is_some()
     }
 
-    /// Whether a job with this id is at rest.
+    /// Returns whether a job with this id is passivated.
     pub fn is_at_rest(&self, id: JobId) -> bool {
         self.0.at_rest.contains_key(&id)
     }
 
-    /// The number by which the family of a job at rest is known.
+    /// Returns the number of the root job in the tree of a passivated job.
     pub(super) fn family_at_rest(&self, id: JobId) -> Option<JobNumber> {
         self.0.at_rest.get(&id).map(|rests| rests.family)
     }
@@ -216,28 +218,28 @@ impl Routes {
         self.find(id).map_or_else(at_rest, |live| live.steps_done())
     }
 
-    /// Whether no job takes input or is at rest.
+    /// Returns whether no job takes input or is passivated.
     pub fn is_empty(&self) -> bool {
         self.0.table.is_empty() && self.0.at_rest.is_empty()
     }
 
-    /// How many top-level jobs take input or are at rest.
+    /// Returns how many root jobs take input or are passivated.
     pub fn roots(&self) -> usize {
         self.0.roots.load(Ordering::Relaxed)
     }
 
-    /// What the jobs that take input go by, in no order. Jobs that were rebuilt have copies of
-    /// their own.
+    /// Returns the definitions that these jobs run, in no order. Jobs that were rebuilt have copies
+    /// of their own.
     pub(super) fn definitions(&self) -> Vec<Arc<Definition>> {
         self.0.definitions.iter().map(|kept| kept.0.clone()).collect()
     }
 
-    /// The ids of all jobs that take input, in no order.
+    /// Returns the ids of all jobs that take input, in no order.
     pub(super) fn ids(&self) -> Vec<JobId> {
         self.0.table.iter().map(|live| *live.key()).collect()
     }
 
-    /// All jobs that take input, in the order of their creation.
+    /// Returns the ids of all jobs that take input, in the order of their creation.
     pub(super) fn all_live(&self) -> Vec<JobId> {
         let mut live: Vec<_> = self.0.table.iter().map(|live| (live.number, *live.key())).collect();
         live.sort_unstable_by_key(|(number, _)| *number);

@@ -1,5 +1,5 @@
 //! The rules that decide for jobs, as their actors call them. They are the engine's, unless a
-//! manager is started with others: they are a part, like the bus.
+//! manager is started with others: like the bus, they are a replaceable part.
 
 use crate::engine::{Context, Decision, Input, Job, Rejected};
 use crate::journal::Recovered;
@@ -13,7 +13,8 @@ pub trait Rules: Send + Sync {
     /// The input changes nothing.
     fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected>;
 
-    /// A job from the journal, as it goes on after a start, after its end, or after a panic.
+    /// Adjusts a job from the journal before it goes on: after a start, after its end, or after a
+    /// panic.
     fn recovered(&self, recovered: Recovered) -> Recovered;
 }
 

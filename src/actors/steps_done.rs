@@ -1,9 +1,9 @@
-//! How many steps of a job are done: for lists, which ask no actor.
+//! Counts how many steps of a job are done: for lists, which ask no actor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// It is not known yet.
+/// The value before the first commit.
 const UNKNOWN: usize = usize::MAX;
 
 /// How many steps of a job are done, as far as it is committed. The job sets it, others read it.
@@ -17,12 +17,12 @@ impl Default for StepsDone {
 }
 
 impl StepsDone {
-    /// So many are done.
+    /// Sets how many steps are done.
     pub fn set(&self, steps: usize) {
         self.0.store(steps, Ordering::Relaxed);
     }
 
-    /// How many are done; none: its first commit is still under way.
+    /// Returns how many steps are done; `None` while the first commit is under way.
     pub fn get(&self) -> Option<usize> {
         Some(self.0.load(Ordering::Relaxed)).filter(|steps| *steps != UNKNOWN)
     }

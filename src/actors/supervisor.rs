@@ -1,6 +1,6 @@
 //! The supervisor asks the archive to rebuild each job whose actor panicked, replaces the
-//! definitions at a reload, and begins the rounds that show that router and journal take their
-//! mail.
+//! definitions at a reload, and passes on the liveness probes that show that router and journal
+//! handle their inputs.
 
 use super::mail::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, Leave, RouterInput,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// The one supervisor of a process.
+/// The supervisor of the process. There is one.
 pub struct Supervisor {
     ways: Arc<Ways>,
     /// The jobs whose actors panicked, and how often.
@@ -30,7 +30,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The supervisor; `bus_arbiter` is where the buses of a reload run.
+    /// Creates the supervisor; `bus_arbiter` is where the buses of a reload run.
     pub fn new(ways: Arc<Ways>, transport: Transport, bus_arbiter: ArbiterHandle) -> Supervisor {
         Supervisor { ways, panicked: HashMap::new(), transport, bus_arbiter }
     }
@@ -67,7 +67,7 @@ impl Supervisor {
                 job.post(JobInput::Rebuilt { recovered, abandon });
             }
             SupervisorInput::Redefine(definitions, answer) => {
-                // Whoever asked may have gone; the definitions are in force all the same.
+                // The receiver may have gone; the definitions are in force all the same.
                 let _ = answer.send(self.redefine(definitions));
             }
             SupervisorInput::Round(answer) => {
@@ -78,7 +78,8 @@ impl Supervisor {
 
     fn redefine(&self, definitions: Definitions) -> Result<(), String> {
         let buses = &self.ways.buses;
-        // Jobs under way go by what they began with; so does one that is just being created.
+        // Jobs under way run the definition that they began with; so does one that is just being
+        // created.
         let (before, kept) = (self.ways.common.definitions(), self.ways.routes.definitions());
         let used = definitions.values().chain(before.values()).chain(&kept);
         let mut by_bus = queues_by_bus(buses, &definitions, used);
@@ -88,7 +89,7 @@ impl Supervisor {
             .map(|(key, bus)| (bus, by_bus.remove(&key).unwrap_or_default()))
             .collect();
         let mut makers = Vec::new();
-        // The start has told of a bus that only kept definitions name.
+        // The start has reported a bus that only kept definitions name.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
         for (key, served) in by_bus.into_iter().filter(|(key, _)| is_known(key)) {
             let opening = Opening::of(&self.ways.common, &key, served, true);

@@ -25,16 +25,16 @@ use std::time::Duration;
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The journal.
+    /// The journal cannot be opened or read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The bus.
+    /// A bus cannot be started.
     #[error("{0}")]
     Bus(String),
-    /// What sends traces.
+    /// Traces cannot be sent.
     #[error("{0}")]
     Traces(String),
-    /// A fault in the definitions that only shows when all of them are loaded.
+    /// The definitions have an error that only shows when all of them are loaded.
     #[error("{0}")]
     Definitions(String),
 }
@@ -42,23 +42,23 @@ pub enum StartError {
 /// Makes a bus, on the thread that it will run on.
 pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
-/// What a bus is started with.
+/// The options with which a bus is started.
 #[derive(Default)]
 pub struct Opening {
-    /// Its queues.
+    /// The queues that it serves.
     pub served: Served,
-    /// Whether a reload has brought it.
+    /// Whether a reload has added the bus.
     pub joins: bool,
-    /// How far its topics were read and written.
+    /// The offsets to which its topics were read and written.
     pub positions: Vec<Position>,
 }
 
 impl Opening {
-    /// Of a bus with these queues, which goes on where it was.
+    /// Loads the options of a bus with these queues, which goes on at its stored offsets.
     ///
     /// # Errors
     ///
-    /// The journal does not tell its positions.
+    /// The journal cannot read the offsets.
     pub(super) fn of(
         common: &Common,
         key: &BusKey,
@@ -74,12 +74,12 @@ impl Opening {
     }
 }
 
-/// Chooses the transport of a bus.
+/// Returns the maker of a bus.
 pub type Transport =
     Arc<dyn Fn(&Settings, &BusKey, Opening) -> Result<BusMaker, StartError> + Send + Sync>;
 
-/// The transports of the settings; `workers` are those of this process, on the embedded bus, whose
-/// desks are made known to `desks`.
+/// Returns the transports of the settings; `workers` are those of this process, on the embedded
+/// bus, whose lease queues are registered in `lease_queues`.
 pub fn transport(workers: Workers, desks: Arc<Desks>) -> Transport {
     Arc::new(move |settings, key, opening| {
         make(settings, key, opening, (workers.clone(), desks.clone()))
@@ -115,7 +115,7 @@ fn make(
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
 }
 
-/// What is wrong with the settings of a bus over AMQP, with the place at which it stands.
+/// Renders what is wrong with the settings of a bus over AMQP, with the key at which it stands.
 fn unusable(bus: &str, error: &AmqpError) -> StartError {
     StartError::Bus(match bus == BusKind::Amqp.name() {
         true => format!("amqp.{error}"),
@@ -133,14 +133,14 @@ fn kafka(section: &KafkaSection, key: &BusKey, opening: Opening) -> Result<BusMa
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
-/// Only a safeguard: without Kafka in the build, settings with such a bus are refused when they are
-/// read.
+/// Refuses a bus over Kafka. It is only a safeguard: without Kafka in the build, settings with such
+/// a bus are refused when they are read.
 #[cfg(not(feature = "kafka"))]
 fn kafka(_: &KafkaSection, key: &BusKey, _: Opening) -> Result<BusMaker, StartError> {
     Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))
 }
 
-/// What a bus that calls web services is made of; none: it is no such bus.
+/// Returns the options of a bus that calls web services; `None`: the bus is of another kind.
 fn push(
     settings: &Settings,
     key: &BusKey,
@@ -171,11 +171,11 @@ fn push(
     }))
 }
 
-/// What calls the web services of a bus.
+/// Creates the client that calls the web services of a bus.
 ///
 /// # Errors
 ///
-/// Nothing can be called with these settings.
+/// These settings allow no calls.
 pub fn service_client(settings: &Settings, key: BusKey) -> Result<ServiceClient, String> {
     ServiceClient::new(ServiceClientSettings {
         key,
@@ -198,8 +198,8 @@ fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
     }
 }
 
-/// The topic for events, if there is to be one: an exchange in the virtual host of the address of
-/// a bus over AMQP.
+/// Returns the maker of the topic for events, if there is to be one: an exchange in the virtual
+/// host of the address of a bus over AMQP.
 pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartError> {
     let Some((bus, section)) = settings.topic_bus().map_err(StartError::Bus)? else {
         return Ok(None);
@@ -214,8 +214,8 @@ pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartErro
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
-/// The buses of the `used` definitions, with their queues. A loaded workflow has a queue of its
-/// own, besides those of its steps.
+/// Returns the buses of the `used` definitions, with their queues. A loaded workflow has a queue of
+/// its own, besides those of its steps.
 pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
@@ -249,7 +249,7 @@ pub(super) fn queues_by_bus<'a>(
                 let longest = waits.entry(step.queue.clone()).or_default();
                 *longest = timeout.max(*longest);
             }
-            // What loaded workflows say of a queue counts, also if that is nothing.
+            // What loaded workflows declare of a queue counts, even if that is nothing.
             let address = Address { bus: bus.clone(), queue: step.queue.clone() };
             if !of_loaded.contains(&address) {
                 declare(address, &step.declared);

@@ -1,4 +1,4 @@
-//! The ways to the actors: their mailboxes, the buses, and a view of the jobs that take input.
+//! The handles of the actors: their mailboxes, the buses, and a view of the jobs that take input.
 
 use super::buses::Buses;
 use super::common::Common;
@@ -10,44 +10,44 @@ use crate::engine::Definition;
 use actix::ArbiterHandle;
 use std::sync::{Arc, OnceLock};
 
-/// The ways to the actors of a process.
+/// The handles of all actors of a process.
 pub struct Ways {
-    /// What the process has in common, for those who need both.
+    /// The shared state of the process, for those who need both.
     pub common: Arc<Common>,
-    /// Which jobs take input; the router writes it.
+    /// The jobs that take input; the router writes them.
     pub routes: Routes,
     /// The buses.
     pub buses: Buses,
-    /// The desks of embedded buses.
+    /// The lease queues of embedded buses.
     pub desks: Arc<Desks>,
     mailboxes: OnceLock<Mailboxes>,
 }
 
-/// The mailboxes of the actors of which there is one each, and the threads on which jobs run.
+/// The mailboxes of the actors of which there is one each, and the arbiters on which jobs run.
 pub struct Mailboxes {
-    /// The router.
+    /// The mailbox of the router.
     pub router: Mailbox<RouterInput>,
-    /// The journal.
+    /// The mailbox of the journal actor.
     pub journal: Mailbox<JournalInput>,
-    /// The archive.
+    /// The mailbox of the archive.
     pub archive: Mailbox<ArchiveInput>,
-    /// The supervisor.
+    /// The mailbox of the supervisor.
     pub supervisor: Mailbox<SupervisorInput>,
-    /// The announcer.
+    /// The mailbox of the notifier.
     pub announcer: Mailbox<AnnouncerInput>,
     /// The arbiters over which jobs are spread.
     pub arbiters: Vec<ArbiterHandle>,
 }
 
 impl Ways {
-    /// Before any actor is started.
+    /// Creates the handles before any actor is started.
     pub fn new(common: Arc<Common>, routes: Routes, desks: Arc<Desks>) -> Ways {
         let buses = Buses::new(&common.settings);
         Ways { common, routes, buses, desks, mailboxes: OnceLock::new() }
     }
 
-    /// The definitions that jobs under way have kept and that are no longer loaded, since the files
-    /// have others or none of their names.
+    /// Returns the definitions that jobs under way still run but that are no longer loaded: the
+    /// files have others, or none of their names.
     pub fn kept_definitions(&self) -> Vec<Arc<Definition>> {
         let loaded = self.common.definitions();
         let is_loaded = |kept: &Arc<Definition>| {
@@ -58,12 +58,12 @@ impl Ways {
         kept
     }
 
-    /// Makes the mailboxes known; once.
+    /// Sets the mailboxes; once.
     pub fn connect(&self, mailboxes: Mailboxes) {
         assert!(self.mailboxes.set(mailboxes).is_ok(), "connected twice");
     }
 
-    /// The mailboxes of the actors.
+    /// Returns the mailboxes of the actors.
     #[allow(
         clippy::expect_used,
         reason = "the manager connects before it starts the first job, bus event or request"
