@@ -1,5 +1,5 @@
 //! Conditions in CEL (docs/workflow-file.md): compiled when a file is loaded, evaluated over a
-//! job's state. The only user of the CEL crate.
+//! job's state. This is the only user of the CEL crate.
 //!
 //! ```text
 //! source    the text of an expression, and errors at a place in it
@@ -46,15 +46,15 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 pub const MARKS_MAX: usize = 1_000;
 
 /// What the evaluations of one decision may cost together; `when` and `cancelWhen` have this much
-/// each. Each value that an evaluation builds, copies, compares or runs through costs 1, and 1 more
-/// for each 32 bytes of text. Each turn of a loop (`all`, `map` and the like) costs 4 and the
-/// number of operations in it. Data that is only read, or that the expression does not name, costs
-/// little. A unit takes at most about 0.2 µs of an optimised build, so both budgets together take
-/// some 80 ms.
+/// each. Each value that an evaluation builds, copies, compares or iterates over costs 1, and 1
+/// more for each 32 bytes of text. Each iteration of a loop (`all`, `map` and the like) costs 4 and
+/// the number of operations in it. Data that is only read, or that the expression does not name,
+/// costs little. A unit takes at most about 0.2 µs of an optimised build, so both budgets together
+/// take some 80 ms.
 pub const DECISION_COST_MAX: u64 = 200_000;
 
-/// What is kept for each evaluation that may follow in the same decision, so that a costly one
-/// leaves enough for cheap ones.
+/// The cost that is reserved for each evaluation that may follow in the same decision, so that a
+/// costly one leaves enough for cheap ones.
 const RESERVED_COST: u64 = 1_000;
 
 /// What an expression can use: the standard library without optional values. The crate's features
@@ -92,46 +92,46 @@ impl Expression {
         })))
     }
 
-    /// The text, as it stands in the file.
+    /// Returns the text, as it stands in the file.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// The steps that it names literally, as in `steps["a"]` and `steps.a`. In the order of the
-    /// text, each once.
+    /// Returns the steps that it names literally, as in `steps["a"]` and `steps.a`, in the order of
+    /// the text, each once.
     pub fn steps(&self) -> &[String] {
         &self.0.steps
     }
 
-    /// What compiles but cannot have been meant: a key that no step has, a state that does not
-    /// exist.
+    /// Returns what compiles but cannot have been meant: a key that no step has, a state that does
+    /// not exist.
     pub fn mistakes(&self) -> &[ExpressionError] {
         &self.0.mistakes
     }
 
-    /// Whether it looks at the step called `name`, or at all steps.
+    /// Returns whether it reads the step called `name`, or all steps.
     pub fn reads_step(&self, name: &str) -> bool {
         self.0.need.of("steps").is_some_and(|need| need.of(name).is_some())
     }
 
-    /// Whether it looks at `input`.
+    /// Returns whether it reads `input`.
     pub fn reads_input(&self) -> bool {
         self.0.need.of("input").is_some()
     }
 
-    /// Its value, evaluated alone.
+    /// Returns its value, evaluated alone.
     ///
     /// # Errors
-    /// Why its value is neither true nor false, in one sentence.
+    /// The value is neither true nor false; the error says why, in one sentence.
     pub fn evaluate(&self, scope: &dyn Scope) -> Result<bool, String> {
         self.evaluate_within(scope, &mut DecisionBudget::default(), 0)
     }
 
-    /// Its value, paid for by the decision that needs it; `behind` other evaluations may follow in
-    /// the same decision.
+    /// Returns its value, and spends the cost from the budget of the decision that needs it;
+    /// `following` other evaluations may follow in the same decision.
     ///
     /// # Errors
-    /// Like [`Expression::evaluate`]; or the budget is used up.
+    /// Those of [`Expression::evaluate`]; or the budget is used up.
     pub fn evaluate_within(
         &self,
         scope: &dyn Scope,
@@ -142,7 +142,7 @@ impl Expression {
         let budget = Budget::new(share);
         let came_to = self.value(scope, &budget);
         let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
-        // Checked first: `||` and `&&` may have ignored the refusal of an operand.
+        // Checked first: `||` and `&&` may have ignored the error of an operand.
         if budget.is_spent() {
             let others = if earlier > 0 {
                 format!(
@@ -184,7 +184,7 @@ pub struct DecisionBudget {
 }
 
 impl DecisionBudget {
-    /// What the next evaluation may cost if so many others may follow.
+    /// Returns what the next evaluation may cost if so many others may follow.
     fn share(&self, behind: usize) -> u64 {
         let left = DECISION_COST_MAX.saturating_sub(self.spent);
         let behind = u64::try_from(behind).unwrap_or(u64::MAX);
@@ -226,7 +226,7 @@ fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     }
 }
 
-/// An error of the evaluation, as one sentence for users.
+/// Renders an error of the evaluation, as one sentence for users.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the crate's enum may grow; what is left has no better words than its own"

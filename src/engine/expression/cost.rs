@@ -1,9 +1,9 @@
 //! What an evaluation costs. The CEL crate has no limit, so the tree itself pays. Each value that
-//! an operation copies, compares or runs through is wrapped in a call of [`CHARGE`], which takes
+//! an operation copies, compares or iterates over is wrapped in a call of [`CHARGE`], which takes
 //! the value's size from the budget and returns the value. So the cost is measured, not guessed
-//! from the text: `input.a.all(x, x in input.b)` costs as much as its lists are long.
-//! Operations that take the same time for all operands are free: logic, indexing, selecting a key.
-//! The text limits their number, and each turn of a loop pays for those in its body.
+//! from the text: `input.a.all(x, x in input.b)` costs as much as its lists are long. Operations
+//! that take the same time for all operands are free: logic, indexing, selecting a key. The text
+//! limits their number, and each iteration of a loop pays for those in its body.
 
 use super::exact::made_exact;
 use super::names::parts;
@@ -46,7 +46,7 @@ const READ_MARKS_PER_UNIT: usize = 16;
 /// What an entry of a built map costs, besides its key and its value.
 const ENTRY_COST: u64 = 3;
 
-/// What each turn of a loop costs, besides its operations.
+/// What each iteration of a loop costs, besides its operations.
 const TURN_COST: usize = 4;
 
 /// What an evaluation may still cost.
@@ -67,24 +67,24 @@ impl Budget {
         self.left() == 0
     }
 
-    /// Takes `units`; tells whether there were enough. They stay spent in any case.
+    /// Spends `units`; returns whether there were enough. They stay spent in any case.
     pub(super) fn take(&self, units: u64) -> bool {
         let left = self.left().saturating_sub(units);
         self.0.store(left, Ordering::Relaxed);
         left > 0
     }
 
-    /// Takes what a text of `bytes` costs.
+    /// Spends what a text of `bytes` costs.
     pub(super) fn take_text(&self, bytes: usize) -> bool {
         self.take(text_units(bytes))
     }
 
-    /// Takes what it costs to look through the keys of a message.
+    /// Spends what it costs to look through the keys of a message.
     pub(super) fn take_keys(&self, keys: usize) -> bool {
         self.take(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
     }
 
-    /// Takes what it costs to read JSON text, whatever is built from it.
+    /// Spends what it costs to read JSON text, whatever is built from it.
     pub(super) fn take_read(&self, text: &str) -> bool {
         let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
         self.take(
@@ -93,12 +93,12 @@ impl Budget {
         )
     }
 
-    /// Takes what an entry of a map costs whose key has `bytes`, without its value.
+    /// Spends what an entry of a map costs whose key has `bytes`, without its value.
     pub(super) fn take_entry(&self, bytes: usize) -> bool {
         self.take(text_units(bytes).saturating_add(ENTRY_COST))
     }
 
-    /// Gives the charged tree its function.
+    /// Adds the function [`CHARGE`] to the context.
     pub(super) fn add_to(&self, context: &mut Context<'_, '_>) -> Result<(), String> {
         type Charging = Box<
             dyn for<'c, 'v> Fn(
@@ -134,7 +134,7 @@ fn text_units(bytes: usize) -> u64 {
     u64::try_from(bytes / TEXT_BYTES_PER_UNIT).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// The size of a value with all that is in it, in units; counted up to `limit`.
+/// Returns the size of a value with all that is in it, in units; counted up to `limit`.
 fn size(value: &dyn Val, limit: u64) -> u64 {
     let mut units: u64 = 1;
     if let Some(text) = value.downcast_ref::<CelString>() {
@@ -161,7 +161,7 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
     units
 }
 
-/// The tree with its charges. It nests at most twice as deep.
+/// Adds the charges to a tree. It then nests at most twice as deep.
 pub(super) fn charged(node: IdedExpr) -> IdedExpr {
     let IdedExpr { id, expr } = node;
     let expr = match expr {
@@ -196,9 +196,9 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
     made_exact(call)
 }
 
-/// A loop pays for its range at once, and for its body at each turn. `all` and `exists` go on after
-/// an error in their body, where nothing would be charged: so they pay in the condition that begins
-/// each turn.
+/// Adds the charges to a loop. It pays for its range at once, and for its body at each iteration.
+/// `all` and `exists` go on after an error in their body, where nothing would be charged: so they
+/// pay in the condition that begins each iteration.
 fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts.iter_range = paid(parts.iter_range);
     if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
@@ -210,8 +210,9 @@ fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
     parts
 }
 
-/// The macros give the step of a loop one of a few forms: the result so far, and what the body
-/// adds. The form is kept, because the crate recognises it and appends to the list in place.
+/// Adds the charges to the step of a loop. The macros give it one of a few forms: the result so
+/// far, and what the body adds. The form is kept, because the crate recognises it and appends to
+/// the list in place.
 fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
     let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
     let IdedExpr { id, expr } = step;
@@ -240,7 +241,7 @@ fn paid_body(body: IdedExpr) -> IdedExpr {
     paid_turn(charged(body), operations)
 }
 
-/// What each turn evaluates, with the cost of the turn.
+/// Charges what each iteration evaluates, and the cost of the iteration itself.
 fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
     let units = i64::try_from(operations + TURN_COST).unwrap_or(i64::MAX);
     let id = part.id;
@@ -248,7 +249,7 @@ fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
     call_of_charge(id, vec![part, besides])
 }
 
-/// What an operation pays for an operand; a literal costs nothing.
+/// Charges what an operation pays for an operand; a literal costs nothing.
 fn paid(operand: IdedExpr) -> IdedExpr {
     let id = operand.id;
     if matches!(operand.expr, Expr::Literal(_)) {

@@ -1,5 +1,5 @@
 //! What an expression names: variables, functions, steps. Unknown names are errors. The known ones
-//! tell which part of the data an evaluation needs.
+//! determine which part of the data an evaluation needs.
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::engine::state::StepState;
@@ -7,22 +7,22 @@ use crate::engine::words::{did_you_mean, enumerated, quoted};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use std::collections::BTreeMap;
 
-/// The variables.
+/// The variables of an expression.
 const VARIABLES: [&str; 3] = ["input", "job", "steps"];
 
-/// What `steps["name"]` has.
+/// The keys of `steps["name"]`.
 const KEYS_OF_STEPS: [&str; 3] = ["state", "status", "output"];
 
-/// Names of types, for `type(x) == int`.
+/// The names of types, for `type(x) == int`.
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
-/// A function.
+/// A function that an expression may call.
 struct Function {
     name: &'static str,
-    /// How many arguments it takes as `name(..)`; none: it cannot be called like that.
+    /// How many arguments it takes as `name(..)`; `None`: it cannot be called like that.
     plain: Option<usize>,
-    /// How many arguments it takes as `x.name(..)`; none: it cannot be called like that.
+    /// How many arguments it takes as `x.name(..)`; `None`: it cannot be called like that.
     behind_dot: Option<usize>,
     example: &'static str,
 }
@@ -36,8 +36,8 @@ const fn function(
     Function { name, plain, behind_dot, example }
 }
 
-/// The functions. Those with neither way of calling are macros, which the parser has replaced: a
-/// call that is left is wrong.
+/// The functions. Those that can be called in neither way are macros, which the parser has
+/// replaced: a call of one that is left is wrong.
 const FUNCTIONS: [Function; 18] = [
     function("size", Some(1), Some(0), "size(input.lines)"),
     function("contains", None, Some(1), "input.title.contains(\"draft\")"),
@@ -62,9 +62,9 @@ const FUNCTIONS: [Function; 18] = [
 /// Which part of a value is needed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// All of it.
+    /// The whole value.
     All,
-    /// Whether it is there, and these keys if it is a map.
+    /// Whether the value is there, and these keys if it is a map.
     Keys(BTreeMap<String, Need>),
 }
 
@@ -73,7 +73,7 @@ impl Need {
         Need::Keys(BTreeMap::new())
     }
 
-    /// Which part of the value under `key` is needed; none: not even whether it is there.
+    /// Returns which part of the value under `key` is needed; `None`: not even whether it is there.
     pub(super) fn of(&self, key: &str) -> Option<&Need> {
         match self {
             Need::All => Some(&Need::All),
@@ -81,7 +81,7 @@ impl Need {
         }
     }
 
-    /// The keys that are needed; none: every key.
+    /// Returns the keys that are needed; `None`: every key.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match self {
             Need::All => None,
@@ -106,7 +106,7 @@ impl Need {
     }
 }
 
-/// What an expression names.
+/// The names that an expression uses.
 pub(super) struct Names {
     pub(super) need: Need,
     pub(super) steps: Vec<String>,
@@ -134,7 +134,7 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
     Ok(checker.found)
 }
 
-/// The parts of a node, in the order of the evaluation.
+/// Returns the parts of a node, in the order of the evaluation.
 pub(super) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
@@ -162,7 +162,7 @@ fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// A part that lies more than `levels` below `node`.
+/// Returns a part that lies more than `levels` below `node`.
 fn deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
     match levels.checked_sub(1) {
         None => Some(node),
@@ -173,7 +173,7 @@ fn deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
 struct Checker<'t> {
     source: &'t Source<'t>,
     found: Names,
-    /// The variables of the loops around.
+    /// The variables of the enclosing loops.
     variables: Vec<String>,
 }
 
@@ -231,7 +231,7 @@ impl Checker<'_> {
         parts(node).into_iter().try_for_each(|part| self.visit(part))
     }
 
-    /// A step's state may only be compared with the words that exist.
+    /// Checks that a step's state is only compared with the words that exist.
     fn check_states(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
         let is_state = |node| {
@@ -297,7 +297,7 @@ impl Checker<'_> {
         Err(self.source.error(node, format!("unknown variable {}{hint}", quoted(name))))
     }
 
-    /// The word with dashes that ends in a variable, such as `book-split` for `split` in
+    /// Returns the word with dashes that ends in a variable, such as `book-split` for `split` in
     /// `steps.book-split`.
     fn dashed(&self, node: &IdedExpr) -> Option<&str> {
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -345,15 +345,15 @@ fn unknown_function(name: &str) -> String {
     format!("unknown function {}{why}", quoted(name))
 }
 
-/// Whether the call comes from an operator or from a macro.
+/// Returns whether the call comes from an operator or from a macro.
 fn is_operator(name: &str) -> bool {
     name.starts_with(['@', '!'])
         || name == operators::NEGATE
         || (name.starts_with('_') && name.contains(|c: char| !c.is_alphanumeric() && c != '_'))
 }
 
-/// A chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`, `output`,
-/// `n`. Whether the whole value at its end is looked at, not just its presence.
+/// Returns a chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`,
+/// `output`, `n`. The flag says whether the whole value at its end is read, not just its presence.
 fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     let mut keys = Vec::new();
     let mut all = true;
@@ -394,7 +394,7 @@ fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     }
 }
 
-/// A function or operator of an error of the evaluation, as it is written.
+/// Renders a function or operator of an evaluation error as it is written.
 pub(super) fn function_shown(name: &str) -> String {
     match name {
         operators::INDEX => "an index".to_owned(),
@@ -406,7 +406,7 @@ pub(super) fn function_shown(name: &str) -> String {
     }
 }
 
-/// An operator by the name that the crate's errors give it.
+/// Renders an operator by the name that the crate's errors give it.
 pub(super) fn arithmetic_shown(name: &str) -> String {
     let sign = match name {
         "add" => "+",

@@ -1,20 +1,20 @@
-//! What a condition sees of its job.
+//! What a condition reads of its job.
 
 use crate::engine::json::Message;
 
-/// What a condition sees.
+/// The variables that a condition reads.
 pub trait Scope {
-    /// `input`: the step's merged input.
+    /// Returns `input`: the step's merged input.
     fn input(&self) -> Message;
-    /// `job`: the job's message.
+    /// Returns `job`: the job's message.
     fn job(&self) -> &Message;
-    /// `steps["name"]`.
+    /// Returns `steps["name"]`.
     fn step(&self, name: &str) -> Option<SeenStep<'_>>;
-    /// `steps`: every step of the job.
+    /// Returns `steps`: every step of the job.
     fn steps(&self) -> Vec<SeenStep<'_>>;
 }
 
-/// A step as a condition sees it.
+/// A step as a condition reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenStep<'a> {
     /// Its name.

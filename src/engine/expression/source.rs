@@ -1,4 +1,4 @@
-//! The text of an expression, and errors at a place in it.
+//! The text of an expression, and errors at a position in it.
 
 use cel::common::ast::{IdedExpr, SourceInfo};
 
@@ -18,14 +18,14 @@ pub struct ExpressionError {
     pub message: String,
 }
 
-/// The text of an expression and the places of its parts.
+/// The text of an expression and the positions of its parts.
 pub(super) struct Source<'t> {
     pub(super) text: &'t str,
     pub(super) source: &'t SourceInfo,
 }
 
 impl Source<'_> {
-    /// An error at a part of the expression.
+    /// Returns an error at a part of the expression.
     pub(super) fn error(&self, part: &IdedExpr, message: impl Into<String>) -> ExpressionError {
         let before = self.text.get(..self.offset(part)).unwrap_or_default();
         let line = before.rsplit('\n').next().unwrap_or_default();
@@ -36,7 +36,7 @@ impl Source<'_> {
         }
     }
 
-    /// Where a part begins, in bytes. An operator begins at its sign.
+    /// Returns where a part begins, in bytes. An operator begins at its sign.
     pub(super) fn offset(&self, part: &IdedExpr) -> usize {
         self.source
             .offset_for(part.id)

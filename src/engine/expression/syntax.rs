@@ -1,4 +1,4 @@
-//! Text that is not CEL: what the parser says, and what to write instead.
+//! Explains text that is not CEL: what is wrong, and what to write instead.
 
 use super::source::{DEPTH_MAX, ExpressionError};
 use crate::engine::words::{quoted, shortened};
@@ -7,7 +7,7 @@ use cel::ParseErrors;
 /// How the parser's errors begin when a text does not follow the grammar.
 const GRAMMAR: &str = "Syntax error: ";
 
-/// The first error, in words that say what to do where possible.
+/// Explains the first error, with what to do where possible.
 pub(super) fn explained(errors: &ParseErrors, text: &str) -> ExpressionError {
     // The other errors of a text that does not follow the grammar are consequences.
     let grammar = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR));
@@ -53,7 +53,7 @@ fn message(said: &str, text: &str, line: usize, column: usize) -> String {
     format!("expected {wanted}, found {}", quoted(word))
 }
 
-/// The word or sign that `rest` begins with.
+/// Returns the word or sign that `rest` begins with.
 fn word_at(rest: &str) -> &str {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     let end = match rest.find(|c| !in_word(c)) {
@@ -64,7 +64,7 @@ fn word_at(rest: &str) -> &str {
     &rest[..end]
 }
 
-/// The CEL sign for a word of other languages.
+/// Returns the CEL sign for a word of other languages.
 fn instead_of(word: &str) -> Option<String> {
     let sign = match word.to_ascii_lowercase().as_str() {
         "and" => "&&",
@@ -94,7 +94,7 @@ fn unknown_sign(rest: &str) -> String {
     }
 }
 
-/// The parser's other errors, in clearer words.
+/// Explains the parser's other errors in clearer words.
 fn own_words(said: &str) -> String {
     let known = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),

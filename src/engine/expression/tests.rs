@@ -403,7 +403,7 @@ fn a_condition_is_shared_and_stored() {
     assert_eq!(format!("{expression:?}"), r#""input.n > 3""#);
 }
 
-/// What random expressions are made of.
+/// Pieces of random expressions.
 const PIECES: &[&str] = &[
     "input",
     "job",
@@ -475,7 +475,7 @@ const PIECES: &[&str] = &[
     "input.count > 3",
 ];
 
-/// Random expressions that follow the grammar, of whatever types.
+/// Generates random expressions that follow the grammar, of any types.
 fn grammatical() -> impl Strategy<Value = String> {
     const LEAVES: &[&str] = &[
         "input",
@@ -548,8 +548,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever the text, it is refused with a place in it, or it can be evaluated: to a truth or
-    /// to one sentence.
+    /// Any text is refused with a position in it, or it can be evaluated: to a truth value or to
+    /// one sentence.
     #[test]
     fn any_text_is_refused_or_evaluated(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..25)
@@ -581,7 +581,7 @@ proptest! {
         }
     }
 
-    /// Whatever the types, an evaluation comes to a truth or to one sentence.
+    /// Whatever the types, an evaluation returns a truth value or one sentence.
     #[test]
     fn any_expression_is_evaluated(inner in grammatical()) {
         // Within a loop, so that `x` is known; and twice, so that results of all types are

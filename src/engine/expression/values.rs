@@ -1,5 +1,5 @@
-//! JSON as CEL values, and CEL values in errors. Only the part of the data that an expression needs
-//! is built.
+//! Converts JSON to CEL values, and renders CEL values in errors. Only the part of the data that an
+//! expression needs is built.
 
 use super::cost::Budget;
 use super::names::Need;
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Builder<'_> {
                 list.push(item);
             }
         } else {
-            // A key of a list is an error, whatever is in the list.
+            // Reading a key of a list is an error, whatever is in the list.
             while items.next_element::<IgnoredAny>()?.is_some() {}
         }
         Ok(Box::new(CelList::from(list)))
@@ -186,7 +186,7 @@ impl<'de> Visitor<'de> for Builder<'_> {
     }
 }
 
-/// `3 (int)`: a value and its type, in an error. `null` is both.
+/// Renders a value and its type for an error, such as `3 (int)`. For `null`, both are the same.
 pub(super) fn shown(value: &Value) -> String {
     if matches!(value, Value::Null) {
         return written(value);
@@ -194,9 +194,9 @@ pub(super) fn shown(value: &Value) -> String {
     format!("{} ({})", shortened(&written(value)), kind(value))
 }
 
-/// The name of a value's type.
+/// Returns the name of a value's type.
 pub(super) fn kind(value: &Value) -> String {
-    // The crate says `float`, CEL `double`.
+    // The crate calls the type `float`, CEL calls it `double`.
     if matches!(value, Value::Float(_)) { "double".to_owned() } else { value.type_of().to_string() }
 }
 
@@ -228,7 +228,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// A value within another.
+/// Renders a value within another.
 fn inner(value: &Value) -> String {
     match value {
         Value::List(_) => "[..]".to_owned(),
