@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Who waits for a job's end.
+/// A caller that waits for a job's end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
     /// The queue that the answer goes to.
     pub reply_to: Arc<str>,
-    /// The bus that it called over, and that the answer goes out on; none: that of the workflow.
+    /// The bus of its call and of the answer; `None`: that of the workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// The answer carries it back.
+    /// The correlation id, which the answer carries back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<Arc<str>>,
     /// The attempt that the answer is for, if the caller named one. The answer carries it back.
@@ -25,7 +25,7 @@ pub struct Caller {
 /// there are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
-    /// None until the first comes: most jobs have no caller, and take no room for them.
+    /// `None` until the first caller comes: most jobs have none, and need no memory for them.
     known: Option<Box<KnownCallers>>,
 }
 
@@ -38,47 +38,47 @@ struct KnownCallers {
     owed: usize,
 }
 
-/// A caller of a job.
+/// A caller of a job, and whether it still waits.
 #[derive(Clone, Debug, PartialEq)]
 struct KnownCaller {
     caller: Caller,
-    /// The broker has taken the answer to the last end.
+    /// Whether the broker has taken the answer to the last end.
     is_answered: bool,
 }
 
 impl Callers {
-    /// How many there are.
+    /// Returns how many callers there are.
     pub(super) fn len(&self) -> usize {
         self.list().len()
     }
 
-    /// The caller of this number.
+    /// Returns the caller of this number.
     pub(super) fn get(&self, number: u32) -> Option<&Caller> {
         Some(&self.list().get(usize::try_from(number).ok()?)?.caller)
     }
 
-    /// The number of a caller.
+    /// Returns the number of a caller.
     pub(super) fn number(&self, caller: &Caller) -> Option<u32> {
         self.known.as_ref()?.numbers.get(caller).copied()
     }
 
-    /// Whether the caller of this number still waits to hear the last end.
+    /// Returns whether the caller of this number still waits for the answer to the last end.
     pub(super) fn is_owed(&self, number: u32) -> bool {
         self.list().get(number as usize).is_some_and(|waiting| !waiting.is_answered)
     }
 
-    /// The numbers of all callers that still wait to hear the last end.
+    /// Returns the numbers of all callers that still wait for the answer to the last end.
     pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
         let numbers = 0..u32::try_from(self.len()).unwrap_or(u32::MAX);
         numbers.filter(|number| self.is_owed(*number))
     }
 
-    /// Whether any caller still waits to hear the last end.
+    /// Returns whether any caller still waits for the answer to the last end.
     pub(super) fn is_any_owed(&self) -> bool {
         self.owed_count() > 0
     }
 
-    /// Whether any caller has been told.
+    /// Returns whether any caller has had its answer.
     pub(super) fn is_any_told(&self) -> bool {
         self.owed_count() < self.len()
     }
@@ -101,7 +101,8 @@ impl Callers {
         }
     }
 
-    /// The job goes on after an end: all callers are told the next end too.
+    /// Makes all callers wait again: the job goes on after an end, and they get an answer to the
+    /// next end too.
     pub(super) fn owe_again(&mut self) {
         if let Some(known) = &mut self.known {
             known.owe_again();

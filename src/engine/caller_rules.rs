@@ -1,4 +1,5 @@
-//! A workflow as a worker (docs/worker-protocol.md): callers join a job, and are told how it ended.
+//! A workflow as a worker (docs/worker-protocol.md): callers join a job, and get an answer when it
+//! ends.
 
 use super::caller::Caller;
 use super::entry::{CallerEntry, Entry};
@@ -6,23 +7,23 @@ use super::input::Rejected;
 use super::job::Job;
 
 impl Job {
-    /// The caller of that number.
+    /// Returns the caller of that number.
     pub fn caller(&self, number: u32) -> Option<&Caller> {
         self.callers.get(number)
     }
 
-    /// Whether this caller waits for the job's end.
+    /// Returns whether this caller waits for the job's end.
     pub fn owes(&self, caller: &Caller) -> bool {
         self.callers.number(caller).is_some_and(|number| self.callers.is_owed(number))
     }
 
-    /// Whether the caller is known already, or fewer than `callers_max` are.
+    /// Returns whether the caller is known already, or fewer than `callers_max` are.
     pub fn has_room_for(&self, caller: &Caller, callers_max: usize) -> bool {
         self.callers.len() < callers_max || self.callers.number(caller).is_some()
     }
 
-    /// Whether the step of this name waits for a reply to this attempt, and its message went to
-    /// `queue`.
+    /// Returns whether the step of this name waits for a reply to this attempt, and its message
+    /// went to `queue`.
     pub fn awaits(&self, step: &str, attempt: u32, queue: &str) -> bool {
         let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else {
             return false;
@@ -160,7 +161,7 @@ mod tests {
         );
     }
 
-    /// What takes minutes if each join looks through all that are there.
+    /// Takes minutes if each join looks through all callers.
     #[test]
     fn a_hundred_thousand_callers_of_one_job_are_no_more_work_each() {
         const CALLERS: u32 = 100_000;

@@ -1,27 +1,27 @@
-//! Why a child job failed, as the jobs above it hear it: first what went wrong, then the path to
-//! it. The length is bounded.
+//! Why a child job failed, for the jobs above it: first what went wrong, then the path to it. The
+//! length is bounded.
 
 use super::id::JobId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// How much of the reason the jobs above the child job keep, in characters.
+/// The most characters of the reason that the jobs above the child job keep.
 pub const CAUSE_CHARS_MAX: usize = 1_000;
 
 /// How many levels of the path are named: half of them from the top, half from the bottom.
 const LEVELS_NAMED_MAX: usize = 8;
 
-/// How much of a step's name is repeated, in characters.
+/// The most characters of a step's name in a cause.
 const NAME_CHARS_MAX: usize = 80;
 
 /// What went wrong in a child job, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The step that failed; none where no step did: the job was cancelled, say.
+    /// The step that failed; `None` where no step did: the job was cancelled, for example.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     step: Option<Arc<str>>,
-    /// Why.
+    /// The reason.
     reason: Arc<str>,
     /// The child job in which it went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Cause {
     /// The path from that child job to the top, innermost level first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     way: Vec<Level>,
-    /// Levels left out of the middle of the path.
+    /// How many levels were left out of the middle of the path.
     #[serde(default)]
     left_out: u32,
 }
@@ -42,12 +42,12 @@ struct Level {
 }
 
 impl Cause {
-    /// A job failed because one of its steps did.
+    /// Returns the cause of a job that failed because one of its steps did.
     pub(super) fn of_step(name: &str, reason: &str) -> Cause {
         Cause { step: Some(cut(name, NAME_CHARS_MAX)), ..Cause::of_job(reason) }
     }
 
-    /// A job failed, or was cancelled, as a whole.
+    /// Returns the cause of a job that failed, or was cancelled, as a whole.
     pub fn of_job(reason: &str) -> Cause {
         Cause {
             step: None,
@@ -58,7 +58,7 @@ impl Cause {
         }
     }
 
-    /// The cause as the parent sees it: `child` is its child job of `step` at `item`.
+    /// Returns the cause as the parent sees it: `child` is its child job of `step` at `item`.
     pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
         self.child.get_or_insert(child);
         self.way.push(Level { step: cut(step, NAME_CHARS_MAX), item });
@@ -71,7 +71,7 @@ impl Cause {
 }
 
 impl fmt::Display for Cause {
-    /// `step "x" of item 17: why (child job …)`.
+    /// Renders `step "x" of item 17: why (child job …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let innermost = self.way.first();
         match (&self.step, innermost) {

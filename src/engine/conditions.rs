@@ -20,12 +20,12 @@ use std::collections::BTreeSet;
 pub(super) struct Conditions {
     when: DecisionBudget,
     cancel_when: DecisionBudget,
-    /// Steps whose `cancelWhen` reads something that has changed since it was evaluated.
+    /// The steps whose `cancelWhen` reads something that has changed since it was evaluated.
     stale: BTreeSet<StepIndex>,
 }
 
 impl Job {
-    /// Notes the steps whose `cancelWhen` reads something that `entries` have changed.
+    /// Marks the steps as stale whose `cancelWhen` reads something that `entries` have changed.
     pub(super) fn note_changes(&self, entries: &[Entry], conditions: &mut Conditions) {
         let has_one = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
         for entry in entries {
@@ -39,7 +39,7 @@ impl Job {
         }
     }
 
-    /// Whether the `cancelWhen` of `step` reads anything of the step `changed`.
+    /// Returns whether the `cancelWhen` of `step` reads anything of the step `changed`.
     fn reads(&self, step: StepIndex, changed: StepIndex) -> bool {
         let definition = self.graph().step(step);
         definition.cancel_when.as_ref().is_some_and(|condition| {
@@ -49,7 +49,7 @@ impl Job {
         })
     }
 
-    /// The first step whose condition `cancelWhen` is true while it waits or runs.
+    /// Returns the first step whose condition `cancelWhen` is true while it waits or runs.
     pub(super) fn next_cancelled(&self, conditions: &mut Conditions) -> Option<StepIndex> {
         while let Some(step) = conditions.stale.pop_first() {
             if !matches!(self.step(step).state, StepState::Waiting | StepState::Running) {
@@ -66,7 +66,8 @@ impl Job {
         None
     }
 
-    /// Whether the condition of a step that is about to start lets it; none: it has no condition.
+    /// Returns whether the condition of a step that is about to start is true; `None`: it has no
+    /// condition.
     pub(super) fn may_start(
         &self,
         step: StepIndex,
@@ -96,7 +97,7 @@ impl Job {
     }
 }
 
-/// What the conditions of a step see of its job.
+/// What the conditions of a step read of its job.
 struct JobScope<'a> {
     job: &'a Job,
     step: StepIndex,
@@ -148,14 +149,14 @@ mod tests {
         window_bytes: 1 << 26,
     };
 
-    /// More than one decision may take, over the list of [`message`].
+    /// A condition that costs more than one decision may take, over the list of [`message`].
     const COSTLY: &str = "input.l.all(x, input.l.all(y, x + y < 9))";
 
     fn context() -> Context<'static> {
         Context { now: Timestamp(1), limits: &LIMITS }
     }
 
-    /// 2 kB.
+    /// Returns a message of 2 kB.
     fn message() -> Message {
         Message::parse(format!("{{\"l\":[{}1]}}", "1,".repeat(1_000)).as_bytes())
             .expect("a message")

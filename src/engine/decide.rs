@@ -12,8 +12,8 @@ use super::reply::{Author, Failed, is_of_its_users, parse_progress, parse_reply}
 use super::state::{JobState, StepState};
 
 impl Job {
-    /// The entries that follow directly from `input`. What follows from those entries is decided
-    /// once they are applied.
+    /// Returns the entries that follow directly from `input`. What follows from those entries is
+    /// decided once they are applied.
     pub(super) fn decide(&self, input: Input, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         match input {
             Input::Reply { step, attempt, reply, from } => {
@@ -28,7 +28,7 @@ impl Job {
             Input::ChildEnded { step, index, ended } => {
                 self.decide_child_ended(step, index, ended, ctx)
             }
-            // `take` handles everything that is due.
+            // `handle_input` handles everything that is due.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
             Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
@@ -64,7 +64,7 @@ impl Job {
         self.decide_answer((step, attempt), reply, Author::Worker, ctx)
     }
 
-    /// What an answer does to its step, whether it comes from a worker or from a user.
+    /// Decides what an answer does to its step, whether it comes from a worker or from a user.
     pub(super) fn decide_answer(
         &self,
         (step, attempt): (StepIndex, Option<u32>),
@@ -141,8 +141,8 @@ impl Job {
         }
     }
 
-    /// The confirmed messages of a lost queue are sent again. Until they are confirmed anew, a
-    /// restart sends them again as well.
+    /// Decides that the confirmed messages of a lost queue are sent again. Until they are confirmed
+    /// anew, a restart sends them again as well.
     fn decide_queue_missing(&self, steps: &[StepIndex]) -> Result<Vec<Entry>, Rejected> {
         // The bus still has the unconfirmed ones, and sends them by itself.
         let lost = self
@@ -195,7 +195,8 @@ impl Job {
         Ok(entries)
     }
 
-    /// A child job that is to be retried was never created: its start was lost, or it panicked.
+    /// Decides what happens if a child job that is to be retried was never created: its start was
+    /// lost, or it panicked.
     fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Vec<Entry>, Rejected> {
         let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
         let is_wanted = !self.state.is_ended()
@@ -205,7 +206,7 @@ impl Job {
         Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })])
     }
 
-    /// The child job is started again, under another id.
+    /// Decides that the child job is started again, under another id.
     fn decide_id_taken(
         &self,
         step: StepIndex,
@@ -246,7 +247,7 @@ impl Job {
             Instruction::Retry if round > self.round && self.state != JobState::Completed => {
                 Entry::Job(JobEntry::Retried { round, deadline: self.new_deadline(ctx) })
             }
-            // The child was done before its parent failed, but the parent never heard of it.
+            // The child job was done before its parent failed, but the parent was never notified.
             Instruction::Retry if self.state == JobState::Completed => {
                 Entry::Job(JobEntry::ToldAgain)
             }

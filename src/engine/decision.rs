@@ -1,7 +1,7 @@
 //! The loop: decide, evolve, and again until nothing more follows. `decide` and the other rules
-//! only read the job; [`Job::evolve`] alone changes it; [`Job::effects`] says what an entry causes.
-//! They take turns after each entry, because each one reads what the entry before has changed. So
-//! no copy of the job is needed, however many items it has.
+//! only read the job; [`Job::evolve`] alone changes it; [`Job::effects`] returns what an entry
+//! causes. They take turns after each entry, because each one reads what the entry before has
+//! changed. So no copy of the job is needed, however many items it has.
 
 use super::caller::Caller;
 use super::conditions::Conditions;
@@ -15,7 +15,7 @@ use super::origin::Origin;
 use super::state::JobState;
 use std::sync::Arc;
 
-/// What follows from an input.
+/// The decision that follows from an input.
 #[derive(Debug, Default)]
 pub struct Decision {
     /// What to commit, as one row.
@@ -24,11 +24,10 @@ pub struct Decision {
     pub effects: Vec<Effect>,
     /// The job's new state, if the entries changed it.
     pub state: Option<JobState>,
-    /// The new statuses of a top-level job's steps, if the entries changed them
-    /// (docs/operations.md).
+    /// The new statuses of a root job's steps, if the entries changed them (docs/operations.md).
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// Whether nothing is left to do for the job. Its actor may leave; an operation or a call may
-    /// still bring the job back.
+    /// Whether nothing is left to do for the job. Its actor may stop; an operation or a call may
+    /// still reopen the job.
     pub closed: bool,
 }
 
@@ -38,7 +37,7 @@ impl Job {
         Job::create_for(origin, message, None, ctx)
     }
 
-    /// Like [`Job::create`], for a caller that waits for the end.
+    /// Creates a job as [`Job::create`] does, for a caller that waits for the end.
     pub fn create_for(
         origin: Origin,
         message: Message,
@@ -59,7 +58,7 @@ impl Job {
         (job, decision)
     }
 
-    /// Decides what follows from `input` and applies it. The effects may leave only after the row
+    /// Decides what follows from `input` and applies it. The effects may be sent only after the row
     /// is committed.
     pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
         let before = self.state;
@@ -82,7 +81,7 @@ impl Job {
         Ok(decision.settled(self, before))
     }
 
-    /// What follows from the state alone, until nothing does.
+    /// Decides and applies what follows from the state alone, until nothing does.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
         let (mut conditions, mut seen) = (Conditions::default(), 0);
         loop {

@@ -21,13 +21,13 @@ pub struct Definition {
     /// The virtual host it runs in; empty: the one of the connection's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vhost: String,
-    /// The bus on which it takes calls; none: the default bus of the manager.
+    /// The bus on which it takes calls; `None`: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
-    /// The job fails if it takes longer than this.
+    /// The time after which the job fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
-    /// How long an ended job is kept; none: the setting `journal.retention`.
+    /// How long an ended job is kept; `None`: the setting `journal.retention`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Millis>,
     /// How the queue on which it takes calls is declared.
@@ -38,9 +38,9 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// The hash of its content.
+    /// Returns the hash of the content.
     pub fn hash(&self) -> DefinitionHash {
-        // Plain data of texts and numbers has a JSON text.
+        // Plain data of texts and numbers always has a JSON text.
         DefinitionHash::of(&serde_json::to_string(self).unwrap_or_default())
     }
 }
@@ -51,7 +51,7 @@ impl Definition {
 pub struct DefinitionHash(pub [u8; 32]);
 
 impl DefinitionHash {
-    /// The hash of a definition's JSON text.
+    /// Returns the hash of a definition's JSON text.
     pub fn of(body: &str) -> DefinitionHash {
         DefinitionHash(Sha256::digest(body.as_bytes()).into())
     }
@@ -69,7 +69,7 @@ impl Serialize for DefinitionHash {
     }
 }
 
-/// A text is no hash of a definition.
+/// The error for a text that is no hash of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a definition is named by its hash, 64 hex digits")]
 pub struct InvalidHash;
@@ -92,7 +92,7 @@ fn byte([high, low]: [u8; 2]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// The position of a graph in its definition; 0 is the workflow's own.
+/// The index of a graph in its definition; 0 is the workflow's own.
 pub type GraphIndex = u16;
 
 /// The steps of a workflow or of a task.
@@ -103,7 +103,7 @@ pub struct Graph {
     pub name: String,
     /// For a task: what it fans out over.
     pub fan_out: Option<FanOutKeys>,
-    /// In the order of declaration.
+    /// The steps in the order of declaration.
     pub steps: Vec<Step>,
     dependents: Vec<Vec<StepIndex>>,
     last_steps: Vec<StepIndex>,
@@ -116,7 +116,7 @@ pub struct FanOutKeys {
     pub list_key: Arc<str>,
     /// The key of one item in the child job's message: the singular of `list_key`, or `itemKey`.
     pub item_key: Arc<str>,
-    /// Child jobs under way at once; none: the setting `fanout.window`.
+    /// How many child jobs may be under way at once; `None`: the setting `fanout.window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u32>,
     /// How many child jobs may fail before the step does.
@@ -128,7 +128,7 @@ pub struct FanOutKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerate {
-    /// This many.
+    /// This number of child jobs.
     Count(u32),
     /// This share of the items, in hundredths of a percent (10 % is 1,000), rounded down.
     Share(u32),
@@ -137,7 +137,7 @@ pub enum Tolerate {
 /// When and how often a failed attempt is followed by another (key `retry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
-    /// The most attempts, the first one counted; at least 1.
+    /// The most attempts, including the first; at least 1.
     pub attempts: u32,
     /// The longest pause before the second attempt.
     pub backoff: Millis,
@@ -149,7 +149,7 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// One attempt, with the pauses of `retry: { attempts: N }`.
+    /// Returns one attempt, with the pauses of `retry: { attempts: N }`.
     fn default() -> Retry {
         Retry {
             attempts: 1,
@@ -166,7 +166,7 @@ impl Default for Tolerate {
     }
 }
 
-/// As a workflow file writes it: `5` or `2.5%`.
+/// Renders the value as a workflow file writes it: `5` or `2.5%`.
 impl fmt::Display for Tolerate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -183,7 +183,7 @@ impl fmt::Display for Tolerate {
 }
 
 impl Tolerate {
-    /// How many of `items` child jobs may fail.
+    /// Returns how many of `items` child jobs may fail.
     pub fn of(self, items: u32) -> u32 {
         match self {
             Tolerate::Count(count) => count,
@@ -224,31 +224,31 @@ pub struct StatusWords {
     /// The words allowed, the first while the step runs; empty: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Arc<str>>,
-    /// The word of a skipped step; none: `SKIPPED`.
+    /// The word of a skipped step; `None`: `SKIPPED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
-    /// The word of a cancelled step; none: `CANCELLED`.
+    /// The word of a cancelled step; `None`: `CANCELLED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<Arc<str>>,
 }
 
 impl StatusWords {
-    /// The word while the step runs.
+    /// Returns the word while the step runs.
     pub fn running(&self) -> &str {
         self.words.first().map_or("PENDING", |word| word)
     }
 
-    /// The word of a skipped step.
+    /// Returns the word of a skipped step.
     pub fn skipped(&self) -> &str {
         self.skipped.as_deref().unwrap_or("SKIPPED")
     }
 
-    /// The word of a cancelled step.
+    /// Returns the word of a cancelled step.
     pub fn cancelled(&self) -> &str {
         self.cancelled.as_deref().unwrap_or("CANCELLED")
     }
 
-    /// Whether a worker may report `word`.
+    /// Returns whether a worker may report `word`.
     pub fn allows(&self, word: &str) -> bool {
         self.words.is_empty() || self.words.iter().any(|allowed| **allowed == *word)
     }
@@ -258,14 +258,14 @@ impl StatusWords {
     }
 }
 
-/// One step.
+/// One step of a graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The name, unique in its graph.
     pub name: Arc<str>,
     /// The queue for its messages. A step with a task sends none, but still has a queue: its name.
     pub queue: Arc<str>,
-    /// The bus that has the queue; none: the default bus of the manager.
+    /// The bus that has the queue; `None`: the default bus of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Arc<str>>,
     /// How the queue is declared where it is missing.
@@ -281,14 +281,15 @@ pub struct Step {
     /// The AMQP message priority, 0–9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// The attempt fails without a reply within this time; a step with a task, if it is not done.
-    /// That of a step with a message counts from when workers can have it.
+    /// The attempt fails without a reply within this time; a step with a task fails if it is not
+    /// done by then. For a step with a message the time counts from when workers can have the
+    /// message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
-    /// The attempt fails if its time has not begun within this one.
+    /// The attempt fails if its time has not begun within this span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_within: Option<Millis>,
-    /// How failed attempts are repeated; none: the first failure fails the step.
+    /// How failed attempts are repeated; `None`: the first failure fails the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
     /// The step is skipped if this is false when it is about to start.
@@ -300,13 +301,13 @@ pub struct Step {
     /// What its failure does to the job.
     #[serde(default, skip_serializing_if = "OnFailure::is_default")]
     pub on_failure: OnFailure,
-    /// No message is sent: a call of the API completes it.
+    /// Whether no message is sent, and a call of the API completes the step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
     /// The words for its status.
     #[serde(default, skip_serializing_if = "StatusWords::is_default")]
     pub status: StatusWords,
-    /// The users whose replies count; empty: everybody's.
+    /// The users whose replies count; empty: any user's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reply_users: Vec<Arc<str>>,
 }
@@ -342,7 +343,7 @@ impl From<Graph> for GraphData {
 }
 
 impl FanOutKeys {
-    /// A fan-out over `list_key`, with defaults for all else.
+    /// Returns a fan-out over `list_key`, with defaults for everything else.
     pub fn new(list_key: &str, item_key: &str) -> FanOutKeys {
         FanOutKeys {
             list_key: list_key.into(),
@@ -354,7 +355,7 @@ impl FanOutKeys {
 }
 
 impl Graph {
-    /// A graph of validated steps: names unique, dependencies in range, no cycle.
+    /// Returns a graph of validated steps: names unique, dependencies in range, no cycle.
     pub fn new(name: String, fan_out: Option<FanOutKeys>, steps: Vec<Step>) -> Graph {
         let mut dependents = vec![Vec::new(); steps.len()];
         for (at, step) in steps.iter().enumerate() {
@@ -372,12 +373,12 @@ impl Graph {
         Graph { name, fan_out, steps, dependents, last_steps }
     }
 
-    /// The step at `index`.
+    /// Returns the step at `index`.
     pub fn step(&self, index: StepIndex) -> &Step {
         &self.steps[index.at()]
     }
 
-    /// The step called `name`.
+    /// Returns the index of the step called `name`.
     pub fn index_of(&self, name: &str) -> Option<StepIndex> {
         self.steps
             .iter()
@@ -386,7 +387,7 @@ impl Graph {
             .map(StepIndex)
     }
 
-    /// What a step depends on, by name: `__start__` is the job's message.
+    /// Returns what a step depends on, by name: `__start__` is the job's message.
     pub fn dependency_name(&self, dependency: Dependency) -> &str {
         match dependency {
             Dependency::Start => "__start__",
@@ -394,25 +395,25 @@ impl Graph {
         }
     }
 
-    /// All steps' positions.
+    /// Returns the indices of all steps.
     pub fn indices(&self) -> impl Iterator<Item = StepIndex> + use<> {
         (0..u16::try_from(self.steps.len()).unwrap_or(u16::MAX)).map(StepIndex)
     }
 
-    /// The steps that wait for `index`, each once.
+    /// Returns the steps that wait for `index`, each once.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
         &self.dependents[index.at()]
     }
 
-    /// The steps that no other step depends on, in the order of declaration. The result is made of
-    /// their outputs (docs/workflow-file.md).
+    /// Returns the steps that no other step depends on, in the order of declaration. The result is
+    /// made of their outputs (docs/workflow-file.md).
     pub fn last_steps(&self) -> &[StepIndex] {
         &self.last_steps
     }
 }
 
 impl Step {
-    /// A step with a name, and defaults for all else.
+    /// Returns a step with a name, and defaults for everything else.
     pub fn named(name: &str) -> Step {
         let name: Arc<str> = name.into();
         Step {
@@ -435,12 +436,12 @@ impl Step {
         }
     }
 
-    /// Whether it sends messages to a queue.
+    /// Returns whether it sends messages to a queue.
     pub fn has_queue(&self) -> bool {
         self.task.is_none() && !self.external
     }
 
-    /// The distinct steps that this one waits for.
+    /// Returns the distinct steps that this one waits for.
     pub fn depended_on(&self) -> Vec<StepIndex> {
         let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
         for dependency in &self.depends {
@@ -455,7 +456,7 @@ impl Step {
 }
 
 impl Definition {
-    /// A workflow of these graphs, with defaults for all else.
+    /// Returns a workflow of these graphs, with defaults for everything else.
     pub fn new(name: &str, graphs: Vec<Graph>) -> Definition {
         Definition {
             name: name.to_owned(),
@@ -468,21 +469,21 @@ impl Definition {
         }
     }
 
-    /// The workflow's own graph.
+    /// Returns the workflow's own graph.
     pub fn graph(&self) -> &Graph {
         &self.graphs[0]
     }
 
-    /// The queue on which a workflow takes messages that ask for jobs has this before the
-    /// workflow's name (docs/worker-protocol.md).
+    /// The prefix of the queue on which a workflow takes calls, before the workflow's name
+    /// (docs/worker-protocol.md).
     pub const CALL_QUEUE_PREFIX: &str = "workflow.";
 
-    /// The name of that queue, for a workflow's name without its virtual host.
+    /// Returns the name of that queue, for a workflow's name without its virtual host.
     pub fn call_queue(workflow: &str) -> String {
         format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
     }
 
-    /// How users name it: `<vhost>/<name>`, or the name alone.
+    /// Returns the name for users: `<vhost>/<name>`, or the name alone.
     pub fn full_name(&self) -> String {
         if self.vhost.is_empty() {
             self.name.clone()
@@ -491,13 +492,13 @@ impl Definition {
         }
     }
 
-    /// The steps that send messages to queues, those of tasks included, in the order of
+    /// Returns the steps that send messages to queues, including those of tasks, in the order of
     /// declaration.
     pub fn sending_steps(&self) -> impl Iterator<Item = &Step> {
         self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.has_queue())
     }
 
-    /// The names of the queues of these steps, each once, in the order of declaration.
+    /// Returns the names of the queues of these steps, each once, in the order of declaration.
     pub fn queues(&self) -> Vec<Arc<str>> {
         let mut queues: Vec<Arc<str>> = Vec::new();
         for step in self.sending_steps() {

@@ -23,8 +23,8 @@ pub(super) enum Due {
 }
 
 impl Job {
-    /// What is due at `due`. Attempts that began before their step's time in `unread` do not time
-    /// out.
+    /// Returns what is due at `due`. Attempts that began before their step's time in `unread` do
+    /// not time out.
     pub(super) fn due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
@@ -47,12 +47,12 @@ impl Job {
         self.graph().indices().filter_map(of_step).collect()
     }
 
-    /// Whether the worker may have replied already, and nobody has read the reply yet. Child jobs
-    /// and people have no such replies.
+    /// Returns whether the worker may have replied already, and nobody has read the reply yet.
+    /// Child jobs and people have no such replies.
     fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
         let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
         let span = definition.timeout.unwrap_or(Millis(0));
-        // One whose time has not begun may have been sent, and the news of that is lost.
+        // A message whose time has not begun may have been sent, and the update on it is lost.
         let began = match run.deadline() {
             Some(deadline) => Some(deadline.before(span)),
             None => run.start_by().and(run.sent),
@@ -61,7 +61,7 @@ impl Job {
             && unread.get(&step).zip(began).is_some_and(|(unread, began)| began < *unread)
     }
 
-    /// What follows from `due`, unless an earlier entry has settled it.
+    /// Decides what follows from `due`, unless an earlier entry has settled it.
     pub(super) fn decide_due(&self, due: Due, ctx: &Context<'_>) -> Vec<Entry> {
         match due {
             Due::Deadline => {

@@ -8,7 +8,7 @@ use super::origin::{Origin, Parent};
 /// What to do outside the job once the entries are committed.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Send a step message.
+    /// Sends a step message.
     Dispatch {
         /// The step.
         step: StepIndex,
@@ -17,29 +17,30 @@ pub enum Effect {
         /// The step's input.
         input: Message,
     },
-    /// Start a child job.
+    /// Starts a child job.
     StartChild {
-        /// Where it comes from.
+        /// The origin of the child job.
         origin: Box<Origin>,
         /// Its message.
         message: Message,
     },
-    /// Tell a child job.
+    /// Gives an order to a child job.
     TellChild {
         /// The child job.
         child: JobId,
-        /// Its place in this job: another job may have its id by now.
+        /// The step and item of this job that it was started for: another job may have its id by
+        /// now.
         place: Parent,
-        /// What it is told.
+        /// The order.
         order: Order,
     },
-    /// Tell the parent how this job ended.
+    /// Reports the end of this job to its parent.
     TellParent(Parent, ChildEnd),
-    /// Tell a caller how this job ended.
+    /// Reports the end of this job to a caller.
     AnswerCaller {
-        /// Which one, by the order in which they came.
+        /// The number of the caller, by the order in which they came.
         caller: u32,
-        /// Which end of the job: how many ends came before it.
+        /// The number of the end: how many ends of the job came before it.
         end: u32,
     },
 }

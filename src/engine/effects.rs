@@ -1,6 +1,6 @@
 //! What an entry causes outside the job. One table serves both what was just decided and what a
-//! restart finds open. Orders to child jobs alone are not in it after a restart: whether a child
-//! job has missed one depends on the child too (`orders_missed_by` in `recover`).
+//! restart finds open. Only orders to child jobs are not in it after a restart: whether a child job
+//! has missed one depends on the child job too (`orders_missed_by` in `recover`).
 
 use super::caller::Caller;
 use super::cause::Cause;
@@ -15,7 +15,7 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// What an entry causes. The job is as the entry has left it.
+    /// Returns what an entry causes. The job is as the entry has left it.
     pub fn effects(&self, of: &Entry) -> Vec<Effect> {
         match of {
             Entry::Job(entry) => self.effects_of_job(entry),
@@ -28,8 +28,8 @@ impl Job {
         }
     }
 
-    /// The entries whose effects may be lost if the process stops: unconfirmed messages, child jobs
-    /// under way, the news to the parent, the answers to callers.
+    /// Returns the entries whose effects may be lost if the process stops: unconfirmed messages,
+    /// child jobs under way, the report to the parent, the answers to callers.
     pub fn open(&self) -> Vec<Entry> {
         let mut open = Vec::new();
         // For a failed job too: its retry relies on the replies.
@@ -52,7 +52,7 @@ impl Job {
         open
     }
 
-    /// The effects of what is [open](Job::open).
+    /// Returns the effects of the [open entries](Job::open_entries).
     pub fn open_effects(&self) -> Vec<Effect> {
         self.open().iter().flat_map(|entry| self.effects(entry)).collect()
     }
@@ -60,7 +60,7 @@ impl Job {
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
-                // The parent knows it already: the deadline is that of the whole job.
+                // The parent needs no report: the deadline is that of the whole job.
                 let told = self.tell_children(None, &Instruction::Expire(reason.clone()));
                 told.into_iter().chain(self.answers()).collect()
             }
@@ -81,7 +81,7 @@ impl Job {
             JobEntry::Paused => self.tell_children(None, &Instruction::Pause),
             JobEntry::Resumed => self.tell_children(None, &Instruction::Resume),
             JobEntry::ToldAgain => self.word_to_parent().into_iter().collect(),
-            // Whatever begins again has entries of its own that say so.
+            // Whatever begins again has entries of its own for that.
             JobEntry::Created { .. }
             | JobEntry::Retried { .. }
             | JobEntry::Rerun { .. }
@@ -97,7 +97,7 @@ impl Job {
             }
             StepEntry::AttemptFailed { .. } => tell(Instruction::Halt(why::STEP_PAUSES.into())),
             StepEntry::Cancelled => tell(Instruction::Cancel(why::STEP_CANCELLED.into())),
-            // If the step's failure fails the job, the job's entry tells them.
+            // If the step's failure fails the job, the job's entry orders them.
             StepEntry::Failed(_)
                 if self.graph().step(step).on_failure == OnFailure::Continue
                     && !self.state.is_ended() =>
@@ -130,7 +130,7 @@ impl Job {
 
     // ---- step messages
 
-    /// The message of the attempt that runs. An external step has none.
+    /// Returns the message of the attempt that runs. An external step has none.
     fn dispatch(&self, step: StepIndex) -> Option<Effect> {
         self.graph().step(step).has_queue().then(|| Effect::Dispatch {
             step,
@@ -161,7 +161,7 @@ impl Job {
         }
     }
 
-    /// Starts the child job again, and repeats what it has been told since.
+    /// Starts the child job again, and repeats the orders that it has got since.
     fn start_child_again(&self, step: StepIndex, index: u32) -> Vec<Effect> {
         let is_retried =
             self.step(step).fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
@@ -172,8 +172,8 @@ impl Job {
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
-    /// An order to every child job that has not reported its end; `ended` is a step that has just
-    /// ended.
+    /// Gives an order to every child job that has not reported its end; `ended` is a step that has
+    /// just ended.
     fn tell_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
         let steps = self.fanning_out.iter().copied().chain(ended);
         steps.flat_map(|step| self.tell_children_of(step, what)).collect()
@@ -194,7 +194,7 @@ impl Job {
 
     // ---- those who wait for the end
 
-    /// The report of an ended child job to its parent.
+    /// Returns the report of an ended child job to its parent.
     fn word_to_parent(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
         let outcome = match self.state {
@@ -209,7 +209,7 @@ impl Job {
         Some(Effect::TellParent(parent, ended))
     }
 
-    /// Why the job failed, as its parent hears it.
+    /// Returns why the job failed, for its parent.
     fn cause(&self) -> Cause {
         let failed = self
             .failed_by
@@ -223,12 +223,12 @@ impl Job {
         }
     }
 
-    /// The answers to the callers that have had none.
+    /// Returns the answers to the callers that have had none.
     fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
         self.callers.owed().map(|caller| self.answer(caller))
     }
 
-    /// The answer to a caller that has just joined an ended job.
+    /// Returns the answer to a caller that has just joined an ended job.
     fn answer_to(&self, caller: &Caller) -> Option<Effect> {
         self.callers
             .number(caller)

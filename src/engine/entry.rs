@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A decision as the journal keeps it: one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
-    /// Its place in the job's life: the number of entries before it.
+    /// The number of the job's entries before it.
     pub first: u64,
     /// When it was decided.
     pub at: Timestamp,
@@ -34,7 +34,7 @@ pub enum Entry {
     Step(StepIndex, StepEntry),
     /// About the child jobs of a step.
     FanOut(StepIndex, FanOutEntry),
-    /// About those who wait for the end of the job.
+    /// About the callers that wait for the end of the job.
     Caller(CallerEntry),
 }
 
@@ -42,40 +42,40 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobEntry {
-    /// It exists. A child job's message is not stored: it follows from its parent's input and its
-    /// index.
+    /// The job was created. A child job's message is not stored: it follows from its parent's input
+    /// and its index.
     Created {
-        /// A top-level job's message.
+        /// The message of a root job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Message>,
         /// The time at which it fails, unless it is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
-        /// The trace context of the request for the top-level job, if it had one.
+        /// The trace context of the request for the root job, if it had one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<TraceParent>,
-        /// The `tracestate` that is handed on with it.
+        /// The `tracestate` that is passed on with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace_state: Option<TraceState>,
     },
     /// Every step is done. The result follows from the outputs.
     Completed,
-    /// It failed.
+    /// The job failed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: Arc<str>,
         /// Whether its deadline has passed, so that it takes no more replies.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         expired: bool,
-        /// The step that failed it; none if it failed as a whole.
+        /// The step whose failure failed the job; `None` if it failed as a whole.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
     },
-    /// Nothing new is dispatched from now on.
+    /// The job is paused: nothing new is dispatched.
     Paused,
-    /// It goes on after a pause.
+    /// The job goes on after a pause.
     Resumed,
-    /// It failed and goes on from its failed steps.
+    /// The job failed and goes on from its failed steps.
     Retried {
         /// How often it has been retried, this time included.
         round: u32,
@@ -91,27 +91,27 @@ pub enum JobEntry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
-    /// It was cancelled.
+    /// The job was cancelled.
     Cancelled {
-        /// Why.
+        /// The reason.
         reason: Arc<str>,
-        /// Whether its parent ordered it, and so knows.
+        /// Whether its parent ordered it, and so needs no report.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_parent: bool,
     },
-    /// Its end is told to its parent once more: the parent did not hear of it.
+    /// The end is reported to the parent once more: the parent did not get the first report.
     ToldAgain,
-    /// Somebody asked for the entries that follow.
+    /// A client requested the operation from which the next entries follow.
     Asked {
         /// The operation.
         operation: Arc<str>,
         /// The step that it concerns, if it concerns only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<StepIndex>,
-        /// Why, if a reason was given.
+        /// The reason, if one was given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
-        /// Who: the name of the token, where calls need one.
+        /// The principal: the name of the token, where calls need one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Arc<str>>,
     },
@@ -121,26 +121,27 @@ pub enum JobEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepEntry {
-    /// A plain step's message is to go out, and is not confirmed yet. An external step sends none.
+    /// A plain step's message is to be sent, and is not confirmed yet. An external step sends none.
     Started {
-        /// Which dispatch, from 1.
+        /// The number of the attempt, from 1.
         attempt: u32,
-        /// When the attempt of an external step fails, if there is no reply by then. The time of
-        /// one with a message begins later (see [`StepRun`](super::StepRun)); version 0.1.0
-        /// recorded its end here.
+        /// When the attempt of an external step fails without a reply. The time of a step with a
+        /// message begins later (see [`StepRun`](super::StepRun)); version 0.1.0 recorded its end
+        /// here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
     /// The broker confirmed the message of the attempt: its time begins, unless it has.
     Confirmed,
-    /// A worker has the message of the attempt, for a time; or has it for another time than before.
-    /// With the first one the time of the attempt begins.
+    /// A worker has leased the message of the attempt, or the lease has changed. With the first
+    /// lease the time of the attempt begins.
     Leased(Lease),
-    /// A bus that neither confirms nor lends has handed the message over, to a worker in this
-    /// process or in a first call of a web service: the time of the attempt begins.
+    /// A bus without confirms and leases has handed the message over, to a worker in this process
+    /// or in a first call of a web service: the time of the attempt begins.
     Begun,
     /// The confirmed message is to be sent again, as the same attempt: it was lost with its queue,
-    /// or somebody asked for it. The time of the attempt begins anew when it is there again.
+    /// or a client asked for it. The time of the attempt begins anew when the message is there
+    /// again.
     Unconfirmed,
     /// The reply came: the step's output.
     Completed(Message),
@@ -156,16 +157,16 @@ pub enum StepEntry {
     AttemptFailed {
         /// The attempt.
         attempt: u32,
-        /// Why.
+        /// The reason.
         failure: Failure,
         /// When the next one is due.
         retry_at: Timestamp,
     },
-    /// Its condition `when` was false.
+    /// The condition `when` was false.
     Skipped,
-    /// Its condition `cancelWhen` was true.
+    /// The condition `cancelWhen` was true, or the job was cancelled.
     Cancelled,
-    /// Its attempts are used up.
+    /// All attempts are used up.
     Failed(Failure),
 }
 
@@ -187,7 +188,7 @@ pub enum FanOutEntry {
     /// The step goes on after a failure: the child jobs that were started and have no result are
     /// retried.
     Restarted {
-        /// Which beginning, from 2.
+        /// The number of the attempt, from 2.
         attempt: u32,
         /// When the step fails, if it is not done by then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,7 +198,7 @@ pub enum FanOutEntry {
     ChildrenStarted {
         /// The first item's index.
         from: u32,
-        /// How many.
+        /// The number of child jobs.
         count: u32,
         /// The ids that differ from the derived ones.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -217,7 +218,7 @@ pub enum FanOutEntry {
         /// The value under the singular key, and its position among the child's keys.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         item: Option<(u16, Json)>,
-        /// The other keys that this child decides so far, with their positions.
+        /// The other keys whose values this child decides so far, with their positions.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         others: Vec<(u16, Arc<str>, Json)>,
     },
@@ -241,13 +242,13 @@ pub enum CallerEntry {
     Answered(u32),
 }
 
-/// What a worker reports of a running step.
+/// The progress that a worker reports of a running step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The step's status from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Arc<str>>,
-    /// How much of the work is done: a number from 0 to 1, as it came.
+    /// How much of the work is done: a number from 0 to 1, as it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Json>,
     /// A sentence for the reader.
@@ -256,7 +257,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What is said later counts; what is not said again stays.
+    /// Applies a later report: its values replace the earlier ones; values that it does not have
+    /// stay.
     pub fn take(&mut self, said: &Progress) {
         for (known, said) in [(&mut self.status, &said.status), (&mut self.message, &said.message)]
         {
@@ -270,37 +272,38 @@ impl Progress {
     }
 }
 
-/// How long a worker has the message of an attempt. A bus without a broker lends its messages so.
+/// The lease of an attempt's message: how long a worker has it. A bus without a broker leases its
+/// messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Which delivery of the message the worker has, from 1. 0: the first one was taken back before
-    /// a worker had it.
+    /// Which delivery of the message the worker has, from 1. 0: the first delivery was withdrawn
+    /// before a worker had it.
     pub delivery: u32,
-    /// When it ends: then the message is lent again.
+    /// When the lease ends: then the message is leased again.
     pub until: Timestamp,
 }
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// In one sentence.
+    /// The reason, in one sentence.
     pub reason: Arc<str>,
     /// The beginning of the reply that was no JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Arc<str>>,
-    /// For a step with child jobs: what went wrong in them, as the jobs above hear it.
+    /// For a step with child jobs: what went wrong in them, for the jobs above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
 }
 
 impl Failure {
-    /// A failure of which only the reason is known.
+    /// Creates a failure of which only the reason is known.
     pub(super) fn new(reason: impl Into<Arc<str>>) -> Failure {
         Failure { reason: reason.into(), raw: None, cause: None }
     }
 }
 
-/// Which steps' states, statuses or outputs an entry may change.
+/// The steps whose states, statuses or outputs an entry may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touched {
     Nothing,
@@ -309,7 +312,7 @@ pub(super) enum Touched {
 }
 
 impl Entry {
-    /// The state that it gives the job.
+    /// Returns the state that it gives the job.
     pub fn job_state(&self) -> Option<JobState> {
         match self {
             Entry::Job(entry) => entry.state(),
@@ -317,7 +320,7 @@ impl Entry {
         }
     }
 
-    /// Why it ended the job, if it did.
+    /// Returns why it ended the job, if it did.
     pub fn into_reason(self) -> Option<Arc<str>> {
         match self {
             Entry::Job(JobEntry::Failed { reason, .. } | JobEntry::Cancelled { reason, .. }) => {
@@ -327,13 +330,13 @@ impl Entry {
         }
     }
 
-    /// Whether it makes a step, and everything that depends on it, begin once more. What these
-    /// steps had is forgotten.
+    /// Returns whether it makes a step, and everything that depends on it, begin once more. What
+    /// these steps had is forgotten.
     pub fn is_rerun(&self) -> bool {
         matches!(self, Entry::Job(JobEntry::Rerun { .. }))
     }
 
-    /// Which steps' states, statuses or outputs it may change.
+    /// Returns which steps' states, statuses or outputs it may change.
     pub(super) fn touched(&self) -> Touched {
         match self {
             Entry::Job(entry) if entry.touches_steps() => Touched::Every,
@@ -345,7 +348,7 @@ impl Entry {
         }
     }
 
-    /// Whether it changed a status or the job's state. Creating the job is no change.
+    /// Returns whether it changed a status or the job's state. Creating the job is no change.
     pub fn is_change(&self) -> bool {
         match self {
             Entry::Job(JobEntry::Created { .. }) => false,
@@ -372,7 +375,7 @@ impl JobEntry {
         }
     }
 
-    /// Whether the steps' statuses follow from it too.
+    /// Returns whether the steps' statuses follow from it too.
     fn touches_steps(&self) -> bool {
         match self {
             JobEntry::Created { .. }

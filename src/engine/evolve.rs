@@ -22,7 +22,7 @@ impl Job {
         row.entries.iter().for_each(|entry| self.evolve(entry, row.at));
     }
 
-    /// Applies one entry, decided at that time.
+    /// Applies one entry, which was decided at that time.
     pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
         self.length += 1;
         if entry.job_state().is_some() {
@@ -177,7 +177,7 @@ impl Job {
         }
     }
 
-    /// The entry that is being applied sends the step's message.
+    /// Marks the step's message as sent by the entry that is being applied.
     fn dispatched(&mut self, step: StepIndex, at: Timestamp) {
         let run = &mut self.steps[step.at()];
         run.confirmed = false;
@@ -186,8 +186,8 @@ impl Job {
         run.sent = Some(at);
     }
 
-    /// The message of the running attempt is where workers can have it: its time begins, unless it
-    /// has.
+    /// Starts the time of the running attempt, unless it has started: workers can have its message
+    /// now.
     fn begin_time(&mut self, step: StepIndex, at: Timestamp) {
         let timeout = self.graph().step(step).timeout;
         let run = &mut self.steps[step.at()];
@@ -274,8 +274,8 @@ impl Job {
         self.reason = reason;
     }
 
-    /// An ended job goes on. The steps `anew` start from nothing. Failed steps, and steps whose
-    /// replies nobody waited for, start again and keep the results of their child jobs.
+    /// Reopens an ended job. The steps in `rerun_steps` start from nothing. Failed steps, and steps
+    /// whose replies nobody waited for, start again and keep the results of their child jobs.
     fn go_on(&mut self, at: Timestamp, deadline: Option<Timestamp>, anew: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
@@ -300,7 +300,7 @@ impl Job {
             } else if begins_again {
                 run.reset();
             } else if run.is_under_way() && !run.waits_for_start() {
-                // Its pause may have ended while the job was over.
+                // Its pause may have ended while the job had ended.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
                 run.time_out_at(at.after(graph.step(step).timeout));
@@ -331,7 +331,7 @@ impl Job {
         found
     }
 
-    /// What follows from the states of the steps.
+    /// Recomputes everything that follows from the states of the steps.
     fn count_anew(&mut self) {
         self.held = self.count_held();
         let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);

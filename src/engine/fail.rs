@@ -9,7 +9,8 @@ use super::reply::Failed;
 use std::sync::Arc;
 
 impl Job {
-    /// An attempt has failed: another follows after a pause, or the step fails.
+    /// Decides what follows from a failed attempt: another follows after a pause, or the step
+    /// fails.
     pub(super) fn fail_attempt(
         &self,
         step: StepIndex,
@@ -27,12 +28,12 @@ impl Job {
         vec![Entry::Step(step, entry)]
     }
 
-    /// The step's attempts are used up: the step fails. The job fails too, unless it can go on
-    /// without the step.
+    /// Decides that the step fails, because its attempts are used up. The job fails too, unless it
+    /// can go on without the step.
     pub(super) fn fail_step(&self, step: StepIndex, failure: Failure) -> Vec<Entry> {
         let definition = self.graph().step(step);
         let is_fatal = definition.on_failure == OnFailure::Fail && !self.state.is_ended();
-        // A failure in child jobs names the place where it happened.
+        // The reason of a failure in child jobs already names the step where it happened.
         let reason: Arc<str> = match &failure.cause {
             Some(_) => failure.reason.clone(),
             None => format!("step \"{}\": {}", definition.name, failure.reason).into(),
@@ -43,12 +44,12 @@ impl Job {
     }
 }
 
-/// The job fails, because of a step or as a whole (docs/http-api.md).
+/// Returns the entry of a job that fails, because of a step or as a whole (docs/http-api.md).
 pub(super) fn failed(reason: Arc<str>, step: Option<StepIndex>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: false, step })
 }
 
-/// The deadline has passed: the job fails for good.
+/// Returns the entry of a job that fails for good, because its deadline has passed.
 pub(super) fn expired(reason: Arc<str>) -> Entry {
     Entry::Job(JobEntry::Failed { reason, expired: true, step: None })
 }

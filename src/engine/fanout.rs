@@ -1,6 +1,6 @@
 //! A fan-out step under way: which items were started, and what their child jobs returned
-//! (docs/workflow-file.md). The work for the end of a child job is O(keys of its result),
-//! however many siblings it has.
+//! (docs/workflow-file.md). The work for the end of a child job is O(keys of its result), however
+//! many siblings it has.
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
@@ -11,7 +11,7 @@ use super::json::{Elements, Json, JsonKind, Message, uuid_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The items of a fan-out step and what has become of them.
+/// The items of a fan-out step, with the state and the result of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FanOut {
     keys: FanOutKeys,
@@ -22,16 +22,16 @@ pub struct FanOut {
     next: u32,
     ended: u32,
     failed: u32,
-    /// How many ended with their job, which had failed for something else.
+    /// How many ended with their job, which had failed for another reason.
     cut_off: u32,
     without_item: u32,
     own_ids: HashMap<u32, JobId>,
-    /// How often each child job was retried; a child job that is not named never was.
+    /// How often each child job was retried; a child job that is not in the map never was.
     rounds: HashMap<u32, u32>,
-    /// The first salt for the ids of child jobs: each rerun of the step has child jobs of its own.
+    /// The first salt for the ids of child jobs: each rerun of the step has its own child jobs.
     first_salt: u32,
-    /// The ids in use. No two items of a list get the same one, or a late reply to one would settle
-    /// the other.
+    /// The ids in use. No two items of a list get the same id: a late reply to one would settle the
+    /// other.
     used: HashSet<JobId>,
     others: HashMap<Arc<str>, (KeyPlace, Json)>,
     list_place: Option<KeyPlace>,
@@ -49,11 +49,11 @@ enum Slot {
     UnderWay,
     Completed(Option<Json>),
     Failed,
-    /// Its child job ended with the job.
+    /// The child job ended with the job.
     CutOff,
 }
 
-/// What has become of an item, as it is shown to readers.
+/// The state of an item, for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemState {
     /// Its child job has not started.
@@ -69,17 +69,17 @@ pub enum ItemState {
 /// How many items of a fan-out are in which state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemCounts {
-    /// All of them.
+    /// All items.
     pub items: u32,
-    /// Their child jobs have not started.
+    /// Items whose child jobs have not started.
     pub waiting: u32,
-    /// Their child jobs are under way.
+    /// Items whose child jobs are under way.
     pub running: u32,
-    /// Their child jobs have completed.
+    /// Items whose child jobs have completed.
     pub completed: u32,
-    /// Their child jobs have failed.
+    /// Items whose child jobs have failed.
     pub failed: u32,
-    /// Their child jobs were cut off by the end of the step or of the job.
+    /// Items whose child jobs were cut off by the end of the step or of the job.
     pub cancelled: u32,
 }
 
@@ -87,7 +87,7 @@ pub struct ItemCounts {
 /// result.
 type KeyPlace = (u32, u16);
 
-/// What the input has under the list's key.
+/// The value that the input has under the list's key.
 pub(super) enum List {
     Items(Elements),
     Missing,
@@ -143,32 +143,32 @@ impl FanOut {
         }
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     pub fn items(&self) -> u32 {
         self.items
     }
 
-    /// How many child jobs were started.
+    /// Returns how many child jobs were started.
     pub fn started(&self) -> u32 {
         self.next
     }
 
-    /// The bytes of what ended child jobs have returned, until it is put together.
+    /// Returns how many bytes ended child jobs have returned, until the output is put together.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.gathered_bytes
     }
 
-    /// How many child jobs have ended.
+    /// Returns how many child jobs have ended.
     pub fn ended(&self) -> u32 {
         self.ended
     }
 
-    /// How many child jobs have failed.
+    /// Returns how many child jobs have failed.
     pub fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// How many items are in which state; `is_over`: the step, or its job, has ended.
+    /// Returns how many items are in which state; `is_over`: the step, or its job, has ended.
     pub(super) fn counts(&self, is_over: bool) -> ItemCounts {
         let under_way = self.under_way_count();
         ItemCounts {
@@ -181,12 +181,12 @@ impl FanOut {
         }
     }
 
-    /// How many results came without the singular key; each became `null` in the list.
+    /// Returns how many results came without the singular key; each became `null` in the list.
     pub fn without_item(&self) -> u32 {
         self.without_item
     }
 
-    /// What has become of each item, in order. None: the step is over, and keeps only counts.
+    /// Returns the state of each item, in order. `None`: the step has ended, and keeps only counts.
     pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
         (self.slots.len() == self.items as usize).then(|| {
             self.slots.iter().map(|slot| match slot {
@@ -198,12 +198,12 @@ impl FanOut {
         })
     }
 
-    /// The key of the item in a child job's result.
+    /// Returns the key of the item in a child job's result.
     pub fn item_key(&self) -> &str {
         &self.keys.item_key
     }
 
-    /// The id of the child job at `index`, as recorded when it was started.
+    /// Returns the id of the child job at `index`, as recorded when it was started.
     pub fn child_id(&self, job: JobId, step: &str, index: u32) -> JobId {
         self.own_ids
             .get(&index)
@@ -211,11 +211,11 @@ impl FanOut {
             .unwrap_or_else(|| job.derived(step, index, self.first_salt))
     }
 
-    /// The message of the child job at `index` (docs/workflow-file.md).
+    /// Returns the message of the child job at `index` (docs/workflow-file.md).
     pub fn child_message(&self, index: u32) -> Message {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
-            // A step that is over has dropped its elements: they are taken from the input again.
+            // A step that has ended has dropped its elements: they are read from the input again.
             None => match List::in_input(&self.input, &self.keys) {
                 List::Items(elements) if index < elements.len() => elements.get(index),
                 List::Items(_) | List::Missing | List::Wrong(_) => return self.input.clone(),
@@ -224,17 +224,17 @@ impl FanOut {
         self.input.with_replaced(&self.keys.list_key, &self.keys.item_key, element)
     }
 
-    /// The step's input.
+    /// Returns the step's input.
     pub fn input(&self) -> &Message {
         &self.input
     }
 
-    /// The child jobs that were started and have not ended.
+    /// Returns the indices of the child jobs that were started and have not ended.
     pub fn under_way(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next).filter(|index| self.is_under_way(*index))
     }
 
-    /// How many they are.
+    /// Returns how many child jobs were started and have not ended.
     pub(super) fn under_way_count(&self) -> u32 {
         self.next - self.ended
     }
@@ -243,17 +243,18 @@ impl FanOut {
         matches!(self.slots.get(index as usize), Some(Slot::UnderWay))
     }
 
-    /// How often the child job at `index` has been retried.
+    /// Returns how often the child job at `index` has been retried.
     pub(super) fn round(&self, index: u32) -> u32 {
         self.rounds.get(&index).copied().unwrap_or_default()
     }
 
-    /// Whether more child jobs have failed than the task tolerates.
+    /// Returns whether so many failed child jobs are more than the task tolerates.
     pub(super) fn exceeds(&self, failed: u32) -> bool {
         failed > self.keys.tolerate.of(self.items)
     }
 
-    /// The child jobs that a restart continues: those that were started and have no result.
+    /// Returns the indices of the child jobs that a restart continues: those that were started and
+    /// have no result.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.next).filter(|index| {
             let slot = self.slots.get(*index as usize);
@@ -266,8 +267,8 @@ impl FanOut {
     }
 
     /// Decides which items to start now: as many as the window has room for. An item's own id is
-    /// used, unless an item before it has the same. Whether another job has it shows when the child
-    /// job starts.
+    /// used, unless an item before it has the same id. Whether another job has the id shows when
+    /// the child job starts.
     pub(super) fn start_next(
         &self,
         job: JobId,
@@ -279,7 +280,7 @@ impl FanOut {
         let left = self.items() - self.next;
         let count =
             self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
-        // The window may have places left, but no room for a large message.
+        // The window may allow more child jobs, but have no room for a large message.
         if count == 0 || count < refill(under_way + count).min(left) {
             return None;
         }
@@ -297,8 +298,8 @@ impl FanOut {
         Some(FanOutEntry::ChildrenStarted { from: self.next, count, own_ids })
     }
 
-    /// How many of the next `most` child jobs have room beside those under way; at least one if
-    /// none is under way.
+    /// Returns how many of the next `most` child jobs have room beside those under way; at least
+    /// one if none is under way.
     fn that_fit(&self, most: u32, bytes_max: u64) -> u32 {
         let mut sum = self.under_way_bytes;
         let fits = |index: &u32| {
@@ -310,7 +311,7 @@ impl FanOut {
         u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(most))
     }
 
-    /// The size of the message of the child job at `index`.
+    /// Returns the size of the message of the child job at `index`.
     fn message_bytes(&self, index: u32) -> u64 {
         self.shell_bytes.saturating_add(
             self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))),
@@ -369,7 +370,7 @@ impl FanOut {
         }
     }
 
-    /// Puts the child jobs without a result under way again.
+    /// Marks the child jobs without a result as under way again.
     pub(super) fn on_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
@@ -384,7 +385,7 @@ impl FanOut {
         }
     }
 
-    /// `is_cut_off`: the job had ended before.
+    /// Marks a child job as failed. `is_cut_off`: the job had ended before.
     pub(super) fn on_failed(&mut self, index: u32, is_cut_off: bool) {
         self.slots[index as usize] = if is_cut_off { Slot::CutOff } else { Slot::Failed };
         self.no_more_under_way(index);
@@ -397,8 +398,8 @@ impl FanOut {
         self.under_way_bytes = self.under_way_bytes.saturating_sub(self.message_bytes(index));
     }
 
-    /// The gathered output (docs/workflow-file.md): keys in the order of the first child that has
-    /// them.
+    /// Returns the gathered output (docs/workflow-file.md): keys in the order of the first child
+    /// that has them.
     pub(super) fn output(&self) -> Message {
         if self.items == 0 {
             return self.input.clone();
@@ -422,7 +423,7 @@ impl FanOut {
         keyed.into_iter().map(|(_, key, value)| (key, value)).collect()
     }
 
-    /// The id to try next, after the one that the child job at `index` has now.
+    /// Returns the id to try next, after the one that the child job at `index` has now.
     pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
         let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
         let now = self.child_id(job, step, index);
@@ -431,7 +432,7 @@ impl FanOut {
         (next <= SALTS_MAX).then(|| salted(next))
     }
 
-    /// Frees what only a running fan-out needs; the children's ids stay.
+    /// Frees what only a running fan-out needs; the ids of the child jobs stay.
     pub(super) fn release(&mut self) {
         self.elements = None;
         self.others = HashMap::new();
@@ -447,11 +448,11 @@ fn bytes(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// With at least this many under way, child jobs are started in portions: one entry and one commit
+/// With at least this many under way, child jobs are started in batches: one entry and one commit
 /// for many.
 const PORTION_FROM_WINDOW: u32 = 1_000;
 
-/// How many must have room before more child jobs are started in a window of this size.
+/// Returns how many must have room before more child jobs are started in a window of this size.
 fn refill(window: u32) -> u32 {
     if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
 }

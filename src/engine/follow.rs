@@ -1,4 +1,4 @@
-//! What follows from the state alone: ready steps begin, child jobs are started, the job completes.
+//! What follows from the state alone: ready steps start, child jobs are started, the job completes.
 
 use super::conditions::Conditions;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
@@ -11,7 +11,7 @@ use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
-    /// What follows next; none: the job waits.
+    /// Decides what follows next; `None`: the job waits.
     pub(super) fn decide_next(
         &self,
         conditions: &mut Conditions,
@@ -39,13 +39,13 @@ impl Job {
         (self.steps_left == 0).then(|| vec![Entry::Job(JobEntry::Completed)])
     }
 
-    /// When a job that begins, or goes on after its end, must be done. A child job has no deadline:
-    /// it ends with its top-level job.
+    /// Returns the deadline of a job that begins, or goes on after its end. A child job has no
+    /// deadline: it ends with its root job.
     pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
         if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
     }
 
-    /// A step whose dependencies are done starts, unless its condition says otherwise.
+    /// Starts a step whose dependencies are done, unless its condition is false.
     fn start_step(
         &self,
         step: StepIndex,
@@ -59,7 +59,7 @@ impl Job {
         }
     }
 
-    /// An attempt begins, the first or another one.
+    /// Starts an attempt, the first or another one.
     pub(super) fn begin(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
         let definition = self.graph().step(step);
         let attempt = self.step(step).attempt + 1;
@@ -79,7 +79,7 @@ impl Job {
             );
             return self.fail_step(step, Failure::new(reason));
         }
-        // The time of an attempt with a message begins when that is out.
+        // The time of an attempt with a message begins when the message is sent.
         let deadline = deadline.filter(|_| definition.external);
         vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]
     }

@@ -11,15 +11,15 @@ use uuid::Uuid;
 #[serde(transparent)]
 pub struct JobId(pub Uuid);
 
-/// Namespace under which the ids of child jobs are derived (a constant, chosen once).
+/// The namespace under which the ids of child jobs are derived (a constant, chosen once).
 const CHILD_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_0a52_9c1e_4d0b_8f7a_3c55_d1e2_70a4);
 
-/// Namespace under which the ids of jobs are derived from the messages that ask for them.
+/// The namespace under which the ids of jobs are derived from the messages that ask for them.
 const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e7_5f13);
 
 impl JobId {
-    /// The id of the job that a message on a workflow's queue asks for, if its `message_id` is not
-    /// a UUID. The same message always gives the same id.
+    /// Derives the id of the job that a message on a workflow's queue asks for, if its `message_id`
+    /// is not a UUID. The same message always gives the same id.
     pub fn of_call(parts: &[&[u8]]) -> JobId {
         let name: Vec<u8> = parts
             .iter()
@@ -30,11 +30,13 @@ impl JobId {
         JobId(Uuid::new_v5(&CALL_NAMESPACE, &name))
     }
 
-    /// The id of the child job of `step` for the item at `index`: the same after any restart
-    /// (docs/workflow-file.md). `salt` is 0 unless that id is taken by a job that has not ended.
+    /// Derives the id of the child job of `step` for the item at `index`: the same after any
+    /// restart (docs/workflow-file.md). `salt` is 0 unless that id is taken by a job that has not
+    /// ended.
     ///
-    /// A UUID of version 8: a hash of (job, step, salt), then the index. So the ids of one fan-out
-    /// are neighbours, and the journal's index of ids grows at one place instead of everywhere.
+    /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. So the ids
+    /// of one fan-out are neighbours, and the journal's index of ids grows at one place instead of
+    /// everywhere.
     pub fn derived(self, step: &str, index: u32, salt: u32) -> JobId {
         let mut name = Vec::with_capacity(16 + 4 + step.len());
         name.extend_from_slice(self.0.as_bytes());
@@ -46,14 +48,14 @@ impl JobId {
     }
 }
 
-/// The trace span of a dispatch. It follows from ids, so that a message that is sent again carries
-/// the same. Never zero.
+/// Returns the trace span of a dispatch. It follows from ids, so that a message that is sent again
+/// carries the same span. Never zero.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
     hashed(job, step, attempt).1
 }
 
-/// The jitter of the pause after a failed attempt, as a share of 2^64: as good as chance, and the
-/// same after any restart.
+/// Returns the jitter of the pause after a failed attempt, as a share of 2^64: as good as chance,
+/// and the same after any restart.
 pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
     let (high, low) = hashed(job, step, attempt);
     // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
@@ -74,7 +76,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Text that is not a job id.
+/// The error for a text that is not a job id.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid uuid {0:?}: expected 32 hexadecimal digits as 8-4-4-4-12")]
 pub struct InvalidJobId(pub String);
@@ -85,8 +87,8 @@ const URN_PREFIX: &str = "urn:uuid:";
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Reads every spelling of a UUID: with hyphens, 32 digits, in braces, as a URN. It is always
-    /// shown with hyphens.
+    /// Parses every spelling of a UUID: with hyphens, 32 digits, in braces, as a URN. It is always
+    /// displayed with hyphens.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bare = match text.split_at_checked(URN_PREFIX.len()) {
             Some((prefix, bare)) if prefix.eq_ignore_ascii_case(URN_PREFIX) => {
@@ -103,7 +105,7 @@ impl FromStr for JobId {
 const HYPHENATED_LENGTH: usize = 36;
 
 impl JobId {
-    /// Reads only the form with hyphens. It serves for ids that go back as they came: other
+    /// Parses only the form with hyphens. It is used for ids that are sent back as they came: other
     /// spellings would be other correlation ids of the same step.
     pub fn hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
@@ -116,13 +118,14 @@ impl JobId {
 pub struct StepIndex(pub u16);
 
 impl StepIndex {
-    /// The index as a subscript.
+    /// Returns the index as a subscript.
     pub fn at(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// `<job or child-job UUID>:<step name>`: what a worker echoes (docs/worker-protocol.md).
+/// The correlation id that a worker sends back: `<job or child-job UUID>:<step name>`
+/// (docs/worker-protocol.md).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CorrelationId {
     /// The job or child job.
@@ -137,7 +140,7 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// Text that is not a correlation id.
+/// The error for a text that is not a correlation id.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed correlation id {0:?}: expected <job UUID>:<step name>")]
 pub struct MalformedCorrelationId(pub String);
@@ -158,7 +161,7 @@ impl FromStr for CorrelationId {
     }
 }
 
-/// Whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*`
+/// Returns whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*`
 /// (docs/workflow-file.md).
 pub fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
@@ -166,7 +169,7 @@ pub fn is_name(text: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// How much of a text from outside an error repeats, in characters.
+/// The most characters of a text from outside that an error repeats.
 const SHOWN_CHARACTERS_MAX: usize = 100;
 
 fn shortened(text: &str) -> String {

@@ -11,19 +11,19 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The limits that decisions look at (settings, section `limits` and `fanout`).
+/// The limits for decisions (settings, sections `limits` and `fanout`).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The largest step message, in bytes.
     pub step_message_bytes_max: usize,
     /// The largest reply, in bytes.
     pub reply_bytes_max: usize,
-    /// Levels of child jobs below a job.
+    /// The most levels of child jobs below a job.
     pub depth_max: u16,
-    /// Child jobs of one step under way at once, unless its task says otherwise.
+    /// The most child jobs of one step under way at once, unless its task sets another number.
     pub window: u32,
-    /// The total size of the messages of a step's child jobs under way, in bytes; one is always
-    /// started.
+    /// The largest total size of the messages of a step's child jobs under way, in bytes; one child
+    /// job is always started.
     pub window_bytes: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The time after a span from now.
+    /// Returns the time after a span from now.
     pub(super) fn after(&self, span: Option<Millis>) -> Option<Timestamp> {
         self.now.after(span)
     }
@@ -49,15 +49,15 @@ pub type UnreadReplies = BTreeMap<StepIndex, Timestamp>;
 /// What happens to a job.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A worker answered, or the broker gave up the step message.
+    /// A worker replied, or the broker dead-lettered the step message.
     Reply {
         /// The step's name, from the correlation id.
         step: String,
-        /// The attempt that it answers, if the header `attempt` says so.
+        /// The attempt that it answers, if the header `attempt` is there.
         attempt: Option<u32>,
-        /// What came.
+        /// The reply itself.
         reply: Reply,
-        /// Who sent it.
+        /// The sender of the reply.
         from: Sender,
     },
     /// The broker took responsibility for a step message.
@@ -67,27 +67,27 @@ pub enum Input {
         /// The attempt that was dispatched.
         attempt: u32,
         /// The number of the entry that dispatched it. An attempt that was dispatched again has
-        /// another: the confirm of an earlier copy says nothing of the later one. None: that of the
-        /// last dispatch.
+        /// another number: the confirm of an earlier copy does not count for the later one. `None`:
+        /// that of the last dispatch.
         dispatch: Option<u64>,
     },
-    /// A bus that neither confirms nor lends has handed a step message over.
+    /// A bus without confirms and leases has handed a step message over.
     Begun {
         /// The step.
         step: StepIndex,
         /// The attempt that was dispatched.
         attempt: u32,
     },
-    /// The bus has lent a step message to a worker.
+    /// The bus has leased a step message to a worker.
     Leased {
         /// The step.
         step: StepIndex,
         /// The attempt that was dispatched.
         attempt: u32,
-        /// How long the worker has it.
+        /// How long the worker has the message.
         lease: Lease,
     },
-    /// The queue of these steps was found missing: what was in it is lost.
+    /// The queue of these steps was found missing: its messages are lost.
     QueueMissing(Vec<StepIndex>),
     /// A child job ended.
     ChildEnded {
@@ -95,7 +95,7 @@ pub enum Input {
         step: StepIndex,
         /// The item's index.
         index: u32,
-        /// Which child, and how it ended.
+        /// Which child job it is, and how it ended.
         ended: ChildEnd,
     },
     /// A child job that was to be retried was never created.
@@ -115,34 +115,33 @@ pub enum Input {
         /// The id.
         id: JobId,
     },
-    /// The time that [`super::Job::next_timer`] gave has come, by a monotonic clock.
+    /// The time that [`super::Job::next_timer`] returned has come, by a monotonic clock.
     Timer {
-        /// That time.
+        /// The time that has come.
         due: Timestamp,
         /// Attempts of these steps that began before these times must not time out now: their
         /// replies may not have been read yet. All others may.
         unread: UnreadReplies,
     },
-    /// The parent tells its child.
+    /// The parent gives an order to its child job.
     Order(Order),
-    /// A user, or a program in a user's place, asks for something.
+    /// A client asks for an operation.
     Operate(Request),
-    /// A message on the workflow's queue asks for this very job, and its sender waits for the
-    /// answer.
+    /// A call on the workflow's queue asks for this very job, and its sender waits for the answer.
     Called(Caller),
     /// The broker took the answer to a caller.
     Answered {
-        /// Which caller.
+        /// The number of the caller.
         caller: u32,
-        /// Which end of the job.
+        /// The number of the end.
         end: u32,
     },
-    /// The job cannot go on: its actor panicked once too often.
+    /// The job cannot go on: its actor has panicked too often.
     Abandon(Arc<str>),
 }
 
 impl Input {
-    /// An operation that is asked for.
+    /// Returns the input for an operation.
     pub fn operate(request: impl Into<Request>) -> Input {
         Input::Operate(request.into())
     }
@@ -153,14 +152,14 @@ impl Input {
 pub enum Objection {
     /// The job has no step of that name.
     UnknownStep(String),
-    /// It is not possible in the current state.
+    /// The operation is not possible in the current state.
     Conflict(String),
-    /// The reply given by hand is one that no worker could give. Whoever gave it can correct it.
+    /// The reply given by hand is one that no worker could give. The client can correct it.
     Invalid(String),
 }
 
 impl Objection {
-    /// The reason, in a sentence.
+    /// Returns the reason, in a sentence.
     pub fn text(&self) -> &str {
         match self {
             Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => {
@@ -170,33 +169,33 @@ impl Objection {
     }
 }
 
-/// What a parent tells a child job. An order that arrives late, in a later round, is ignored.
+/// An order from a parent to a child job. An order that arrives late, in a later round, is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// How often the parent had retried the child when it gave the order.
+    /// How often the parent had retried the child job when it gave the order.
     pub round: u32,
-    /// What it is to do.
+    /// What the child job has to do.
     pub what: Instruction,
 }
 
-/// What a child job is to do.
+/// What a child job has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// The parent's step failed: dispatch nothing new (docs/http-api.md).
+    /// Dispatch nothing new, because the parent's step failed (docs/http-api.md).
     Halt(Arc<str>),
-    /// The parent, or its step, was cancelled.
+    /// End, because the parent or its step was cancelled.
     Cancel(Arc<str>),
-    /// The deadline of the whole job has passed.
+    /// End, because the deadline of the whole job has passed.
     Expire(Arc<str>),
-    /// Dispatch nothing new until told to.
+    /// Dispatch nothing new until a resume.
     Pause,
-    /// Go on.
+    /// Go on after a pause.
     Resume,
     /// Go on from what failed; the order's round is the new one.
     Retry,
 }
 
-/// Why child jobs are told to end: the same words while the manager runs and after a restart.
+/// The reasons in orders to child jobs: the same while the manager runs and after a restart.
 pub(super) mod why {
     pub(in crate::engine) const JOB_FAILED: &str = "the job it belongs to failed";
     pub(in crate::engine) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
@@ -205,14 +204,14 @@ pub(super) mod why {
     pub(in crate::engine) const STEP_PAUSES: &str = "its step begins again after a pause";
 }
 
-/// An operation that is asked for, by whom, and why.
+/// An operation that is asked for, by which principal, and why.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
-    /// Why, in the words of whoever asks, for the reader of the record.
+    /// The reason, in the words of the client, for the record.
     pub reason: Option<Arc<str>>,
-    /// Who asks: the name of a token.
+    /// The principal: the name of a token.
     pub by: Option<Arc<str>>,
 }
 
@@ -222,31 +221,31 @@ impl From<Operation> for Request {
     }
 }
 
-/// What users ask of a job (docs/http-api.md).
+/// An operation of a client on a job (docs/http-api.md).
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// End it; later replies are ignored.
+    /// Ends the job; later replies are ignored.
     Cancel {
-        /// Why, for the reader.
+        /// The reason, for the record.
         reason: Arc<str>,
     },
-    /// Dispatch nothing new; replies are taken.
+    /// Dispatches nothing new; replies are taken.
     Pause,
-    /// Go on after a pause.
+    /// Goes on after a pause.
     Resume,
-    /// Go on from the failed steps; what is complete is kept.
+    /// Goes on from the failed steps; what is complete is kept.
     Retry,
-    /// Do a step again, and all that depends on it.
+    /// Starts a step again, and all that depends on it.
     Rerun {
         /// The step's name.
         step: String,
     },
-    /// Send the message of a running step once more, as the same attempt.
+    /// Sends the message of a running step once more, as the same attempt.
     Redispatch {
         /// The step's name.
         step: String,
     },
-    /// Settle a running step in place of its worker.
+    /// Settles a running step in place of its worker.
     Reply {
         /// The step's name.
         step: String,
@@ -256,7 +255,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The step that it concerns, if it concerns only one.
+    /// Returns the step that it concerns, if it concerns only one.
     pub fn step(&self) -> Option<&str> {
         match self {
             Operation::Cancel { .. }
@@ -268,7 +267,7 @@ impl Operation {
         }
     }
 
-    /// The word for users.
+    /// Returns its name, for users.
     pub fn word(&self) -> &'static str {
         match self {
             Operation::Cancel { .. } => "cancel",
@@ -282,7 +281,7 @@ impl Operation {
     }
 }
 
-/// What a worker, or the broker in its place, says of an attempt.
+/// The reply of a worker, or of the broker in its place, to an attempt.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A result: the body, not yet parsed.
@@ -295,20 +294,20 @@ pub enum Reply {
     DeadLettered {
         /// The queue it was in.
         queue: String,
-        /// The broker's word: `rejected`, `expired`, …
+        /// The broker's reason: `rejected`, `expired`, …
         reason: String,
     },
 }
 
-/// Who sent a reply, as far as its bus can vouch for that.
+/// The sender of a reply, as far as its bus can verify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sender {
-    /// The bus cannot tell.
+    /// The bus does not know the sender.
     #[default]
     Unknown,
     /// The user of the broker, or the token, of this name.
     User(Arc<str>),
-    /// The manager itself: the reply is the answer to a call that it made, the dead letter of a
+    /// The manager itself: the reply is the answer to a call that it made or the dead letter of a
     /// message that it sent, or comes from a worker or a job in this process.
     Manager,
 }
@@ -327,13 +326,14 @@ pub struct ChildEnd {
 /// How a child job ended.
 #[derive(Clone, Debug)]
 pub enum ChildOutcome {
-    /// With this result.
+    /// It completed with this result.
     Completed(Message),
-    /// Failed or cancelled, for this reason.
+    /// It failed or was cancelled, for this reason.
     Failed(Cause),
 }
 
-/// An input that changes nothing: counted, acknowledged, harmless (docs/worker-protocol.md).
+/// Why an input changes nothing: it is counted and acknowledged, and does no harm
+/// (docs/worker-protocol.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// The graph has no step of that name.
@@ -344,9 +344,10 @@ pub enum Rejected {
     Duplicate,
     /// A failure, or the progress, of an attempt that is over.
     Late,
-    /// The step takes only replies of certain users, and this one is not known to be of one.
+    /// The step takes only replies of certain users, and this reply is not known to be from one.
     ForeignUser,
-    /// A progress message that is not a JSON object, or that has wrong values. The text says which.
+    /// A progress message that is not a JSON object, or that has wrong values. The text names the
+    /// fault.
     BadProgress(&'static str),
     /// The job has ended.
     Ended,
@@ -361,13 +362,13 @@ const FOREIGN_USER: &str = "foreign_user";
 const BAD_PROGRESS: &str = "bad_progress";
 
 impl Rejected {
-    /// Whether the attempt goes on after something a worker said of it was rejected with this
-    /// label: then the worker has its message still.
+    /// Returns whether the attempt goes on after a worker's message about it was rejected with this
+    /// label: then the worker still has its message.
     pub fn leaves_the_attempt(label: &str) -> bool {
         matches!(label, FOREIGN_USER | BAD_PROGRESS)
     }
 
-    /// The reason as a metric label.
+    /// Returns the reason as a metric label.
     pub fn label(self) -> &'static str {
         match self {
             Rejected::UnknownStep => "unknown_step",
@@ -381,7 +382,7 @@ impl Rejected {
         }
     }
 
-    /// What is wrong with the message itself, if that is the reason.
+    /// Returns what is wrong with the message itself, if that is the reason.
     pub fn fault(self) -> Option<&'static str> {
         match self {
             Rejected::BadProgress(fault) => Some(fault),

@@ -1,4 +1,4 @@
-//! One job: its steps, and what it waits for. Other files say what happens to it: `decide` what
+//! One job: its steps, and what it waits for. Other files contain what happens to it: `decide` what
 //! follows from an input, `evolve` what an entry changes, `effects` what an entry causes outside.
 
 use super::caller::Callers;
@@ -25,9 +25,9 @@ pub struct Job {
     pub(super) reason: Option<Arc<str>>,
     /// The time at which it fails, unless it is done.
     pub(super) deadline: Option<Timestamp>,
-    /// It has failed because its deadline passed, and takes no more replies.
+    /// Whether it has failed because its deadline passed, and takes no more replies.
     pub(super) expired: bool,
-    /// The step that failed it, if it was a step.
+    /// The step whose failure failed the job, if it was a step.
     pub(super) failed_by: Option<StepIndex>,
     /// How often it was retried.
     pub(super) round: u32,
@@ -39,99 +39,99 @@ pub struct Job {
     /// Steps that have not started although their dependencies are done, in the order in which they
     /// became ready.
     pub(super) ready: VecDeque<StepIndex>,
-    /// Fan-out steps that run.
+    /// The fan-out steps that run.
     pub(super) fanning_out: Vec<StepIndex>,
-    /// Steps whose message is with a worker: replies may still come.
+    /// How many steps have a message with a worker: replies may still come.
     pub(super) awaited: u32,
-    /// Steps that are not done.
+    /// How many steps are not done.
     pub(super) steps_left: u32,
-    /// Who asked for it by a message on its workflow's queue.
+    /// The callers that asked for it by a message on its workflow's queue.
     pub(super) callers: Callers,
-    /// How many ends it has had from which it went on.
+    /// How many times it has ended and gone on.
     pub(super) earlier_ends: u32,
     /// The bytes of the values that it holds.
     pub(super) held: usize,
 }
 
 impl Job {
-    /// The job's id.
+    /// Returns the job's id.
     pub fn id(&self) -> JobId {
         self.origin.id
     }
 
-    /// Where it comes from.
+    /// Returns the job's origin.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The message it was created with.
+    /// Returns the message it was created with.
     pub fn message(&self) -> &Message {
         &self.message
     }
 
-    /// Its state.
+    /// Returns the job's state.
     pub fn state(&self) -> JobState {
         self.state
     }
 
-    /// When it ended.
+    /// Returns when it ended.
     pub fn ended(&self) -> Option<Timestamp> {
         self.ended
     }
 
-    /// Why it failed or was cancelled.
+    /// Returns why it failed or was cancelled.
     pub fn reason(&self) -> Option<&Arc<str>> {
         self.reason.as_ref()
     }
 
-    /// The reason as text, for those who always need one.
+    /// Returns the reason as text; if there is none, the text says so.
     pub fn reason_text(&self) -> Arc<str> {
         self.reason.clone().unwrap_or_else(|| "no reason".into())
     }
 
-    /// The definition it started with.
+    /// Returns the definition it started with.
     pub fn definition(&self) -> &Arc<Definition> {
         &self.origin.definition
     }
 
-    /// The graph it runs.
+    /// Returns the graph it runs.
     pub fn graph(&self) -> &Graph {
         &self.origin.definition.graphs[usize::from(self.origin.graph)]
     }
 
-    /// Its steps with their definitions, in the order of declaration.
+    /// Returns its steps with their definitions, in the order of declaration.
     pub fn steps(&self) -> impl Iterator<Item = (&Step, &StepRun)> {
         self.graph().steps.iter().zip(&self.steps)
     }
 
-    /// The step at `index`.
+    /// Returns the step at `index`.
     pub fn step(&self, index: StepIndex) -> &StepRun {
         &self.steps[index.at()]
     }
 
-    /// The state of a step for users. A step that ran when its job was ended for good counts as
-    /// cancelled.
+    /// Returns the state of a step for users. A step that ran when its job was ended for good
+    /// counts as cancelled.
     pub fn step_state(&self, step: StepIndex) -> StepState {
         let state = self.steps[step.at()].state;
         let is_cut_off = self.state == JobState::Cancelled || self.expired;
         if is_cut_off && state == StepState::Running { StepState::Cancelled } else { state }
     }
 
-    /// How many items of a step are in which state; of a step that has no child jobs none. Nothing
-    /// is under way any more once the step or the job has ended.
+    /// Returns how many items of a step are in which state; `None`: the step has no child jobs. No
+    /// item is under way once the step or the job has ended.
     pub fn item_counts(&self, step: StepIndex) -> Option<ItemCounts> {
         let fan_out = self.steps[step.at()].fan_out.as_ref()?;
         Some(fan_out.counts(self.items_end(step).is_some()))
     }
 
-    /// When the items of a step ended that were under way then: at the end of the step, or of the
-    /// job.
+    /// Returns when the items of a step ended that were under way then: at the end of the step, or
+    /// of the job.
     pub fn items_end(&self, step: StepIndex) -> Option<Timestamp> {
         let run = &self.steps[step.at()];
         run.ended.or(self.ended)
     }
 
-    /// The status of a step (docs/operations.md).
+    /// Returns the status of a step (docs/operations.md).
     pub fn status(&self, step: StepIndex) -> &str {
         let (words, run) = (&self.graph().step(step).status, &self.steps[step.at()]);
         match self.step_state(step) {
@@ -144,23 +144,23 @@ impl Job {
         }
     }
 
-    /// When it fails, if it is not done by then.
+    /// Returns when the job fails, if it is not done by then.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline.filter(|_| !self.state.is_ended())
     }
 
-    /// How often it was retried.
+    /// Returns how often it was retried.
     pub fn round(&self) -> u32 {
         self.round
     }
 
-    /// The earliest time at which something happens by itself: then
-    /// [`Input::Timer`](super::Input::Timer) is due.
+    /// Returns the earliest time at which something is due in the job: then
+    /// [`Input::Timer`](super::Input::Timer) follows.
     pub fn next_timer(&self) -> Option<Timestamp> {
         self.next_timer_without(&UnreadReplies::new())
     }
 
-    /// The same, without the timeouts of steps whose replies may lie unread.
+    /// Returns the same, without the timeouts of steps whose replies may lie unread.
     pub fn next_timer_without(&self, unread: &UnreadReplies) -> Option<Timestamp> {
         let takes_replies = self.takes_replies();
         let timeouts = self
@@ -179,19 +179,19 @@ impl Job {
         timeouts.chain(retries).chain(self.deadline()).min()
     }
 
-    /// How many entries it was built from: the number of its last entry, the same after any
+    /// Returns how many entries it was built from: the number of its last entry, the same after any
     /// restart.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The number of the entry that gave it its state.
+    /// Returns the number of the entry that gave it its state.
     pub fn state_entry(&self) -> u64 {
         self.state_entry
     }
 
-    /// The job's result (docs/workflow-file.md). For a job that is not completed, it merges the
-    /// outputs that exist.
+    /// Returns the job's result (docs/workflow-file.md). For a job that is not completed, it merges
+    /// the outputs that exist.
     pub fn result(&self) -> Message {
         Message::merge(
             self.graph()
@@ -201,8 +201,8 @@ impl Job {
         )
     }
 
-    /// Whether nothing is left to do: it has ended, waits for no reply, and its callers are
-    /// answered.
+    /// Returns whether nothing is left to do: the job has ended, waits for no reply, and its
+    /// callers are answered.
     pub fn is_closed(&self) -> bool {
         if self.callers.is_any_owed() {
             return false;
@@ -214,7 +214,7 @@ impl Job {
         }
     }
 
-    /// Whether a reply may change it.
+    /// Returns whether a reply may change the job.
     pub(super) fn takes_replies(&self) -> bool {
         match self.state {
             JobState::Running | JobState::Paused => true,
@@ -223,7 +223,7 @@ impl Job {
         }
     }
 
-    /// Whether the step counts as done for the steps that depend on it.
+    /// Returns whether the step counts as done for the steps that depend on it.
     pub(super) fn is_done(&self, step: StepIndex) -> bool {
         match self.steps[step.at()].state {
             StepState::Completed | StepState::Skipped | StepState::Cancelled => true,
@@ -232,32 +232,33 @@ impl Job {
         }
     }
 
-    /// Whether somebody outside may still answer the step: a worker that has its message, or a
-    /// person.
+    /// Returns whether a worker that has the step's message, or a person, may still answer the
+    /// step.
     pub fn is_awaited_by_others(&self, step: StepIndex) -> bool {
         self.takes_replies()
             && self.graph().step(step).task.is_none()
             && self.steps[step.at()].is_under_way()
     }
 
-    /// Whether the step's message is with a worker, or on its way.
+    /// Returns whether the step's message is with a worker, or on its way.
     pub(super) fn is_awaited(&self, step: StepIndex) -> bool {
         self.graph().step(step).has_queue() && self.steps[step.at()].is_under_way()
     }
 
-    /// The steps whose message is out, or on its way, and whose reply would still be taken.
+    /// Returns the steps whose message is sent, or on its way, and whose reply would still be
+    /// taken.
     pub fn awaiting_replies(&self) -> impl Iterator<Item = StepIndex> + '_ {
         let waits = self.awaited > 0 && self.takes_replies();
         let steps = self.graph().indices().take_while(move |_| waits);
         steps.filter(|step| self.is_awaited(*step))
     }
 
-    /// Those of them whose message the broker has confirmed.
+    /// Returns those of these steps whose message the broker has confirmed.
     pub fn confirmed_steps(&self) -> impl Iterator<Item = StepIndex> + '_ {
         self.awaiting_replies().filter(|step| self.steps[step.at()].confirmed)
     }
 
-    /// The items whose child jobs should be under way.
+    /// Returns the items whose child jobs should be under way.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
         let goes_on = !self.state.is_ended();
         self.fanning_out
@@ -266,31 +267,31 @@ impl Job {
             .flat_map(|step| self.children_under_way(*step).map(|index| (*step, index)))
     }
 
-    /// The items of `step` whose child jobs have not reported their end.
+    /// Returns the items of `step` whose child jobs have not reported their end.
     pub(super) fn children_under_way(&self, step: StepIndex) -> impl Iterator<Item = u32> + '_ {
         self.steps[step.at()].fan_out.iter().flat_map(|fan_out| fan_out.under_way())
     }
 
-    /// How many child jobs are under way for it, at all its steps.
+    /// Returns how many child jobs are under way for it, at all its steps.
     pub fn child_count(&self) -> u32 {
         let fan_outs =
             self.fanning_out.iter().filter_map(|step| self.steps[step.at()].fan_out.as_ref());
         fan_outs.map(|fan_out| fan_out.under_way_count()).sum()
     }
 
-    /// The id of the child job of `step` at `index`, as recorded when it was started.
+    /// Returns the id of the child job of `step` at `index`, as recorded when it was started.
     pub fn child_id(&self, step: StepIndex, index: u32) -> Option<JobId> {
         let fan_out = self.steps[step.at()].fan_out.as_ref()?;
         Some(fan_out.child_id(self.origin.id, &self.graph().step(step).name, index))
     }
 
-    /// The message of the child job of `step` at `index`.
+    /// Returns the message of the child job of `step` at `index`.
     pub fn child_message(&self, step: StepIndex, index: u32) -> Option<Message> {
         self.steps.get(step.at())?.fan_out.as_ref().map(|fan_out| fan_out.child_message(index))
     }
 
-    /// The input of a step: the merge of its dependencies' outputs in the order of the array
-    /// (docs/workflow-file.md).
+    /// Returns the input of a step: the merge of its dependencies' outputs in the order of the
+    /// array (docs/workflow-file.md).
     pub fn input_of(&self, step: StepIndex) -> Message {
         let depends = &self.graph().step(step).depends;
         if depends.is_empty() {
@@ -303,7 +304,7 @@ impl Job {
         Message::merge(parts)
     }
 
-    /// The input that a step was given; none: it has not begun.
+    /// Returns the input with which a step has started; `None`: it has not started.
     pub fn given_input(&self, step: StepIndex) -> Option<Message> {
         let run = &self.steps[step.at()];
         let has_begun = run.attempt > 0 && run.state != StepState::Waiting;
@@ -313,12 +314,12 @@ impl Job {
         })
     }
 
-    /// The bytes of the values that the job holds.
+    /// Returns the bytes of the values that the job holds.
     pub fn held_bytes(&self) -> usize {
         self.held
     }
 
-    /// The same, counted anew.
+    /// Counts these bytes anew.
     pub(super) fn count_held(&self) -> usize {
         let of_steps = self.steps.iter().map(|run| {
             let output = run.output.as_ref().map_or(0, Message::encoded_len);
@@ -375,7 +376,7 @@ impl Job {
         );
     }
 
-    /// A job before its first entry.
+    /// Creates a job before its first entry.
     pub fn before(origin: Origin, message: Message) -> Job {
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
@@ -405,7 +406,7 @@ impl Job {
         }
     }
 
-    /// What a step with a task fans out over.
+    /// Returns what a step with a task fans out over.
     pub fn task_keys(&self, step: StepIndex) -> Option<&FanOutKeys> {
         let task = self.graph().step(step).task?;
         self.origin.definition.graphs[usize::from(task)].fan_out.as_ref()

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::Arc;
 
-/// The deepest nesting that a message may have, its own braces included (docs/workflow-file.md).
+/// The deepest nesting that a message may have, including its own braces (docs/workflow-file.md).
 pub const NESTING_MAX: usize = 127;
 
 /// The text of one valid JSON value; clones share it.
@@ -19,9 +19,9 @@ pub struct Json(Arc<str>);
 /// The kinds of JSON value, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonKind {
-    /// `null`
+    /// The value `null`.
     Null,
-    /// `true`, `false`
+    /// The values `true` and `false`.
     Boolean,
     /// A number.
     Number,
@@ -47,27 +47,27 @@ impl fmt::Display for JsonKind {
 }
 
 impl Json {
-    /// The value `null`.
+    /// Returns the value `null`.
     pub fn null() -> Json {
         Json(Arc::from("null"))
     }
 
-    /// A JSON string holding `text`.
+    /// Returns a JSON string with the content `text`.
     pub fn string(text: &str) -> Json {
         Json(serde_json::Value::from(text).to_string().into())
     }
 
-    /// The JSON text, as it came.
+    /// Returns the JSON text, as it came.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// The string, where it is one, of characters.
+    /// Returns the content of a string; `None`: it is another kind of value, or not valid Unicode.
     pub fn as_string(&self) -> Option<String> {
         self.read_string().ok()
     }
 
-    /// The string.
+    /// Returns the content of a string.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Json {
         serde_json::from_str(&self.0).map_err(|_| NotAText::Half)
     }
 
-    /// What kind of value this is.
+    /// Returns the kind of this value.
     pub fn kind(&self) -> JsonKind {
         match self.0.as_bytes().first() {
             Some(b'{') => JsonKind::Object,
@@ -134,10 +134,10 @@ impl<'de> Deserialize<'de> for Json {
 /// Why a value is no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAText {
-    /// It is no string.
+    /// The value is no string.
     #[error("{0}, expected a string")]
     Kind(JsonKind),
-    /// One of its escapes is half a surrogate pair.
+    /// An escape in the string is half a surrogate pair.
     #[error("a string with half a surrogate pair (such as \\ud800), which is no character")]
     Half,
 }
@@ -148,7 +148,7 @@ pub enum NotAMessage {
     /// The bytes are not JSON text.
     #[error("not JSON: {0}")]
     Syntax(String),
-    /// A mark stands before the text.
+    /// A byte-order mark stands before the text.
     #[error(
         "it begins with a byte-order mark of {0}, which JSON does not have: write it as UTF-8 \
          without one"
@@ -194,27 +194,27 @@ impl Message {
         }
     }
 
-    /// The value under `key`.
+    /// Returns the value under `key`.
     pub fn get(&self, key: &str) -> Option<&Json> {
         self.0.iter().find(|(k, _)| &**k == key).map(|(_, value)| value)
     }
 
-    /// The keys and values, in order.
+    /// Returns the keys and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Json)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no key.
+    /// Returns whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The JSON text.
+    /// Returns the JSON text.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.encoded_len());
         text.push('{');
@@ -230,15 +230,14 @@ impl Message {
         text
     }
 
-    /// The length of [`Message::to_text`] in bytes.
+    /// Returns the length of [`Message::to_text`] in bytes.
     pub fn encoded_len(&self) -> usize {
         let pairs: usize =
             self.0.iter().map(|(key, value)| quoted_len(key) + 1 + value.text().len()).sum();
         pairs + self.0.len().saturating_sub(1) + 2
     }
 
-    /// The merge of `parts` (docs/workflow-file.md). If several have a key, the first one's value
-    /// counts.
+    /// Merges `parts` (docs/workflow-file.md). If several have a key, the first one's value counts.
     pub fn merge<'a>(parts: impl IntoIterator<Item = &'a Message>) -> Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         let Some(first) = parts.next() else { return Message::default() };
@@ -247,8 +246,8 @@ impl Message {
         parts.fold(builder, MessageBuilder::with_missing).build()
     }
 
-    /// The message with `value` under `new_key` in the position of `key`. Any other entry under
-    /// `new_key` is removed (docs/workflow-file.md).
+    /// Returns the message with `value` under `new_key` in the position of `key`. Any other entry
+    /// under `new_key` is removed (docs/workflow-file.md).
     pub fn with_replaced(&self, key: &str, new_key: &str, value: Json) -> Message {
         let mut entries: Vec<(Arc<str>, Json)> = Vec::with_capacity(self.0.len());
         for (k, v) in self.0.iter() {
@@ -307,11 +306,11 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// From how many keys on a builder looks keys up in a table instead of one by one.
+/// The number of keys from which a builder looks keys up in an index instead of one by one.
 const TABLE_FROM_KEYS: usize = 16;
 
-/// Collects entries under distinct keys; with many keys by a table, so that a message of n keys
-/// costs O(n).
+/// Collects entries under distinct keys; with many keys it uses an index, so that a message of n
+/// keys costs O(n).
 #[derive(Default)]
 struct MessageBuilder {
     entries: Vec<(Arc<str>, Json)>,
@@ -358,8 +357,8 @@ impl MessageBuilder {
     }
 }
 
-/// The elements of a JSON array, by their places in its text: an element costs eight bytes until it
-/// is asked for.
+/// The elements of a JSON array, by their ranges in its text: an element costs eight bytes until it
+/// is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
     list: Json,
@@ -367,7 +366,7 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// The elements of `list`; an error names what it is instead of an array.
+    /// Finds the elements of `list`. The error is the kind that the value has instead of an array.
     pub fn of(list: &Json) -> Result<Elements, JsonKind> {
         let kind = list.kind();
         if kind != JsonKind::Array {
@@ -386,30 +385,30 @@ impl Elements {
         Ok(Elements { list: list.clone(), places })
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> u32 {
         u32::try_from(self.places.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// How long the text of the element at `index` is; 0 beyond the end.
+    /// Returns how long the text of the element at `index` is; 0 beyond the end.
     pub fn len_of(&self, index: u32) -> usize {
         self.places.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
     }
 
-    /// The element at `index`; panics beyond the end.
+    /// Returns the element at `index`; panics beyond the end.
     pub fn get(&self, index: u32) -> Json {
         let (start, end) = self.places[index as usize];
         Json(Arc::from(&self.list.text()[start as usize..end as usize]))
     }
 }
 
-/// The UUID that an item brings (docs/workflow-file.md): a string that is one, or an object whose
-/// `id` is one.
+/// Returns the UUID that an item contains (docs/workflow-file.md): a string that is one, or an
+/// object whose `id` is one.
 pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {
@@ -434,8 +433,8 @@ fn quoted_len(key: &str) -> usize {
     if plain { key.len() + 2 } else { quoted(key).len() }
 }
 
-/// Whether brackets outside strings nest deeper than [`NESTING_MAX`]; on text that is no JSON the
-/// answer may be anything.
+/// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]; for text that is no
+/// JSON the result has no meaning.
 fn too_deep(text: &str) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in text.bytes() {

@@ -3,30 +3,30 @@
 //!
 //! ```text
 //! Job::create(origin, message, ctx)   -> (Job, Decision)  a new job and what follows at once
-//! job.take(input, ctx)                -> Decision         decide, evolve, and on until nothing
+//! job.handle_input(input, ctx)       -> Decision         decide, evolve, and on until nothing
 //!                                                         more follows
 //! Job::recover(origin, message, rows) -> Job              the fold of `evolve` over the journal
 //! job.open_effects()                  -> effects          what may have been lost with the process
 //! ```
 //!
-//! Inside, `decide(&self, input)` gives entries and changes nothing, [`Job::evolve`] applies an
-//! entry, [`Job::effects`] tells what an entry causes; [`decision`] lets them take turns.
+//! Inside, `decide(&self, input)` returns entries and changes nothing, [`Job::evolve`] applies an
+//! entry, [`Job::effects`] returns what an entry causes; [`decision`] lets them take turns.
 //!
 //! The files, data first. Each imports only from those before it:
 //!
 //! | files | what |
 //! |---|---|
-//! | `id`, `time`, `words`, `json`, `state` | ids, times, texts, messages, the states' names |
+//! | `id`, `time`, `text`, `json`, `state` | ids, times, texts, messages, the states' names |
 //! | `trace` | the spans of jobs |
-//! | `caller`, `cause` | who waits for a job's end; why a child job failed |
+//! | `caller`, `cause` | the callers of a job; why a child job failed |
 //! | `queue_declaration` | how a queue is declared |
-//! | `expression`, `definition`, `origin` | the graphs; where a job comes from |
+//! | `expression`, `definition`, `origin` | the graphs; what a job was created by |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
-//! | `held` | the bytes of what a job holds |
+//! | `held_bytes` | the bytes of the values that a job holds |
 //! | `fanout`, `step`, `job` | a job and its parts |
 //! | `reply`, `evolve` | what a reply says; what an entry changes |
 //! | `effects`, `recover` | what an entry causes; after a restart |
-//! | `conditions`, `fail`, `due`, `follow`, `caller_rules`, `operate`, `decide` | the rules |
+//! | `conditions`, `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |
 //! | `decision` | the loop over them |
 //!
 //! Invariants: [`Job::evolve`] is the only place that changes a job; an [`Entry`] records the

@@ -1,4 +1,4 @@
-//! What users ask of a job (docs/http-api.md), and when it is refused.
+//! The operations of clients on a job (docs/http-api.md), and when each is refused.
 
 use super::entry::{Entry, JobEntry, StepEntry};
 use super::id::StepIndex;
@@ -8,7 +8,7 @@ use super::reply::{Author, fault_by_hand};
 use super::state::{JobState, StepState};
 
 impl Job {
-    /// Why `operation` is refused, if it is.
+    /// Returns why `operation` is refused, if it is.
     pub fn objection(&self, operation: &Operation, limits: &Limits) -> Option<Objection> {
         let (id, state) = (self.origin.id, self.state.word());
         let conflict = |text: String| Some(Objection::Conflict(text));
@@ -110,8 +110,8 @@ impl Job {
         Some(Objection::Conflict(objection))
     }
 
-    /// A worker's bad reply fails its attempt. A person's is refused, because a person can correct
-    /// it.
+    /// Returns why a reply given by hand is refused. A worker's bad reply fails its attempt; a
+    /// person's is refused, because a person can correct it.
     fn objection_to_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<Objection> {
         let (id, index) = (self.origin.id, self.graph().index_of(step)?);
         let run = &self.steps[index.at()];

@@ -1,4 +1,4 @@
-//! Where a job comes from.
+//! The origin of a job: who or what it was created by.
 
 use super::definition::{Definition, GraphIndex};
 use super::id::{JobId, StepIndex, hashed, span_id};
@@ -6,7 +6,7 @@ use super::time::Timestamp;
 use super::trace::{TraceContext, TraceParent};
 use std::sync::Arc;
 
-/// Where a job comes from: all that never changes about it, except its message.
+/// The origin of a job: all that never changes about it, except its message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
     /// The job's id.
@@ -15,27 +15,27 @@ pub struct Origin {
     pub definition: Arc<Definition>,
     /// The graph it runs: 0, or a task's.
     pub graph: GraphIndex,
-    /// For a child job: which step of which job it belongs to.
+    /// For a child job: the step and item of its parent.
     pub parent: Option<Parent>,
-    /// The top-level job; its own id unless it is a child.
+    /// The root job; its own id unless it is a child job.
     pub root: JobId,
     /// 0 for a job that a client asked for. Each level of child jobs adds one, and so does each
     /// call by a step.
     pub depth: u16,
     /// When it was created.
     pub created: Timestamp,
-    /// The trace context of the request for the top-level job, if it had one.
+    /// The trace context of the request for the root job, if it had one.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Origin {
-    /// Of a job that a client asks for.
+    /// Returns the origin of a job that a client asks for.
     pub fn top_level(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
         Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
     }
 
-    /// The trace of the job: the one from which it was asked for, else one of its own, which has
-    /// the id of the top-level job. Never zero.
+    /// Returns the trace of the job: the one of the request for it, otherwise one of its own, which
+    /// has the id of the root job. Never zero.
     pub fn trace(&self) -> [u8; 16] {
         match &self.trace {
             Some(asked) => asked.parent.trace,
@@ -43,8 +43,8 @@ impl Origin {
         }
     }
 
-    /// Whether the trace is recorded: as whoever asked for the job says, else for this share of
-    /// all top-level jobs, from 0 to 1. The same for a top-level job and its child jobs.
+    /// Returns whether the trace is recorded: as the request for the job asks, otherwise for this
+    /// share of all root jobs, from 0 to 1. It is the same for a root job and its child jobs.
     pub fn is_sampled(&self, share: f64) -> bool {
         match &self.trace {
             Some(asked) => asked.parent.is_sampled,
@@ -53,10 +53,10 @@ impl Origin {
         }
     }
 
-    /// What the message of an attempt carries: the trace, and the span of the attempt. If no spans
-    /// of jobs are sent (no `share`), and the request for the job had a `traceparent`, the message
-    /// carries that one as it came. With a span of its own, workers would name a parent that nobody
-    /// knows.
+    /// Returns what the message of an attempt carries: the trace, and the span of the attempt. If
+    /// no spans of jobs are sent (no `share`), and the request for the job had a `traceparent`, the
+    /// message carries that one as it came. With a span of its own, workers would name a parent
+    /// that nobody knows.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
         match (&self.trace, share) {
             (Some(asked), None) => asked.parent,
@@ -69,10 +69,10 @@ impl Origin {
     }
 }
 
-/// A child job's place in its parent.
+/// The step and item of a parent for which a child job was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
-    /// The parent.
+    /// The parent's id.
     pub job: JobId,
     /// The parent's fan-out step.
     pub step: StepIndex,

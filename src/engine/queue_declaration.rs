@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What is said about the declaration of a queue. What is not said is taken from elsewhere: from
-/// how the queue was seen, or from the settings of its bus.
+/// The declaration of a queue. What is not set is taken from elsewhere: from how the queue was
+/// seen, or from the settings of its bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueDeclaration {
-    /// The type.
+    /// The type of the queue.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<QueueType>,
     /// All arguments but the type.
@@ -26,18 +26,18 @@ pub type QueueArguments = BTreeMap<Arc<str>, QueueArgument>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueType {
-    /// On one node.
+    /// The queue is on one node.
     Classic,
-    /// On several nodes.
+    /// The queue is on several nodes.
     Quorum,
 }
 
 impl QueueType {
-    /// All of them, by their names.
+    /// All types, with their names.
     pub const ALL: [(&str, QueueType); 2] =
         [("classic", QueueType::Classic), ("quorum", QueueType::Quorum)];
 
-    /// Its name in `x-queue-type`.
+    /// Returns its name in `x-queue-type`.
     pub const fn name(self) -> &'static str {
         match self {
             QueueType::Classic => "classic",
@@ -71,7 +71,7 @@ impl fmt::Display for QueueArgument {
 /// The argument that is the type.
 pub const QUEUE_TYPE: &str = "x-queue-type";
 
-/// What an argument takes.
+/// What values an argument takes.
 enum Takes {
     /// A whole number within these bounds.
     Number(i64, i64),
@@ -80,7 +80,7 @@ enum Takes {
     OneOf(&'static [&'static str]),
 }
 
-/// The arguments that RabbitMQ knows, and for which type of queue alone, if not for both.
+/// The arguments that RabbitMQ knows, and the type of queue to which each is limited, if it is.
 const KNOWN: &[(&str, Takes, Option<QueueType>)] = &[
     ("x-consumer-timeout", Takes::Number(1, i64::MAX), None),
     ("x-dead-letter-exchange", Takes::Text, None),
@@ -106,12 +106,12 @@ const KNOWN: &[(&str, Takes, Option<QueueType>)] = &[
 ];
 
 impl QueueDeclaration {
-    /// Whether nothing is said.
+    /// Returns whether nothing is set.
     pub fn is_default(&self) -> bool {
         *self == QueueDeclaration::default()
     }
 
-    /// What this says, and where it says nothing, what the other says.
+    /// Returns this declaration; what it does not set is taken from the other.
     pub fn or(&self, other: &QueueDeclaration) -> QueueDeclaration {
         QueueDeclaration {
             kind: self.kind.or(other.kind),
@@ -119,7 +119,7 @@ impl QueueDeclaration {
         }
     }
 
-    /// What no broker takes together, if there is any.
+    /// Returns what no broker accepts together, if there is anything.
     pub fn contradiction(&self) -> Option<String> {
         let kind = self.kind?;
         let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
@@ -132,7 +132,7 @@ impl QueueDeclaration {
     }
 }
 
-/// As `quorum, x-delivery-limit 5`.
+/// Renders the declaration as `quorum, x-delivery-limit 5`.
 impl fmt::Display for QueueDeclaration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind.map(|kind| kind.name().to_owned());
@@ -147,8 +147,8 @@ impl fmt::Display for QueueDeclaration {
     }
 }
 
-/// What is wrong with an argument of a queue; `key`: where its type is said. A name that is like
-/// none that is known is left to the broker: it may be newer, or have plugins.
+/// Returns what is wrong with an argument of a queue; `key`: where the type is set. A name that
+/// resembles no known one is left to the broker: it may be newer, or have plugins.
 pub fn objection_to_argument(name: &str, value: &QueueArgument, key: &str) -> Option<String> {
     if name == QUEUE_TYPE {
         return Some(format!("the type of a queue is said by {}", quoted(key)));

@@ -9,7 +9,7 @@ use super::origin::Origin;
 use super::state::{JobState, StepState};
 
 impl Job {
-    /// A job rebuilt from its rows; `message` is a child job's, derived from its parent.
+    /// Rebuilds a job from its rows; `message` is a child job's, derived from its parent.
     pub fn recover(
         origin: Origin,
         message: Option<Message>,
@@ -20,7 +20,7 @@ impl Job {
         job
     }
 
-    /// The orders that a child job may have missed before a restart.
+    /// Returns the orders that a child job may have missed before a restart.
     pub fn orders_missed_by(&self, child: &Job) -> Vec<Order> {
         let Some((run, place)) =
             child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
@@ -28,7 +28,7 @@ impl Job {
             return Vec::new();
         };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
-        // A step that began anew does not know the rounds of its earlier child jobs.
+        // A step that was rerun does not know the rounds of its earlier child jobs.
         let last_word = |what| {
             if child.state.is_ended() {
                 Vec::new()

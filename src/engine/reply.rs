@@ -1,4 +1,4 @@
-//! What a reply says of a step: its output, its progress, or why the attempt failed
+//! Reads a reply to a step: its output, its progress, or why the attempt failed
 //! (docs/workflow-file.md, docs/worker-protocol.md).
 
 use super::definition::Step;
@@ -9,11 +9,11 @@ use super::words::{cut, cut_of};
 use std::fmt;
 use std::sync::Arc;
 
-/// How much is kept of a reply that is not a JSON object, and of each text from a worker, in bytes
-/// (docs/workflow-file.md, docs/worker-protocol.md).
+/// The most bytes that are kept of a reply that is not a JSON object, and of each text from a
+/// worker (docs/workflow-file.md, docs/worker-protocol.md).
 pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
 
-/// How much is kept of a status that a worker reports, in bytes.
+/// The most bytes that are kept of a status that a worker reports.
 pub(super) const STATUS_BYTES_MAX: usize = 255;
 
 /// Why an attempt failed, and whether another may succeed.
@@ -105,7 +105,7 @@ fn too_large(body: &[u8], limits: &Limits) -> String {
     )
 }
 
-/// Whether a reply counts, by who sent it.
+/// Returns whether a reply counts, by its sender.
 pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
     step.reply_users.is_empty()
         || match from {
@@ -115,8 +115,8 @@ pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
         }
 }
 
-/// What is wrong with a reply given by hand (docs/http-api.md). People must say more than workers:
-/// a status if the step lists statuses, and the text of an error.
+/// Returns what is wrong with a reply given by hand (docs/http-api.md). More is required of people
+/// than of workers: a status if the step lists statuses, and the text of an error.
 pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let words = || step.status.words.join(", ");
     match reply {
@@ -164,7 +164,7 @@ pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Opti
     }
 }
 
-/// The status that an output reports under the step's `statusKey`, if it has that key.
+/// Returns the status that an output reports under the step's `statusKey`, if it has that key.
 pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Arc<str>>, String> {
     let Some(key) = &step.status.key else { return Ok(None) };
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
@@ -187,7 +187,7 @@ fn unknown_status(step: &Step, word: &str) -> String {
     )
 }
 
-/// Reads a progress message.
+/// Parses a progress message.
 pub(super) fn parse_progress(
     step: &Step,
     body: &[u8],

@@ -19,7 +19,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All of them.
+    /// All states of a job.
     pub const ALL: [JobState; 5] = [
         JobState::Running,
         JobState::Paused,
@@ -28,7 +28,7 @@ impl JobState {
         JobState::Cancelled,
     ];
 
-    /// Whether the job has ended. It may still be retried.
+    /// Returns whether the job has ended. It may still be retried.
     pub fn is_ended(self) -> bool {
         match self {
             JobState::Running | JobState::Paused => false,
@@ -36,7 +36,7 @@ impl JobState {
         }
     }
 
-    /// The word for users.
+    /// Returns the name of the state, for users.
     pub fn word(self) -> &'static str {
         match self {
             JobState::Running => "running",
@@ -47,7 +47,7 @@ impl JobState {
         }
     }
 
-    /// The state that users call `word`.
+    /// Returns the state that has this name for users.
     pub fn of_word(word: &str) -> Option<JobState> {
         JobState::ALL.into_iter().find(|state| state.word() == word)
     }
@@ -60,10 +60,10 @@ pub enum StepState {
     /// A step that it depends on is not done.
     #[default]
     Waiting,
-    /// Its message or its child jobs are out, or it waits for its next attempt or for a call of the
-    /// API.
+    /// Its message is sent or its child jobs are under way, or it waits for its next attempt or for
+    /// a call of the API.
     Running,
-    /// Its reply came.
+    /// Its reply has come.
     Completed,
     /// Its attempts are used up.
     Failed,
@@ -74,7 +74,7 @@ pub enum StepState {
 }
 
 impl StepState {
-    /// All of them.
+    /// All states of a step.
     pub const ALL: [StepState; 6] = [
         StepState::Waiting,
         StepState::Running,
@@ -84,7 +84,7 @@ impl StepState {
         StepState::Cancelled,
     ];
 
-    /// The word for users.
+    /// Returns the name of the state, for users.
     pub fn word(self) -> &'static str {
         match self {
             StepState::Waiting => "waiting",

@@ -9,29 +9,31 @@ use super::state::StepState;
 use super::time::Timestamp;
 use std::sync::Arc;
 
-/// One step of a job.
+/// One step of a job, as it runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepRun {
-    /// Its state.
+    /// The state of the step.
     pub state: StepState,
-    /// Dispatches so far; for a step with a task, how often it began.
+    /// The number of dispatches so far; for a step with a task, how often it began.
     pub attempt: u32,
-    /// How many of them came before the last retry or rerun: they do not count against the limit.
+    /// How many attempts came before the last retry or rerun: they do not count against the limit.
     pub(super) attempts_before: u32,
-    /// How many of them a rerun has undone: their results no longer count.
+    /// The number of the last attempt that a rerun has undone: results of undone attempts no longer
+    /// count.
     pub(super) attempts_undone: u32,
     /// How often a rerun has begun the step's child jobs anew.
     pub(super) reruns: u32,
     /// Whether the broker confirmed the last dispatch.
     pub confirmed: bool,
-    /// How long a worker has the message of the last dispatch, if the bus lends its messages.
-    /// Boxed, as the failure and the progress are: most steps have none of them.
+    /// The lease of the message of the last dispatch, if the bus leases its messages. Boxed, as the
+    /// failure and the progress are: most steps have none of them.
     pub lease: Option<Box<Lease>>,
-    /// The number of the entry that dispatched it last, from 1. No two dispatches have the same.
+    /// The number of the entry that dispatched it last, from 1. No two dispatches have the same
+    /// number.
     pub dispatch: u64,
-    /// When it was dispatched last, if the entry says so.
+    /// When it was dispatched last, if the entry records it.
     pub sent: Option<Timestamp>,
-    /// When it first started; a rerun begins anew.
+    /// When it first started; a rerun starts anew.
     pub started: Option<Timestamp>,
     /// When the last attempt began.
     pub attempt_started: Option<Timestamp>,
@@ -39,15 +41,15 @@ pub struct StepRun {
     pub ended: Option<Timestamp>,
     /// Its output, once completed.
     pub output: Option<Message>,
-    /// Why it failed, or its last attempt did.
+    /// Why it failed, or why its last attempt did.
     pub failure: Option<Box<Failure>>,
-    /// What happens to it by itself, and when.
+    /// What is due in the step, and when.
     pub(super) timer: Option<StepTimer>,
     /// The last progress that its worker reported.
     pub progress: Option<Box<Progress>>,
     /// The status that its worker has reported.
     pub(super) status: Option<Arc<str>>,
-    /// A warning about its input, for the reader.
+    /// A warning about its input, for users.
     pub warning: Option<Arc<str>>,
     /// Its child jobs, for a step with a task that has started.
     pub fan_out: Option<Box<FanOut>>,
@@ -55,14 +57,15 @@ pub struct StepRun {
     pub(super) waits_for: u16,
 }
 
-/// What happens to a step by itself, as time passes. An attempt is under way or there is a pause
-/// before the next one, never both.
+/// What is due in a step as time passes. An attempt is under way or there is a pause before the
+/// next one, never both.
 ///
 /// The time of an attempt begins when its message is where workers can have it: with the broker, or
-/// with the first worker where the bus lends its messages. Until then nobody can be late.
+/// with the first worker where the bus leases its messages. Until then no worker can be late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTimer {
-    /// The time of the running attempt has not begun; it fails if that is not so by this time.
+    /// The time of the running attempt has not begun; the attempt fails if that is not so by this
+    /// time.
     Start(Option<Timestamp>),
     /// The running attempt times out.
     Timeout(Timestamp),
@@ -71,7 +74,7 @@ pub(super) enum StepTimer {
 }
 
 impl StepRun {
-    /// When the running attempt times out.
+    /// Returns when the running attempt times out.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Timeout(at)) => Some(at),
@@ -79,12 +82,12 @@ impl StepRun {
         }
     }
 
-    /// Whether the time of the running attempt has not begun, although one is set.
+    /// Returns whether the time of the running attempt has not begun, although one is set.
     pub fn waits_for_start(&self) -> bool {
         matches!(self.timer, Some(StepTimer::Start(_)))
     }
 
-    /// When the running attempt fails, unless its time has begun by then.
+    /// Returns when the running attempt fails, unless its time has begun by then.
     pub fn start_by(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Start(at)) => at,
@@ -92,7 +95,7 @@ impl StepRun {
         }
     }
 
-    /// When the next attempt is due, after one has failed.
+    /// Returns when the next attempt is due, after one has failed.
     pub fn retry_at(&self) -> Option<Timestamp> {
         match self.timer {
             Some(StepTimer::Retry(at)) => Some(at),
@@ -100,14 +103,15 @@ impl StepRun {
         }
     }
 
-    /// The message of the running attempt of `step` goes out: its time has not begun.
+    /// Makes the running attempt of `step` wait for its start: its message is sent, but its time
+    /// has not begun.
     pub(super) fn wait_for_start(&mut self, step: &Step) {
         let is_timed = step.timeout.is_some() || step.start_within.is_some();
         let start_by = self.sent.and_then(|sent| sent.after(step.start_within));
         self.timer = is_timed.then_some(StepTimer::Start(start_by));
     }
 
-    /// The running attempt times out at this time; none: it never does.
+    /// Sets when the running attempt times out; `None`: it never does.
     pub(super) fn time_out_at(&mut self, deadline: Option<Timestamp>) {
         self.timer = deadline.map(StepTimer::Timeout);
     }
@@ -119,8 +123,8 @@ impl StepRun {
         }
     }
 
-    /// Back to waiting. Attempts keep their numbers, but the limit counts from here. The time of
-    /// its first start is kept.
+    /// Resets the step to waiting. Attempts keep their numbers, but the limit counts from here. The
+    /// time of its first start is kept.
     pub(super) fn reset(&mut self) {
         *self = StepRun {
             attempt: self.attempt,
@@ -134,17 +138,17 @@ impl StepRun {
         };
     }
 
-    /// The last attempt that a rerun has undone; 0: none.
+    /// Returns the last attempt that a rerun has undone; 0: none.
     pub fn attempts_undone(&self) -> u32 {
         self.attempts_undone
     }
 
-    /// Whether an attempt is under way, as opposed to a pause before the next.
+    /// Returns whether an attempt is under way, as opposed to a pause before the next.
     pub fn is_under_way(&self) -> bool {
         self.state == StepState::Running && self.retry_at().is_none()
     }
 
-    /// When the next attempt is due if the running one fails; none: it is the last.
+    /// Returns when the next attempt is due if the running one fails; `None`: it is the last.
     pub(super) fn next_attempt(
         &self,
         job: JobId,
@@ -163,8 +167,8 @@ impl StepRun {
     }
 }
 
-/// The pause after attempt number `used`: exponential with full jitter. It is the share `chance` /
-/// 2^64 of the longest pause.
+/// Returns the pause after attempt number `used`: exponential with full jitter. It is the share
+/// `chance` / 2^64 of the longest pause.
 fn pause_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
     let most = u128::from(retry.max_backoff.0);
     let mut longest = u128::from(retry.backoff.0);

@@ -4,7 +4,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Nanoseconds since 1970-01-01 UTC.
+/// A time, in nanoseconds since 1970-01-01 UTC.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -12,13 +12,13 @@ use std::fmt;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The time after a span from this one.
+    /// Returns the time after a span from this one.
     pub fn after(self, span: Option<Millis>) -> Option<Timestamp> {
         let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
         Some(Timestamp(self.0.saturating_add(span_ns)))
     }
 
-    /// The time a span before this one.
+    /// Returns the time a span before this one.
     pub fn before(self, span: Millis) -> Timestamp {
         let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
         Timestamp(self.0.saturating_sub(span_ns))
@@ -36,18 +36,18 @@ impl Millis {
     pub const UNITS: [(&str, u64); 5] =
         [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-    /// The whole milliseconds of a duration.
+    /// Returns the whole milliseconds of a duration.
     pub fn of(span: Duration) -> Millis {
         Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// This span as a duration.
+    /// Returns the milliseconds of a duration; `None`: it has a fraction of a millisecond.
     pub fn whole(span: Duration) -> Option<Millis> {
         span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
     }
 }
 
-/// As a workflow file writes it: `1h30m`.
+/// Renders the span as a workflow file writes it: `1h30m`.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = self.0;

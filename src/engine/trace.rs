@@ -8,29 +8,29 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The trace and the span of the request for a job: what its `traceparent` says.
+/// The trace and the span of the request for a job: the content of its `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace, as it is written; never zero.
+    /// The trace, in the byte order of its text; never zero.
     pub trace: [u8; 16],
-    /// The span in it that asks; never zero.
+    /// The span of the request; never zero.
     pub span: u64,
-    /// Whether whoever asks records the trace.
+    /// Whether the sender of the request records the trace.
     pub is_sampled: bool,
 }
 
-/// Text that is no `traceparent`.
+/// The error for a text that is no `traceparent`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed traceparent")]
 pub struct MalformedTraceParent;
 
-/// What other systems want handed on beside a `traceparent` (`tracestate`). What it means is
-/// theirs.
+/// What other systems want passed on beside a `traceparent` (`tracestate`). Only they know its
+/// meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct TraceState(Arc<str>);
 
-/// Text that is no `tracestate`, or too much of one, or says nothing.
+/// The error for a text that is no `tracestate`, is too long, or is empty.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no tracestate that can be handed on")]
 pub struct MalformedTraceState;
@@ -40,22 +40,22 @@ pub struct MalformedTraceState;
 pub struct TraceContext {
     /// The trace and the span.
     pub parent: TraceParent,
-    /// What is handed on with it.
+    /// What is passed on with it.
     pub state: Option<TraceState>,
 }
 
-/// The most characters and members of a `tracestate` that is handed on, as the recommendation has
+/// The most characters and members of a `tracestate` that is passed on, as the recommendation has
 /// them.
 const STATE_CHARS_MAX: usize = 512;
 const STATE_MEMBERS_MAX: usize = 32;
 
-/// The most characters of a key and of a value in it.
+/// The most characters of a key, and of a value, in it.
 const STATE_PART_CHARS_MAX: usize = 256;
 
 /// The length of a `traceparent` of version 00.
 const TEXT_LENGTH: usize = 55;
 
-/// The bit of the flags that says that the trace is recorded.
+/// The bit of the flags for a trace that is recorded.
 const SAMPLED: u8 = 1;
 
 impl fmt::Display for TraceParent {
@@ -68,7 +68,7 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = MalformedTraceParent;
 
-    /// Reads version 00, and of later versions what they have in common with it.
+    /// Parses version 00, and of later versions what they have in common with it.
     fn from_str(text: &str) -> Result<TraceParent, MalformedTraceParent> {
         let parts: Vec<&str> = text.split('-').collect();
         let [version, trace, span, flags, rest @ ..] = &*parts else {
@@ -97,8 +97,8 @@ impl FromStr for TraceParent {
 }
 
 impl TraceContext {
-    /// Reads the two headers. A `traceparent` that cannot be read makes both void; a `tracestate`
-    /// that cannot, or is too long, is left out. Neither is ever an error.
+    /// Parses the two headers. A `traceparent` that cannot be parsed makes both void; a
+    /// `tracestate` that cannot be parsed, or is too long, is left out. Neither is ever an error.
     pub fn read(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.parse().ok()?;
         Some(TraceContext { parent, state: state.and_then(|text| text.parse().ok()) })
@@ -128,7 +128,7 @@ impl FromStr for TraceState {
         let members = text.split(',').map(|member| member.trim_matches([' ', '\t']));
         let members: Vec<&str> = members.filter(|member| !member.is_empty()).collect();
         let keys: BTreeSet<&str> = members.iter().copied().filter_map(state_key).collect();
-        // Each is good, and no key is there twice.
+        // Each member is valid, and no key is there twice.
         if !(1..=STATE_MEMBERS_MAX).contains(&members.len()) || keys.len() != members.len() {
             return Err(MalformedTraceState);
         }
@@ -136,7 +136,7 @@ impl FromStr for TraceState {
     }
 }
 
-/// The key of a member, if that is one.
+/// Returns the key of a member, if the member is valid.
 fn state_key(member: &str) -> Option<&str> {
     let (key, value) = member.split_once('=')?;
     (is_state_key(key) && is_state_value(value)).then_some(key)
@@ -173,14 +173,14 @@ impl<'de> Deserialize<'de> for TraceParent {
     }
 }
 
-/// The span of a job, which begins anew with each `run`: 0, then one more whenever it goes on after
-/// an end. No step has an empty name.
+/// Returns the span of a job, which begins anew with each `run`: 0, then one more whenever it goes
+/// on after an end. No step has an empty name.
 pub fn job_span(job: JobId, run: u32) -> u64 {
     span_id(job, "", run)
 }
 
-/// The span of a step in a run of its job. No step has a name with a colon: it is not the span of
-/// an attempt.
+/// Returns the span of a step in a run of its job. No step has a name with a colon: so it is not
+/// the span of an attempt.
 pub fn step_span(job: JobId, step: &str, run: u32) -> u64 {
     span_id(job, &format!("{step}:"), run)
 }

@@ -1,16 +1,16 @@
-//! Words in errors and on terminals: shown safely, and corrected when misspelt.
+//! Text in errors and on terminals: escaped, and corrected when misspelt.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// How much of a file's text an error repeats, in characters.
+/// The most characters of a file's text that an error repeats.
 const SHOWN_CHARACTERS_MAX: usize = 80;
 
 /// The longest word for which a correction is sought, in bytes; the comparison is quadratic.
 const GUESSED_BYTES_MAX: usize = 40;
 
-/// Whether a character, printed as it is, could move a terminal's cursor, begin a line, or reverse
-/// the reading order.
+/// Returns whether a character, printed as it is, could move a terminal's cursor, begin a line, or
+/// reverse the reading order.
 pub(crate) fn is_unsafe(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(
@@ -20,7 +20,7 @@ pub(crate) fn is_unsafe(character: char) -> bool {
     character.is_control() || is_line_break || is_direction
 }
 
-/// A text from outside, made safe to print: one line, with control characters, line breaks and
+/// Makes a text from outside safe to print: one line, with control characters, line breaks and
 /// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
 /// does not (that of the log has its own escapes for the same).
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
@@ -33,12 +33,12 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Like [`escaped`], for a text whose line breaks are ours.
+/// Escapes as [`escape`] does, for a text whose line breaks are ours.
 pub(crate) fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
-/// The encoding whose byte-order mark stands at the beginning, where no character is meant.
+/// Returns the encoding whose byte-order mark stands at the beginning, where no character is meant.
 pub(crate) fn byte_order_mark(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
@@ -48,11 +48,11 @@ pub(crate) fn byte_order_mark(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a text that is no JSON, in words for people.
+/// Explains what is wrong with a text that is no JSON, in words for people.
 pub(crate) fn json_fault(error: &serde_json::Error) -> String {
-    // What the reader says of a word such as `nope` or `None`.
+    // How the parser's message for a word such as `nope` or `None` begins.
     const WORD: &str = "expected ident";
-    // What it says of half of a pair of UTF-16.
+    // How its messages for half of a surrogate pair begin.
     const HALVES: [&str; 2] =
         ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
     let told = error.to_string();
@@ -65,7 +65,7 @@ pub(crate) fn json_fault(error: &serde_json::Error) -> String {
     )
 }
 
-/// Escapes all that is written through it.
+/// A writer that escapes all that is written through it.
 pub(crate) struct Escaping<'w, W>(pub(crate) &'w mut W);
 
 impl<W: Write> Write for Escaping<'_, W> {
@@ -85,12 +85,12 @@ impl<W: Write> Write for Escaping<'_, W> {
     }
 }
 
-/// At most `bytes_max` bytes of `text`; if it is cut, its end says so.
+/// Returns at most `bytes_max` bytes of `text`; if it is cut, its end says so.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
     cut_of(text, bytes_max, text.len())
 }
 
-/// Like [`cut`], for a text of `bytes` in all that begins with `text`.
+/// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
 pub(crate) fn cut_of(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
@@ -103,12 +103,12 @@ pub(crate) fn cut_of(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str>
     Cow::Owned(format!("{}{mark}", &text[..kept]))
 }
 
-/// `text` in double quotes, without control characters, cut when long.
+/// Returns `text` in double quotes, without control characters, cut when long.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", shortened(text))
 }
 
-/// `text` without control characters, cut when long.
+/// Returns `text` without control characters, cut when long.
 pub(crate) fn shortened(text: &str) -> String {
     let mut shown = String::new();
     for (count, character) in text.chars().enumerate() {
@@ -125,7 +125,7 @@ pub(crate) fn shortened(text: &str) -> String {
     shown
 }
 
-/// The candidate that `word` most likely stands for, if any is close.
+/// Returns the candidate that `word` most likely stands for, if any is close.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -152,7 +152,7 @@ pub(crate) fn nearest<'a>(
     best.map(|(_, candidate)| candidate)
 }
 
-/// `; did you mean "x"?`, or nothing.
+/// Returns `; did you mean "x"?`, or nothing.
 pub(crate) fn did_you_mean<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -161,7 +161,7 @@ pub(crate) fn did_you_mean<'a>(
         .map_or_else(String::new, |meant| format!("; did you mean {}?", quoted(meant)))
 }
 
-/// `"a", "b" and "c"`.
+/// Renders `"a", "b" and "c"`.
 pub(crate) fn enumerated<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
     let mut shown: Vec<String> = words.into_iter().map(quoted).collect();
     match shown.pop() {
@@ -171,8 +171,8 @@ pub(crate) fn enumerated<'a>(words: impl IntoIterator<Item = &'a str>, last: &st
     }
 }
 
-/// `item_list_key`, `item-list-key` and `itemlistkey` are one word to whoever mistypes
-/// `itemListKey`.
+/// Removes the style from a word: `item_list_key`, `item-list-key` and `itemlistkey` mean the same
+/// as `itemListKey`.
 fn without_style(word: &str) -> String {
     word.chars()
         .filter(|c| *c != '_' && *c != '-' && *c != ' ')
