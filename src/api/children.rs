@@ -1,4 +1,4 @@
-//! The child jobs of a job: listed and searched, a page at a time.
+//! The child jobs of a job: listed and filtered, a page at a time.
 
 use super::named::job_id;
 use super::problem::Problem;
@@ -13,10 +13,10 @@ use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// How much of a reason a list shows, in characters; the child job itself shows all of it.
+/// How much of a reason a list contains, in characters; the child job itself has all of it.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// What a row takes at worst, in bytes: as read, with its reason, and as text.
+/// The most that a row takes, in bytes: as it is read, with its reason, and as text.
 const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize, ToSchema)]
@@ -41,7 +41,8 @@ struct ChildView<'a> {
     reason: Option<String>,
 }
 
-/// `GET /api/job/{id}/children[?state=S][&step=NAME][&limit=N][&after=CURSOR]`: by step and item.
+/// Handles `GET /api/job/{id}/children[?state=S][&step=NAME][&limit=N][&after=CURSOR]`: lists by
+/// step and item.
 pub(super) async fn of_job(
     common: web::Data<Common>,
     path: web::Path<String>,
@@ -81,7 +82,7 @@ fn shown<'a>(graph: &'a Graph, row: &'a ChildRow) -> ChildView<'a> {
     }
 }
 
-/// The step with this name, which must be one that starts child jobs.
+/// Finds the step with this name, which must be a fan-out step.
 fn step_named(graph: &Graph, name: &str) -> Result<StepIndex, Problem> {
     let with_children =
         || graph.steps.iter().filter(|step| step.task.is_some()).map(|step| &*step.name);

@@ -1,4 +1,4 @@
-//! A connection of the HTTP API: its place, and the time that each head has.
+//! A connection of the HTTP API: its slot, and the time limit for each request head.
 
 use super::first_head::FirstHead;
 use super::places::{Place, Seated};
@@ -13,15 +13,15 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
-/// A connection.
+/// A connection that enforces its slot and its time limits.
 pub(super) struct Connection {
     socket: Socket,
     seated: Seated,
     head_timeout: Duration,
-    /// When the handshake must be done: from the beginning.
+    /// When the TLS handshake must be done, counted from the beginning.
     shaken_until: Pin<Box<Sleep>>,
-    /// When the next call must begin, and how many had begun before: from the first byte behind a
-    /// call. The server times the first head alone.
+    /// When the next call must begin, and how many had begun before. It counts from the first byte
+    /// behind a call; the server itself limits the first head alone.
     head_until: Option<(usize, Pin<Box<Sleep>>)>,
     first_head: FirstHead,
 }
@@ -47,7 +47,8 @@ impl Connection {
         &self.seated.0
     }
 
-    /// Whether the connection may go on; what is asked here wakes its task when it may not.
+    /// Returns an error if the connection must end. Otherwise registers the task to be woken when
+    /// it must.
     fn poll_alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.place().is_ended(context) {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -61,7 +62,8 @@ impl Connection {
         Ok(())
     }
 
-    /// What can be written is written, also while the connection ends: an answer may be among it.
+    /// Checks the connection only while nothing can be done: what can be written is still written,
+    /// because a response may be among it.
     fn alive_if_pending<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -83,7 +85,7 @@ impl Connection {
         false
     }
 
-    /// Bytes have come. Between calls they begin the head of the next one.
+    /// Starts the timer for the next head, if bytes have come between calls.
     fn has_read(&mut self, context: &mut Context<'_>) {
         let place = self.place();
         let begun = place.begun();
@@ -91,7 +93,7 @@ impl Connection {
             return;
         }
         let mut until = Box::pin(tokio::time::sleep(self.head_timeout));
-        // Wakes the task from now on.
+        // Polled once, so that it wakes the task from now on.
         if until.as_mut().poll(context).is_pending() {
             self.head_until = Some((begun, until));
         }

@@ -1,5 +1,5 @@
-//! How many connections there may be: as many as the file descriptors allow once the others have
-//! theirs.
+//! The number of connections that the manager allows: as many as there are file descriptors left by
+//! everything else.
 
 use crate::settings::{GrpcSettings, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -8,14 +8,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// webhook, the runtime and the log.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// File descriptors of one reader of the journal: its file, its log and the log's index.
+/// File descriptors of one reader of the journal: its file, its WAL and the WAL's index.
 const READER_DESCRIPTORS: u64 = 3;
 
 /// Readers of the journal that are kept open, besides those at work.
 const IDLE_READERS: u64 = 8;
 
-/// Raises the limit of file descriptors as far as possible. Returns how many connections it leaves
-/// room for, at most as many as the settings allow.
+/// Raises the limit of file descriptors as far as possible. Returns how many connections to the
+/// HTTP API it leaves room for, at most as many as the settings allow.
 pub(super) fn connections_max(settings: &Settings) -> usize {
     let http = &settings.http;
     let left = left(settings);
@@ -23,20 +23,21 @@ pub(super) fn connections_max(settings: &Settings) -> usize {
     at_most(left, http.connections_max, "http.connections_max")
 }
 
-/// The same for connections of gRPC.
+/// Returns how many gRPC connections the limit of file descriptors leaves room for, at most as many
+/// as the settings allow.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc_connections_max(settings: &Settings) -> usize {
     let left = left(settings).map(|left| for_grpc(&settings.grpc, left));
     at_most(left, settings.grpc.connections_max, "grpc.connections_max")
 }
 
-/// How many connections there can be in all; none: there is no limit.
+/// Returns how many connections there can be in all. `None`: there is no limit.
 fn left(settings: &Settings) -> Option<u64> {
     let reads = u64::try_from(settings.http.reads_max).unwrap_or(u64::MAX);
     raised().map(|descriptors| left_for_connections(descriptors, reads))
 }
 
-/// How many of these are for gRPC: a quarter at most.
+/// Returns how many of the available connections are for gRPC: a quarter at most.
 fn for_grpc(grpc: &GrpcSettings, left: u64) -> u64 {
     match grpc.listen {
         Some(_) => u64::try_from(grpc.connections_max).unwrap_or(u64::MAX).min((left / 4).max(1)),
@@ -57,15 +58,16 @@ fn at_most(left: Option<u64>, asked: usize, setting: &str) -> usize {
     allowed
 }
 
-/// At least a quarter is for connections, however few descriptors there are: the others must make
-/// do with the rest.
+/// Returns how many descriptors are left for connections. At least a quarter is, however few there
+/// are: everything else must make do with the rest.
 fn left_for_connections(descriptors: u64, reads: u64) -> u64 {
     let others = OTHER_DESCRIPTORS
         .saturating_add(READER_DESCRIPTORS.saturating_mul(reads.saturating_add(IDLE_READERS)));
     descriptors.saturating_sub(others).max(descriptors / 4).max(1)
 }
 
-/// The limit of file descriptors, raised to the hard limit if possible; none: there is no limit.
+/// Raises the limit of file descriptors to the hard limit if possible, and returns it. `None`:
+/// there is no limit.
 fn raised() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current?;

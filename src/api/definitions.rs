@@ -1,4 +1,4 @@
-//! Definitions of workflows, by their content.
+//! Definitions of workflows, by the hash of their content.
 
 use super::named::with_jobs;
 use super::problem::Problem;
@@ -13,7 +13,8 @@ use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What a hash names never changes, so a reader may keep it: a day.
+/// The cache policy of a definition: what a hash names never changes, so it may be cached for a
+/// day.
 const KEPT: &str = "private, max-age=86400, immutable";
 
 #[derive(Serialize, ToSchema)]
@@ -34,7 +35,7 @@ pub(super) struct Definitions {
 #[schema(as = DefinitionUse)]
 struct Version {
     hash: DefinitionHash,
-    /// New jobs run it.
+    /// Whether new jobs run it.
     loaded: bool,
     running: i64,
     ended: i64,
@@ -42,8 +43,8 @@ struct Version {
     last_ended: Option<Time>,
 }
 
-/// `GET /api/definitions?workflow=W[&vhost=V]`: the definition that new jobs run, and those
-/// that kept jobs run.
+/// Handles `GET /api/definitions?workflow=W[&vhost=V]`: lists the definition that new jobs run, and
+/// those of jobs in the journal.
 pub(super) async fn of_workflow(
     common: web::Data<Common>,
     query: Query,
@@ -67,7 +68,8 @@ pub(super) async fn of_workflow(
     Ok(HttpResponse::Ok().json(Definitions { definitions }))
 }
 
-/// `GET /api/definition/{hash}`: a definition that is loaded, or that a kept job runs.
+/// Handles `GET /api/definition/{hash}`: returns a definition that is loaded, or that a job in the
+/// journal runs.
 pub(super) async fn by_hash(
     common: web::Data<Common>,
     path: web::Path<String>,

@@ -1,4 +1,4 @@
-//! Streams of events (docs/http-api.md): server-sent events, as they happen.
+//! Streams of events (docs/http-api.md) as server-sent events.
 
 use super::live;
 use super::named::{job_id, with_jobs};
@@ -23,10 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often child jobs are counted for a stream, at most.
+/// The least time between two counts of child jobs for a stream.
 const COUNTED_EVERY: Duration = Duration::from_millis(250);
 
-/// `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: what happens to all jobs, from now on.
+/// Handles `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: streams the events of all jobs
+/// from now on.
 pub(super) async fn all(
     common: web::Data<Common>,
     query: Query,
@@ -51,8 +52,9 @@ pub(super) async fn all(
     Ok(streamed(&common, caller, String::new(), Some(feed), None, None))
 }
 
-/// `GET /api/job/{id}/events[?children=all|none|counts]`: what happens to a job and its child jobs,
-/// until it has ended. For a job that has already ended: its end, at once.
+/// Handles `GET /api/job/{id}/events[?children=all|none|counts]`: streams the events of a job and
+/// its child jobs until the job has ended. For a job that has already ended it sends the last event
+/// at once.
 pub(super) async fn of_job(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -78,8 +80,8 @@ pub(super) async fn of_job(
     let feed = open(common, &placed, wanted)?;
     door::settled(&ways, id).await;
     let source = common.settings.events.source.clone();
-    // What is decided from now on is in the feed, what was decided before is in the journal: no end
-    // gets lost in between.
+    // What is decided from now on is in the subscription, what was decided before is in the
+    // journal: no end gets lost in between.
     let end = reads::job(common, id, move |found, _| {
         Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))
     });
@@ -87,7 +89,7 @@ pub(super) async fn of_job(
     let Some(end) = end else {
         return Ok(streamed(common, caller, String::new(), Some(feed), Some(id), count));
     };
-    // Nothing more will come for a reader that returns after the end: 204 stops browsers from
+    // Nothing more will come for a client that returns after the end: 204 stops browsers from
     // reconnecting.
     let last = request.headers().get("Last-Event-ID").and_then(|value| value.to_str().ok());
     if last == Some(&*end.id) {
@@ -98,7 +100,7 @@ pub(super) async fn of_job(
     Ok(streamed(common, caller, text, None, None, None))
 }
 
-/// A feed that somebody reads, over a connection that is kept for it.
+/// A subscription, with the permit for the connection that it occupies.
 struct Reading {
     feed: Feed,
     _lasting: Option<Taken>,
@@ -115,40 +117,41 @@ fn open(common: &Common, placed: &Placed, wanted: Wanted) -> Result<Reading, Pro
     Ok(Reading { feed, _lasting: lasting })
 }
 
-/// A stream under way.
+/// The state of an open stream.
 struct Streaming {
     common: Arc<Common>,
-    /// Who reads it.
+    /// Who reads the stream.
     caller: Caller,
     /// Written before anything else.
     first: Option<String>,
     feed: Option<Reading>,
-    /// The stream ends with this job.
+    /// The job with whose end the stream ends.
     until: Option<JobId>,
     count: Option<Counting>,
     heartbeat: Duration,
 }
 
-/// The counts of child jobs of a stream.
+/// Counts child jobs for a stream.
 struct Counting {
     ways: Arc<Ways>,
     job: JobId,
-    /// What was told last.
+    /// The counts that were sent last.
     told: BTreeMap<StepIndex, Counts>,
-    /// When to count next, if there is anything new.
+    /// When to count next. `None`: nothing has changed since the last count.
     due: Option<Instant>,
-    /// When they were counted last.
+    /// When the child jobs were counted last.
     last: Instant,
 }
 
 impl Counting {
     fn new(ways: &Arc<Ways>, job: JobId) -> Counting {
         let now = clock::ticks();
-        // What is there already is told first.
+        // The current counts are sent first.
         Counting { ways: ways.clone(), job, told: BTreeMap::new(), due: Some(now), last: now }
     }
 
-    /// Waits until there is something new to count and the time has come. It may be given up.
+    /// Waits until the counts may have changed, and the time of the next count has come.
+    /// Cancellation-safe.
     async fn is_due(&mut self, counted: impl Future<Output = ()>) {
         if self.due.is_none() {
             counted.await;
@@ -159,7 +162,8 @@ impl Counting {
         }
     }
 
-    /// What has changed since it was told last. None: the job's actor does not answer now.
+    /// Counts, and returns events for the counts that have changed. Returns none if the job's actor
+    /// does not answer now.
     async fn count(&mut self) -> Vec<Event> {
         (self.due, self.last) = (None, clock::ticks());
         let source = self.ways.common.settings.events.source.clone();
@@ -190,7 +194,7 @@ fn streamed(
     count: Option<Counting>,
 ) -> HttpResponse {
     common.metrics.event_streams.inc();
-    // The comment opens the stream for readers that wait for a first byte.
+    // The comment opens the stream for clients that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = common.settings.http.event_heartbeat.0;
     let common = common.clone();
@@ -212,7 +216,7 @@ fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::E
 }
 
 impl Streaming {
-    /// What is written next; none: the stream ends.
+    /// Returns what is written next. `None`: the stream ends.
     async fn next(&mut self) -> Option<String> {
         loop {
             let Reading { feed, .. } = self.feed.as_mut()?;
@@ -233,11 +237,11 @@ impl Streaming {
                 () = is_due => {}
                 () = self.caller.taken_away(&self.common) => return None,
             }
-            // Not within the choice: what was counted must not be given up.
+            // Not within the `select!`: counts that were taken must not be cancelled.
             let Some(count) = &mut self.count else { continue };
             let mut text = String::new();
             count.count().await.iter().for_each(|event| write_event(&mut text, event));
-            // An empty piece would end the answer.
+            // An empty chunk would end the response.
             if !text.is_empty() {
                 return Some(text);
             }

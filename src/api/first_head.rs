@@ -1,21 +1,22 @@
-//! The first head of a connection, as a proxy may send it: nginx passes calls on over HTTP/1.0
-//! unless it is told otherwise, and a POST without a body then has no `Content-Length`. The server
-//! takes that for malformed; here the length of nothing is written in.
+//! Repairs the first head of a connection. nginx passes requests on over HTTP/1.0 by default, and a
+//! POST without a body then has no `Content-Length`, which the server takes for malformed. Here
+//! `Content-Length: 0` is inserted.
 
 use bytes::{Buf, BytesMut};
 use std::io;
 use std::task::{Poll, ready};
 use tokio::io::ReadBuf;
 
-/// A head that is longer is passed on as it is: the server refuses it.
+/// The longest head that is examined. A longer one is passed on unchanged, and the server rejects
+/// it.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const CHUNK_BYTES: usize = 4096;
 
 const NO_BODY: &[u8] = b"Content-Length: 0\r\n";
 
-/// What has come of the first head.
+/// The state of the first head of a connection.
 #[derive(Default)]
 pub(super) struct FirstHead {
     kept: BytesMut,
@@ -23,8 +24,8 @@ pub(super) struct FirstHead {
 }
 
 impl FirstHead {
-    /// Reads by way of `read`: until the first head is there, if it has to be looked at, nothing is
-    /// passed on.
+    /// Reads with `read`. While the first head has to be examined, nothing is passed on until it is
+    /// complete.
     pub(super) fn poll_read(
         &mut self,
         buffer: &mut ReadBuf<'_>,
@@ -50,7 +51,7 @@ impl FirstHead {
     }
 }
 
-/// Whether what has come can be passed on, with the length written in if it is missing.
+/// Returns whether the buffered bytes can be passed on. Inserts the length if it is missing.
 fn is_complete(kept: &mut BytesMut) -> bool {
     let begins = b"POST ";
     let length = kept.len().min(begins.len());
@@ -86,7 +87,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// What is passed on when this comes, in pieces of so many bytes.
+    /// Returns what is passed on of a text that arrives in pieces of `piece` bytes.
     fn passed(text: &str, piece: usize) -> String {
         let mut head = FirstHead::default();
         let mut pieces = text.as_bytes().chunks(piece);
@@ -95,7 +96,7 @@ mod tests {
             let mut room = [0; 7];
             let mut buffer = ReadBuf::new(&mut room);
             let read = head.poll_read(&mut buffer, |buffer| {
-                // No more than there is room for.
+                // The pieces are shorter than the buffer.
                 pieces.next().into_iter().for_each(|piece| buffer.put_slice(piece));
                 Poll::Ready(Ok(()))
             });

@@ -1,8 +1,9 @@
-//! What holds for every call, whatever it asks for: who may send it, and what each answer carries.
+//! Middleware for all requests: decides which origins may send them, and sets the headers of all
+//! responses.
 //!
-//! A browser lets any page send requests to a manager on loopback. It says so, in `Sec-Fetch-Site`
-//! and `Origin`; and a page whose name was pointed at loopback (DNS rebinding) is known by its
-//! `Host`. Programs send neither of the first two.
+//! A browser lets any page send requests to a manager on loopback, but says so in `Sec-Fetch-Site`
+//! and `Origin`. A page whose name was pointed at loopback (DNS rebinding) is recognised by its
+//! `Host`. Programs send neither of the first two headers.
 
 use super::page;
 use super::places::{Place, UnderWay};
@@ -27,10 +28,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Where a request comes from, as the browser that sends it says; programs leave it out.
+/// The header in which a browser says where a request comes from. Programs leave it out.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Headers of every answer: nothing is guessed, kept, run or framed.
+/// Headers of every response: no sniffing, no caching, no scripts, no framing.
 const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -40,13 +41,14 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// Whether a path reports the manager's health, which anybody may ask for, under any name.
+/// Returns whether a path reports the manager's health, which anybody may ask for, under any host
+/// name.
 pub(super) fn is_health(path: &str) -> bool {
     matches!(path, "/livez" | "/livez/" | "/readyz" | "/readyz/")
 }
 
-/// Refuses what a page of another site sends, and, without a token, what is sent to a name that is
-/// not the manager's.
+/// Rejects requests from pages of other sites, and, where no token is required, requests that are
+/// sent to a host name that is not the manager's.
 pub(super) async fn refuse_strangers(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -84,7 +86,7 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         )));
     }
     let host = host_of(request.request())?;
-    // The browser has compared names itself: those that the page and it know, whatever a proxy in
+    // The browser has compared the names itself, as the page and it know them, whatever a proxy in
     // between makes of the Host.
     let is_compared = headers.contains_key(SEC_FETCH_SITE)
         && headers.get_all(SEC_FETCH_SITE).all(|site| site.as_bytes() == b"same-origin");
@@ -107,7 +109,7 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
     }
 }
 
-/// Whether a request is sent to a name of the manager, if names matter.
+/// Returns whether a request is sent to a host name of the manager. With tokens any name will do.
 pub(super) fn goes_by(request: &HttpRequest, http: &HttpSettings) -> bool {
     match host_of(request) {
         Ok(Some(host)) => named_as_ours(&host, http, http.listen).is_ok(),
@@ -116,7 +118,7 @@ pub(super) fn goes_by(request: &HttpRequest, http: &HttpSettings) -> bool {
     }
 }
 
-/// Without a token, the manager must go by the name that a request is sent to.
+/// Checks the host name of a request: where no token is required, it must be the manager's.
 fn named_as_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
     if http.asks_for_token() || is_ours(host, http, listen) {
         return Ok(());
@@ -128,7 +130,7 @@ fn named_as_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result
     )))
 }
 
-/// The same for a call of gRPC on another address; `authority`: the name it is sent to.
+/// Checks the `:authority` of a gRPC request, which listens on its own address.
 #[cfg(feature = "grpc")]
 pub(super) fn authority_is_ours(
     authority: &str,
@@ -148,7 +150,7 @@ fn shown(value: &HeaderValue) -> String {
     quoted(&String::from_utf8_lossy(value.as_bytes()))
 }
 
-/// A name or address, with its port.
+/// A host name or address, with its port.
 #[derive(Debug)]
 struct Host {
     text: String,
@@ -181,8 +183,8 @@ impl Host {
     }
 }
 
-/// The host that the request is sent to; none: a request of HTTP/1.0 need not name it, and no
-/// browser sends one.
+/// Parses the host that the request is sent to. Returns `None` for a request of HTTP/1.0 without
+/// one, which no browser sends.
 fn host_of(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     let unclear = |text: String| {
         Problem::malformed(format!(
@@ -211,9 +213,9 @@ fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
     origin.is_of(host)
 }
 
-/// Whether a page's origin is the manager's own by the settings: behind a proxy that changes the
-/// Host. Its port counts, as it does between origins: another service of that machine is no part of
-/// the manager.
+/// Returns whether a page's origin is the manager's own by the settings, for a proxy that changes
+/// the Host. The port counts, as it does between origins: another service on the same machine is
+/// not part of the manager.
 fn is_own_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
     let Some(origin) = Origin::of(origin) else { return false };
     let public = web_address(&http.public_url).ok();
@@ -225,7 +227,7 @@ fn is_own_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
     is_public || http.hosts.iter().filter_map(|own| Host::parse(own)).any(|own| origin.is_of(&own))
 }
 
-/// Where a page comes from.
+/// The origin of a page: scheme, host and port.
 struct Origin {
     scheme: &'static str,
     usual_port: u16,
@@ -247,16 +249,16 @@ impl Origin {
         self.host.port.unwrap_or(self.usual_port)
     }
 
-    /// Whether it is that host; one without a port has the usual one.
+    /// Returns whether the origin has that host. A host without a port has the default port.
     fn is_of(&self, host: &Host) -> bool {
         self.host.name == host.name && self.port() == host.port.unwrap_or(self.usual_port)
     }
 }
 
-/// Whether the manager goes by this name. Ports do not matter, except those in `http.hosts`:
-/// forwarding changes them, and a rebound page has a name of its own whatever its port.
+/// Returns whether a host name is the manager's. Ports do not matter, except those in `http.hosts`:
+/// forwarding changes them, and a page that was rebound has a name of its own whatever its port.
 fn is_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
-    // Web services reply later to this name.
+    // Web services reply to this name later.
     let public = web_address(&http.public_url).ok();
     let public = public.as_ref().and_then(|url| url.host_str());
     let is_listed = |listed: Host| {
@@ -268,14 +270,15 @@ fn is_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
 
-/// Whether an address is this machine's: a loopback address, or the one that it listens on. When it
-/// listens on all addresses, any will do: a page's name can be pointed elsewhere, an address
-/// cannot.
+/// Returns whether an address is this machine's: a loopback address, or the one that the manager
+/// listens on. If it listens on all addresses, any will do: a page's name can be pointed elsewhere,
+/// an address cannot.
 fn is_own(address: IpAddr, listen: SocketAddr) -> bool {
     address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
 }
 
-/// Completes every answer: sets its headers, and leaves only the head of an answer to HEAD.
+/// Finishes every response: sets its headers, and reduces it to the head for HEAD requests. Holds
+/// the call's slot and the request's body until the response is sent.
 pub(super) async fn harden(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -311,24 +314,24 @@ pub(super) async fn harden(
     }))
 }
 
-/// Sets the headers of every answer.
+/// Sets the headers that every response has.
 fn complete(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
-        // A handler may know better: what a hash names may be kept.
+        // A handler may have set a better one: content that is named by its hash may be cached.
         if !headers.contains_key(&name) {
             headers.insert(name, value);
         }
     }
 }
 
-/// Whether calls to a path may wait for long, and many of them: those of workers that ask for
-/// messages.
+/// Returns whether requests to a path may wait for long, and many at once: those of workers that
+/// ask for messages.
 fn may_wait_long(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/receive")
 }
 
-/// Puts headers into a table of their number. The one that the server makes has room for 28, in 6.7
-/// kB, and is kept as long as the request.
+/// Moves headers into a map of the right size. The server's map has room for 28 headers, takes 6.7
+/// kB, and lives as long as the request.
 fn pack(headers: &mut HeaderMap) {
     let mut packed = HeaderMap::with_capacity(headers.len_keys());
     for (name, value) in std::mem::take(headers) {
@@ -342,9 +345,9 @@ fn has_body(headers: &HeaderMap) -> bool {
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Holds the request's body until the answer is sent. If a body is dropped before it is read to its
-/// end, the server waits without end for the rest; if it is still held, the server closes the
-/// connection.
+/// Holds the request's body until the response is sent. If a body is dropped before it is read to
+/// its end, the server waits for the rest without a limit; if it is still held, the server closes
+/// the connection.
 fn held(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
     let payload = Rc::new(RefCell::new(request.take_payload()));
     request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
@@ -361,7 +364,7 @@ impl Stream for SharedPayload {
     }
 }
 
-/// An answer, until it is sent.
+/// A response body that holds the request's body and the call's slot until it is sent.
 struct Held {
     body: BoxBody,
     _payload: Option<Rc<RefCell<Payload>>>,
@@ -383,7 +386,7 @@ impl MessageBody for Held {
     }
 }
 
-/// A body that only tells its size.
+/// A body that only reports its size.
 struct HeadOnly(BodySize);
 
 impl MessageBody for HeadOnly {
@@ -409,7 +412,7 @@ mod tests {
     use actix_web::test::{TestRequest, call_and_read_body, init_service};
     use actix_web::{App, HttpRequest, web};
 
-    /// What a handler finds: how many headers there is room for, and the values of one.
+    /// Responds with the capacity of the request's header map, and the values of one header.
     async fn told(request: HttpRequest) -> String {
         let values = request.headers().get_all("x");
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
@@ -429,7 +432,7 @@ mod tests {
                 request = request.append_header((name, value));
             }
             let mut request = request.to_request();
-            // As the server makes them.
+            // As the server makes its maps.
             request.headers_mut().reserve(16);
             let found = call_and_read_body(&app, request).await;
             let found = String::from_utf8(found.to_vec()).expect("UTF-8");

@@ -1,4 +1,4 @@
-//! The record of a job: entry by entry, and the job as it was after any of them.
+//! The record of a job: its entries, and the job as it was after any of them.
 
 use super::named::job_id;
 use super::problem::Problem;
@@ -17,11 +17,11 @@ use utoipa::ToSchema;
 /// A page reads rows up to this total size, in bytes; the last row may exceed it.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// The largest number that an entry could have: the journal keeps it with a sign.
+/// The largest number that an entry could have: the journal stores it as a signed number.
 pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// What a row takes while it is read and shown, as a multiple of its size: its text, what is
-/// parsed, the answer.
+/// parsed, and the response.
 const SHOWN_FACTOR: usize = 3;
 
 #[derive(Serialize, ToSchema)]
@@ -32,7 +32,7 @@ pub(super) struct Page<'a> {
     next: Option<u64>,
 }
 
-/// `GET /api/job/{id}/entries[?after=N][&limit=N]`
+/// Handles `GET /api/job/{id}/entries[?after=N][&limit=N]`.
 pub(super) async fn of_job(
     common: web::Data<Common>,
     path: web::Path<String>,
@@ -59,7 +59,7 @@ pub(super) async fn of_job(
     page.await
 }
 
-/// The job as it was after the entry numbered `at`.
+/// Shows the job as it was after the entry numbered `at`.
 pub(super) async fn at(
     common: &Arc<Common>,
     id: JobId,
@@ -76,7 +76,7 @@ pub(super) async fn at(
     Ok(shown.await?.1.into_response())
 }
 
-/// The problem of an entry that the record does not have.
+/// Returns the problem of an entry that the record does not have.
 pub(super) fn no_entry(id: JobId, at: u64, entries: u64) -> Problem {
     Problem::not_found(format!(
         "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
@@ -84,7 +84,7 @@ pub(super) fn no_entry(id: JobId, at: u64, entries: u64) -> Problem {
     ))
 }
 
-/// The number of an entry.
+/// Parses the number of an entry.
 pub(super) fn number(key: &str, text: &str) -> Result<u64, Problem> {
     let number: Option<u64> = text.parse().ok();
     number.filter(|number| *number <= NUMBER_MAX).ok_or_else(|| {

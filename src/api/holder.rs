@@ -1,4 +1,4 @@
-//! Who sends a call, as `token` has found out.
+//! Who sends a request, as [`super::token`] has found out.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -12,7 +12,7 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Who sends a call, for the record: the name of the token; none: calls need none.
+/// The name of the token with which a request came, for the record. `None`: requests need no token.
 pub struct By(pub Option<Arc<str>>);
 
 impl FromRequest for By {
@@ -25,12 +25,12 @@ impl FromRequest for By {
     }
 }
 
-/// Who sends a call, and what the token allows.
+/// Who sends a request, and what the token allows.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Whoami)]
 pub(super) struct WhoamiView {
-    /// Whether calls need a token.
+    /// Whether requests need a token.
     asks_for_token: bool,
     /// The name of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,16 +38,17 @@ pub(super) struct WhoamiView {
     name: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<Scope>,
-    /// The queues whose messages it may take and settle, besides those that its scope allows.
+    /// The queues whose messages the token allows to take and settle, besides those that its scope
+    /// allows.
     #[schema(value_type = Vec<String>)]
     queues: Arc<[String]>,
-    /// The virtual host of these queues; absent: that of workflows without one.
+    /// The virtual host of these queues. Absent: that of workflows without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     vhost: Option<Arc<str>>,
 }
 
-/// `GET /api/whoami`: any good token may ask.
+/// Handles `GET /api/whoami`, for which any valid token will do.
 pub(super) async fn whoami(
     common: web::Data<Common>,
     request: HttpRequest,

@@ -1,4 +1,4 @@
-//! Bodies of requests: each within its size and its time, all of them within their room.
+//! Bodies of requests: each is bounded in size and time, and all of them together by a byte budget.
 
 use super::problem::Problem;
 use crate::actors::common::Common;
@@ -11,16 +11,16 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use std::sync::Arc;
 
-/// What an entry of a parsed message takes, however short it is, in bytes: key, value, a place in
-/// the list and one in the table.
+/// What an entry of a parsed message takes, however short it is, in bytes: its key, its value, a
+/// place in the list and one in the table.
 const ENTRY_BYTES: usize = 192;
 
-/// A body that is still to be read.
+/// A request's body that is still to be read.
 pub struct Incoming {
     payload: Payload,
-    /// Its length, as the request's header says.
+    /// The length that the request's header gives.
     length: Option<usize>,
-    /// Its encoding, if it has one.
+    /// The content encoding, other than `identity`.
     encoding: Option<String>,
 }
 
@@ -73,8 +73,8 @@ impl Incoming {
         if self.length.is_some_and(|length| length > max) {
             return Err(too_large());
         }
-        // Takes room for all of it before reading any of it: otherwise bodies that arrive side by
-        // side would stop one another half-way.
+        // Acquires a permit for all of it before reading any of it: otherwise bodies that arrive
+        // side by side would block one another half-way.
         let mut taken = room(common, self.length.unwrap_or_default())
             .take(self.length.unwrap_or_default())
             .ok_or_else(|| full(common))?;
@@ -98,7 +98,7 @@ impl Incoming {
     }
 }
 
-/// The room for a body of this length.
+/// Returns the byte budget for a body of this length.
 fn room(common: &Common, length: usize) -> &Room {
     if length <= SMALL_BODY_BYTES_MAX {
         &common.rooms.small_bodies
@@ -107,7 +107,7 @@ fn room(common: &Common, length: usize) -> &Room {
     }
 }
 
-/// Room of this many bytes for a body that has grown.
+/// Grows the permit of a body to `bytes`; a body that is no longer small moves to the other budget.
 fn grown(
     common: &Common,
     mut taken: Taken,
@@ -129,7 +129,7 @@ fn full(common: &Common) -> Problem {
     ))
 }
 
-/// A whole body, and the room that it takes.
+/// A whole body, with its permit.
 pub(super) struct Body {
     bytes: Bytes,
     taken: Taken,
@@ -140,8 +140,8 @@ impl Body {
         &self.bytes
     }
 
-    /// What `parse` makes of it, and the body again: its room must be kept until the call is
-    /// answered. A large body is parsed on another thread than those that answer.
+    /// Parses the body with `parse`, and returns it together with the result: its permit must be
+    /// held until the request is answered. A large body is parsed on a blocking thread.
     pub(super) async fn parsed<T: Send + 'static>(
         mut self,
         common: &Arc<Common>,
@@ -162,7 +162,7 @@ impl Body {
     }
 }
 
-/// At least the number of entries of the object that this text holds.
+/// Returns an upper bound of the number of entries of the JSON object in a text.
 fn entries_at_most(text: &[u8]) -> usize {
     let (mut entries, mut depth, mut in_string, mut escaped) = (1, 0_usize, false, false);
     for byte in text {

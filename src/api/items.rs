@@ -21,16 +21,16 @@ use utoipa::ToSchema;
 /// How many failed items are grouped by their reasons: the first ones.
 const GROUPED_MAX: u32 = 10_000;
 
-/// How many are read at once.
+/// How many failed items are read at once.
 const GROUPED_AT_ONCE: u32 = 500;
 
-/// Reasons that are told, the most frequent first.
+/// The most reasons in a response: the most frequent ones.
 const REASONS_MAX: usize = 100;
 
-/// How much of a reason counts, in characters.
+/// How much of a reason is compared and shown, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`
+/// Handles `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`.
 pub(super) async fn of_step(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -80,7 +80,7 @@ async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Probl
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
-    // Of a step that is over the job keeps counts alone: the child jobs tell the rest.
+    // Of a step that has ended the job keeps only counts: the child jobs have the rest.
     let counted = reads::job(&ways.common, id, move |found, _| {
         let (step, fan_out) = fan_out_of(&found.job, &name)?;
         Ok((step, fan_out.items(), found.job.items_end(step)))
@@ -96,7 +96,8 @@ async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Probl
     Ok(map.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
 }
 
-/// When the child job of each item began and ended: the rows of the child jobs have both.
+/// Responds with the times at which the child job of each item began and ended, from the rows of
+/// the child jobs.
 async fn times(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
     let begun = |job: &Job, name: &str| {
         let (step, fan_out) = fan_out_of(job, name)?;
@@ -123,15 +124,15 @@ async fn times(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Pro
 #[serde(rename_all = "camelCase")]
 #[schema(as = FailureReasons)]
 pub(super) struct Reasons {
-    /// How many items were looked at.
+    /// How many failed items were examined.
     failed: u32,
-    /// There are more than were looked at.
+    /// Whether there are more failed items than were examined.
     failed_is_minimum: bool,
     /// The reasons, the most frequent first.
     reasons: Vec<Reason>,
 }
 
-/// Items that failed for one reason.
+/// The items that failed for one reason.
 #[derive(Serialize, ToSchema)]
 #[schema(as = FailureReason)]
 struct Reason {
@@ -162,8 +163,8 @@ async fn reasons(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, P
     told.await
 }
 
-/// Reads the failed items of a step that ended then, a page at a time, and keeps their reasons
-/// alone. Items that this end cut off have not failed.
+/// Reads the failed items of a step, a page at a time, and groups them by reason. `end` is when the
+/// step ended. Items that were cut off by that have not failed.
 fn grouped(
     reader: &dyn Records,
     family: &Family,
@@ -177,7 +178,7 @@ fn grouped(
         let mut after = ChildCursor::START;
         loop {
             let wanted = GROUPED_AT_ONCE.min(GROUPED_MAX - failed);
-            // One more than is wanted tells whether there are more.
+            // One row more than wanted shows whether there are more.
             let mut rows = reader.children(family, filter, after, wanted + 1)?;
             let has_more = rows.len() > wanted as usize;
             rows.truncate(wanted as usize);
@@ -207,7 +208,7 @@ fn grouped(
     Ok(Reasons { failed, failed_is_minimum: is_minimum, reasons })
 }
 
-/// What the end of its child job means for an item of a step that ended then.
+/// Returns the state of an item, from the end of its child job and the end of its step.
 fn item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
@@ -217,8 +218,8 @@ fn item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     }
 }
 
-/// Whether a child job ended with its step or job: one that failed, or was cancelled, for itself
-/// did so before.
+/// Returns whether a child job was cut off by the end of its step or job. A child job that failed,
+/// or was cancelled, by itself ended before.
 fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
     ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }

@@ -1,4 +1,4 @@
-//! Workflows and jobs: create, list, show, end.
+//! Creates, lists, shows and ends jobs.
 
 use super::history;
 use super::holder::By;
@@ -26,10 +26,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// How far back ended jobs are listed, in minutes, unless `?interval=` says otherwise.
+/// How far back ended jobs are listed by default, in minutes.
 const INTERVAL_DEFAULT_MIN: u32 = 480;
 
-/// `POST /api/workflow/{name}[?id=UUID][&vhost=V]`: 201 once the job is committed.
+/// Handles `POST /api/workflow/{name}[?id=UUID][&vhost=V]`; answers 201 once the job is committed.
 pub async fn create(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -40,7 +40,7 @@ pub async fn create(
     let [id, vhost] = query.of(["id", "vhost"])?;
     let definition = definition(&ways.common, &path, vhost.as_deref())?;
     let body = incoming.read(&ways.common).await?;
-    // `_body` holds its share of the room for bodies until the job is committed.
+    // `_body` holds its permit for bodies until the job is committed.
     let ((id, message), _body) =
         body.parsed(&ways.common, move |body| asked_for(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
@@ -55,8 +55,8 @@ pub async fn create(
     }
 }
 
-/// The place in a trace from which a request comes. As the recommendation has it, a `traceparent`
-/// that cannot be read, or that is there twice, is not there; those that are `tracestate` are one.
+/// Returns the trace context of a request. As the W3C recommendation demands, a `traceparent` that
+/// cannot be parsed, or that is given twice, is ignored; several `tracestate` headers are joined.
 fn trace_of(request: &HttpRequest) -> Option<TraceContext> {
     let headers = request.headers();
     let mut told = headers.get_all("traceparent");
@@ -67,18 +67,18 @@ fn trace_of(request: &HttpRequest) -> Option<TraceContext> {
     TraceContext::read(only.to_str().ok()?.trim(), state.as_deref())
 }
 
-/// A job that exists.
+/// The id of a new job.
 #[derive(Serialize, ToSchema)]
 pub(super) struct CreatedJob {
     id: JobId,
 }
 
-/// What a creation asks for: a job's id, if it names one, and its message. `id` is the query's,
-/// unparsed.
+/// Parses the request for a new job: its id, if it names one, and its message. `id` is the one from
+/// the query, unparsed.
 ///
 /// # Errors
 ///
-/// 400: the body is no message, an id is none, or the two differ.
+/// 400: the body is no message, an id is no UUID, or the two ids differ.
 pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
     let message = Message::parse(body).map_err(|error| {
         Problem::malformed(format!("the body must be the job's message: {error}"))
@@ -86,8 +86,8 @@ pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Messag
     Ok((chosen_id(id, &message)?, message))
 }
 
-/// The id from the query or the body; both, if they agree. In the body an `id` that is no UUID is
-/// data like any other.
+/// Chooses the id from the query or the body; given in both, they must agree. In the body an `id`
+/// that is no UUID is data like any other.
 fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
     let parsed = query.map(str::parse::<JobId>).transpose();
     let in_query =
@@ -102,7 +102,8 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
     }
 }
 
-/// `GET /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`
+/// Handles `GET
+/// /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`.
 pub async fn of_workflow(
     common: web::Data<Common>,
     path: web::Path<String>,
@@ -168,7 +169,7 @@ pub(super) struct WorkflowPage {
     states: Option<BTreeMap<JobId, String>>,
 }
 
-/// Where the next page of both lists begins.
+/// Where the next page of both lists, running and ended jobs, begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkflowCursor {
     running: i64,
@@ -178,16 +179,16 @@ pub struct WorkflowCursor {
 impl WorkflowCursor {
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
-    /// As it stands in an answer and in the query of the next call.
+    /// Formats the cursor as it stands in a response and in the query of the next request.
     pub fn text(self) -> String {
         format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
     }
 
-    /// Reads [`WorkflowCursor::text`].
+    /// Parses what [`WorkflowCursor::to_text`] has written.
     ///
     /// # Errors
     ///
-    /// 400: it is another text.
+    /// 400: the text is not such a cursor.
     pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
         let numbers: Vec<i64> = text
             .split('.')
@@ -199,7 +200,7 @@ impl WorkflowCursor {
     }
 }
 
-/// `GET /api/jobs[?limit=N][&cursor=C]`: the running jobs, child jobs included.
+/// Handles `GET /api/jobs[?limit=N][&cursor=C]`: lists the running jobs, child jobs included.
 pub async fn running(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [limit, cursor] = query.of(["limit", "cursor"])?;
     let after = cursor.as_deref().map_or(Ok(0), query::cursor)?;
@@ -225,7 +226,7 @@ pub(super) struct JobsPage {
     next: Option<String>,
 }
 
-/// A list under way, page by page.
+/// The state of a list that is read page by page.
 enum Listing {
     All { after: i64 },
     Running { workflow: String, after: i64 },
@@ -233,7 +234,7 @@ enum Listing {
 }
 
 impl Listing {
-    /// The next page; the listing stands behind it.
+    /// Reads the next page, and moves the listing behind it.
     fn page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
         match self {
             Listing::All { after } => {
@@ -255,14 +256,14 @@ impl Listing {
     }
 }
 
-/// An object of lists of ids, sent as it is read, so that no whole list is ever in memory. Empty
-/// lists are left out unless `keep_empty`.
+/// Streams an object of lists of ids while they are read, so that no whole list is ever in memory.
+/// Empty lists are left out unless `keep_empty`.
 async fn streamed(
     common: &Arc<Common>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
 ) -> Result<HttpResponse, Problem> {
-    // Once it has begun, no status can tell that it is not whole.
+    // Checked first: once the response has begun, no status can report that it is incomplete.
     reads::read(common, |reader| reader.lists_follow()).await?;
     let state = Streaming {
         reader: common.reader.clone(),
@@ -327,8 +328,8 @@ impl Streaming {
     }
 }
 
-/// `GET /api/job/{id}[?view=light][&at=N]`: a job or child job; an ended one until its retention is
-/// over.
+/// Handles `GET /api/job/{id}[?view=light][&at=N]`: shows a job or child job. Ended jobs are found
+/// until their retention is over.
 pub async fn job(
     ways: web::Data<Ways>,
     request: HttpRequest,
@@ -351,8 +352,8 @@ pub async fn job(
     Ok(whole.await?.1.into_response())
 }
 
-/// The actor of a job under way answers for it, whatever the length of its record. A client that
-/// has this state of the job already is told so.
+/// Shows the light view. The actor of a job under way answers for it, whatever the length of its
+/// record. A client that has this state of the job already gets 304.
 async fn light(
     ways: &Ways,
     id: JobId,
@@ -405,7 +406,7 @@ pub(super) fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
     }
 }
 
-/// `GET /api/job/{id}/result`: the result of a job that is completed, and nothing else.
+/// Handles `GET /api/job/{id}/result`: returns the result of a completed job, and nothing else.
 pub(super) async fn result(
     common: web::Data<Common>,
     path: web::Path<String>,
@@ -424,8 +425,8 @@ pub(super) async fn result(
     Ok(result.await?.1.into_response())
 }
 
-/// `DELETE /api/job/{id}[?erase=true]`: cancels a running job and tells the state of an ended one.
-/// It erases an ended job only if asked to, so that a call sent twice erases nothing.
+/// Handles `DELETE /api/job/{id}[?erase=true]`: cancels a running job, and returns the state of an
+/// ended one. An ended job is erased only with `erase`, so that a repeated request erases nothing.
 pub async fn end(
     ways: web::Data<Ways>,
     path: web::Path<String>,

@@ -1,6 +1,6 @@
-//! What workers ask for, whichever way they come, over HTTP ([`super::worker`]) or over gRPC
-//! ([`super::grpc`]): which queues there are, what a receipt is, which spans are allowed, and what
-//! becomes of a message.
+//! Leases for workers, whichever way they come: over HTTP ([`super::worker`]) or over gRPC
+//! ([`super::grpc`]). Both agree here on which queues exist, what a receipt is, which durations are
+//! allowed, and how a message is settled.
 
 use super::live;
 use super::problem::Problem;
@@ -21,53 +21,52 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a worker waits for a message, unless it says another time.
+/// How long a worker waits for a message, unless it asks for another time.
 pub(super) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Proxies in between close a connection that is silent for a minute.
+/// The longest time that a worker can wait. Proxies close connections that are silent for a minute.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(50);
 
 pub(super) const LEASE_MIN: Duration = Duration::from_secs(1);
 pub(super) use crate::bus::desk::LEASE_MAX;
 
-/// The longest pause before a message that is given back is lent again.
+/// The longest delay before a message that was returned to its queue is leased again.
 pub(super) const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The longest name of a worker, in characters.
 const WORKER_CHARS_MAX: usize = 100;
 
-/// The most messages of one answer.
+/// The most messages of one response.
 pub(super) const MESSAGES_MAX: u32 = 100;
 
-/// The bodies of the messages of one answer have no more bytes than this in total; the first is
-/// always given.
+/// The bodies of the messages in one response have at most this many bytes in total. The first
+/// message is always included.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// What waited longer than this, or was lent before, is looked at before it is lent: its attempt
-/// may be over.
+/// A message that has waited longer than this, or was leased before, is checked before it is
+/// leased: its attempt may be over.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The longest text that is read as a receipt, in bytes; names and ids are far shorter.
+/// The longest text that is parsed as a receipt, in bytes. Names and ids are far shorter.
 #[cfg(feature = "grpc")]
 pub(super) const RECEIPT_BYTES_MAX: usize = 4096;
 
-/// Which messages a worker asks for.
+/// A worker's request for messages.
 pub(super) struct Asked {
-    /// The queue.
     pub(super) queue: String,
-    /// Its virtual host; empty: that of workflows without one.
+    /// The virtual host of the queue. Empty: that of workflows without one.
     pub(super) vhost: String,
-    /// For whom.
+    /// How the messages are leased.
     pub(super) borrower: Borrower,
-    /// How long it waits for the first one.
+    /// How long the worker waits for the first message.
     pub(super) wait: Duration,
-    /// The most messages.
     pub(super) max: u32,
-    /// How the worker asks, as it is told: over HTTP, over gRPC.
+    /// How the worker is connected, for messages to it: "over HTTP" or "over gRPC".
     pub(super) way: &'static str,
 }
 
-/// The next messages of a queue, as soon as there is one; none: none came in time.
+/// Leases the next messages of a queue, as soon as there are any. Returns an empty list if none
+/// came in time.
 pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Problem> {
     let Asked { queue, vhost, borrower, wait, max, way } = asked;
     let (queue, desk) = queue_of(ways, &queue, &vhost, way).await?;
@@ -95,7 +94,8 @@ pub(super) async fn receive(ways: &Ways, asked: Asked) -> Result<Vec<Loan>, Prob
     Ok(loans.iter_mut().filter_map(|not_given| not_given.loan.take()).collect())
 }
 
-/// A queue of a workflow or of a job under way, and the desk that lends its messages.
+/// Finds a queue of a loaded workflow or of a job under way, and the lease queue that has its
+/// messages.
 pub(super) async fn queue_of(
     ways: &Ways,
     name: &str,
@@ -118,7 +118,7 @@ pub(super) async fn queue_of(
     Ok((address.queue, desk_of(ways, vhost)?))
 }
 
-/// The next message whose attempt is not over.
+/// Leases the next message whose attempt is not over.
 pub(super) async fn next(
     ways: &Ways,
     desk: &Desk,
@@ -144,8 +144,9 @@ pub(super) async fn next(
     }
 }
 
-/// A message that a worker has not been given yet: it is looked at, or waits for others to go with
-/// it. If the worker goes meanwhile, it waits again as if it had not been lent.
+/// Returns a leased message to its queue on drop, as if it had not been leased. It guards messages
+/// that are being checked, or that wait for others of the same response, in case the worker
+/// disconnects meanwhile.
 struct NotGiven<'d> {
     desk: &'d Desk,
     loan: Option<Loan>,
@@ -154,28 +155,27 @@ struct NotGiven<'d> {
 impl Drop for NotGiven<'_> {
     fn drop(&mut self) {
         if let Some(loan) = self.loan.take() {
-            // An error means that it waits, or that its attempt is over.
+            // An error means that the message waits already, or that its attempt is over.
             let _ = self.desk.take_back(&loan.id, loan.delivery, None);
         }
     }
 }
 
-/// What names a delivery of a message.
+/// Identifies one delivery of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Receipt {
-    /// The queue of the message.
     pub(super) queue: Arc<str>,
-    /// Its virtual host.
+    /// The virtual host of the queue.
     pub(super) vhost: String,
-    /// The id of the message.
+    /// The message id.
     pub(super) id: String,
-    /// Which delivery, from 1.
+    /// The number of the delivery, from 1.
     pub(super) delivery: u32,
     message: MessageId,
 }
 
 impl Receipt {
-    /// The receipt of these parts.
+    /// Checks the parts of a receipt: queue, message id, number of the delivery.
     pub(super) fn new(
         (queue, id, number): (String, String, String),
         vhost: Option<String>,
@@ -186,7 +186,7 @@ impl Receipt {
         Ok(Receipt { queue, vhost, id, delivery, message })
     }
 
-    /// Reads what [`Receipt::text`] has made.
+    /// Parses what [`Receipt::format`] has written.
     #[cfg(feature = "grpc")]
     pub(super) fn parse(text: &str) -> Result<Receipt, Problem> {
         let wrong = || {
@@ -215,8 +215,8 @@ impl Receipt {
         Receipt::new((plain(queue)?, plain(id)?, plain(number)?), vhost)
     }
 
-    /// Whether the message that it names is one of the queue that it names, as far as anybody knows
-    /// the message.
+    /// Returns whether the message belongs to the queue that the receipt names. Messages that
+    /// nobody knows count as belonging.
     pub(super) async fn is_of_its_queue(&self, ways: &Ways, bus: &BusKey) -> bool {
         let Receipt { queue, id, message, .. } = self;
         if ways.desks.of(bus).is_some_and(|desk| desk.has_in(queue, id)) {
@@ -237,12 +237,12 @@ impl Receipt {
                 let own = Address { bus: bus.clone(), queue: queue.clone() };
                 ways.buses.address(&definition, &step) == own
             }
-            // Nothing follows from what is said of it.
+            // An unknown message changes nothing, whatever is done with it.
             None => true,
         }
     }
 
-    /// The receipt of a loan, as text: where a reply to it goes over HTTP.
+    /// Formats the receipt of a leased message: the path to which a reply over HTTP is sent.
     pub(super) fn text(queue: &str, vhost: &str, loan: &Loan) -> String {
         let vhost = (!vhost.is_empty()).then_some(("vhost", vhost));
         reply_path(queue, &loan.id, loan.delivery, vhost)
@@ -268,7 +268,8 @@ pub(super) async fn reply(
     desk.reply(Said { queue, id, delivery, correlation_id, attempt, kind, from, body, line }).await
 }
 
-/// Lengthens the lease of a message: when it ends. `line`: of a worker that stays.
+/// Extends the lease of a message, and returns when it ends. `session` is the session of a worker
+/// over gRPC.
 pub(super) async fn extend(
     ways: &Ways,
     receipt: &Receipt,
@@ -285,7 +286,8 @@ pub(super) async fn extend(
     let ask = || desk.extend(queue, id, *delivery, lease, line);
     let extended = match ask() {
         Err(NotLent::NotThere) => {
-            // After a start the message may be on its way to the bus, whose answer comes behind it.
+            // After a start the message may still be on its way to the bus, which answers once it
+            // is there.
             door::inspect(ways, &own_bus(ways, vhost), Vec::new()).await;
             ask()
         }
@@ -311,12 +313,12 @@ pub(super) async fn nack(
     }
 }
 
-/// The bus whose messages are lent.
+/// Returns the key of the embedded bus in a virtual host.
 pub(super) fn own_bus(ways: &Ways, vhost: &str) -> BusKey {
     ways.buses.named(Some(&BusKind::Embedded.name().into()), vhost)
 }
 
-/// The desk of that bus.
+/// Finds the lease queue of the embedded bus in a virtual host.
 pub(super) fn desk_of(ways: &Ways, vhost: &str) -> Result<Arc<Desk>, Problem> {
     let bus = own_bus(ways, vhost);
     ways.desks.of(&bus).ok_or_else(|| {
@@ -331,12 +333,12 @@ pub(super) fn desk_of(ways: &Ways, vhost: &str) -> Result<Arc<Desk>, Problem> {
     })
 }
 
-/// Why the attempt of a message is over, if it is.
+/// Finds out why the attempt of a message is over. Returns `None` if it is not.
 pub(super) async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
     let MessageId { of, attempt } = MessageId::parse(id).ok()?;
     let (job, step) = (of.job, of.step);
     if !ways.routes.is_live(job) {
-        // After a start the router may not have taken up the jobs of the journal yet.
+        // After a start the router may not have taken over the jobs of the journal yet.
         door::routed(ways).await;
     }
     door::wake(ways, job).await;
@@ -348,15 +350,16 @@ pub(super) async fn over(ways: &Ways, id: &str) -> Option<&'static str> {
     }
 }
 
-/// Why the attempt is over, of a job that is no longer under way.
+/// Finds out why the attempt is over, for a job that is no longer under way.
 async fn over_in_ended(ways: &Ways, job: JobId, step: String, attempt: u32) -> &'static str {
     let told =
         reads::job(&ways.common, job, move |found, _| Ok(over_in(&found.job, &step, attempt)));
-    // A job that is gone was settled before; one that cannot be read now is over all the same.
+    // A job that is gone was settled before. If it cannot be read now, its attempt is over all the
+    // same.
     told.await.ok().and_then(|(why, _)| why).unwrap_or("settled")
 }
 
-/// Why the attempt is over, if it is.
+/// Finds out why the attempt is over. Returns `None` if it is not.
 fn over_in(job: &Job, step: &str, attempt: u32) -> Option<&'static str> {
     let Some(index) = job.graph().index_of(step) else { return Some("unknown step") };
     let run = job.step(index);
@@ -382,7 +385,7 @@ fn not_lent(why: NotLent) -> Problem {
     .because("lease expired")
 }
 
-/// What the id of a message tells.
+/// A parsed message id.
 #[derive(Clone, Debug)]
 struct MessageId {
     of: CorrelationId,
@@ -413,7 +416,7 @@ fn delivery(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// The name that a worker gives itself.
+/// Checks the name that a worker gives itself.
 pub(super) fn named(name: &str) -> Result<Arc<str>, Problem> {
     let length = name.chars().count();
     if !(1..=WORKER_CHARS_MAX).contains(&length) {
@@ -424,7 +427,7 @@ pub(super) fn named(name: &str) -> Result<Arc<str>, Problem> {
     Ok(name.into())
 }
 
-/// A span of time within its bounds; `shown`: as the worker wrote it.
+/// Checks that a duration is within its bounds. `original` renders it as the worker wrote it.
 pub(super) fn within(
     key: &str,
     span: Option<Duration>,
@@ -442,9 +445,9 @@ pub(super) fn within(
     })
 }
 
-/// When a lease ends, by the wall clock, and not later.
+/// Converts the end of a lease to the wall clock; the result is never later than the end.
 pub(super) fn until(end: Instant) -> Time {
-    // In this order: what passes between the two makes it earlier.
+    // In this order: time that passes between the two readings makes the result earlier.
     let now = clock::now();
     let left = end.saturating_duration_since(clock::ticks());
     let left_ns = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);

@@ -1,16 +1,16 @@
-//! Looks at jobs under way by asking their actors: the journal is not read.
+//! Inspects jobs under way through their actors, without reading the journal.
 
 use crate::actors::door;
 use crate::actors::ways::Ways;
 use crate::engine::{Job, JobId};
 use std::time::Duration;
 
-/// How long a look waits for the commit of what it has seen. While the journal cannot be written,
-/// what was committed before is read instead.
+/// How long to wait until what was inspected is committed. While the journal cannot be written,
+/// callers read what was committed before instead.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What `see` makes of the job with this id, once what it has seen is committed. None: no such job
-/// is under way, or its actor does not answer now.
+/// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
+/// Returns `None` if no such job is under way, or its actor does not answer now.
 pub(super) async fn look<T: Send + 'static>(
     ways: &Ways,
     id: JobId,

@@ -1,4 +1,4 @@
-//! The manager itself: what it is, how it fares, and its settings.
+//! The manager itself: its version, its health, and its settings.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -16,16 +16,16 @@ use utoipa::ToSchema;
 pub(super) struct ManagerView {
     version: &'static str,
     started: Time,
-    /// Nanoseconds since then.
+    /// Nanoseconds since the start.
     uptime: u64,
     /// Whether all checks are good.
     ready: bool,
     checks: Vec<CheckView>,
     journal: JournalView,
     actors: Vec<ActorCounts>,
-    /// Streams of events that are open.
+    /// How many streams of events are open.
     streams: i64,
-    /// Notices that the webhook has not taken yet.
+    /// How many notices the webhook has not delivered yet.
     webhook_waiting: i64,
 }
 
@@ -48,14 +48,14 @@ struct JournalView {
     wal_bytes: Option<u64>,
 }
 
-/// `GET /api/manager`
+/// Handles `GET /api/manager`.
 pub(super) async fn about(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.none()?;
     let file = common.settings.journal.file.clone();
-    // The disk may stand still.
+    // On a blocking thread: the disk may hang.
     let journal = web::block(move || JournalView::of(&file))
         .await
         .map_err(|error| Problem::broken(error.to_string()))?;
@@ -90,8 +90,8 @@ impl JournalView {
     }
 }
 
-/// `GET /api/settings[?sources=true]`: the settings in force, with their secrets masked; with
-/// `sources` as a list that tells where each comes from.
+/// Handles `GET /api/settings[?sources=true]`: returns the settings in force, with secrets masked;
+/// with `sources` a list that says where each value comes from.
 pub(super) async fn settings(
     common: web::Data<Common>,
     query: Query,

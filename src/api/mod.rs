@@ -1,5 +1,5 @@
-//! The HTTP API (docs/http-api.md): routes, authorisation, and the server. What each call answers
-//! is in [`jobs`], [`status`] and [`observe`].
+//! The HTTP API (docs/http-api.md): routes, authorisation, and the server. The handlers are in
+//! modules such as [`jobs`], [`status`] and [`observe`].
 
 mod children;
 mod connection;
@@ -53,7 +53,8 @@ pub use problem::Problem;
 pub use server::{bind, serve, serve_at};
 use std::sync::Arc;
 
-/// The application: every call passes these layers, the last one first.
+/// Makes the application. Requests pass its middleware in reverse order: the last `wrap` comes
+/// first.
 pub fn app(
     ways: Arc<Ways>,
 ) -> App<
@@ -175,12 +176,14 @@ fn routes(config: &mut web::ServiceConfig) {
         .default_service(web::to(nothing_here));
 }
 
-/// GET, and HEAD, which [`guard::harden`] answers with the head alone.
+/// Makes a route for GET and for HEAD, whose responses [`guard::finish_response`] reduces to the
+/// head.
 fn get() -> Route {
     web::route().guard(method::Any(method::Get()).or(method::Head()))
 }
 
-/// A path, with and without a slash at its end. Methods other than `allowed` are answered 405.
+/// Makes a resource for a path, with and without a slash at its end. Methods other than `allowed`
+/// are answered 405.
 fn resource(path: &str, allowed: &'static str) -> Resource {
     // The handler of a path that ends in a wildcard removes the slash itself.
     let paths = if path.ends_with(".*}") {
@@ -191,7 +194,7 @@ fn resource(path: &str, allowed: &'static str) -> Resource {
     only(paths, allowed)
 }
 
-/// These paths. Methods other than `allowed` are answered 405.
+/// Makes a resource for exactly these paths. Methods other than `allowed` are answered 405.
 fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
     let wrong_method = move |request: HttpRequest| async move {
         Problem::method_not_allowed(

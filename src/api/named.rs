@@ -1,4 +1,4 @@
-//! What a request names: a job, or a workflow.
+//! Resolves the names in a request's path: of a job, or of a workflow.
 
 use super::problem::Problem;
 use super::reads::read;
@@ -22,8 +22,7 @@ fn full_name(name: &str, vhost: Option<&str>) -> String {
     }
 }
 
-/// The full name of a workflow whose jobs can be asked for: one that is loaded, or that the journal
-/// has jobs of.
+/// Resolves the full name of a workflow that is loaded, or that has jobs in the journal.
 pub(super) async fn with_jobs(
     common: &Arc<Common>,
     name: &str,

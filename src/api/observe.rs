@@ -1,4 +1,4 @@
-//! Health and metrics.
+//! The endpoints for health and metrics.
 
 use super::guard;
 use crate::access::{Holder, Needed};
@@ -9,20 +9,21 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use std::fmt::Write;
 
-/// What a check says to somebody without a token, or under a name that is not the manager's.
+/// What a failed check says to a client without a token, or under a host name that is not the
+/// manager's.
 const NOT_TOLD: &str = "not good (a token with the scope read is told why; without tokens, who \
                         asks under a name of the manager, as http.hosts has it)";
 
-/// `GET /livez`: the process answers.
+/// Handles `GET /livez`: the process answers.
 pub async fn live() -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
 }
 
-/// `GET /readyz[?verbose]`: 200 when work can be done, 503 otherwise; with `verbose` a line for
-/// each check.
+/// Handles `GET /readyz[?verbose]`: 200 if work can be done, 503 otherwise; with `verbose` a line
+/// for each check.
 pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
-    // Whoever may not look around hears no address and no name of a user: without tokens, a page
-    // whose name was pointed here.
+    // Clients without the scope read learn no address and no name of a user. Where no token is
+    // required, that goes for pages whose name was pointed here.
     let holder = request.extensions().get::<Holder>().cloned();
     let is_told = holder.is_some_and(|holder| holder.may(&Needed::Scope(Scope::Read)))
         && guard::goes_by(&request, &common.settings.http);
@@ -48,7 +49,7 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
     HttpResponse::build(status).content_type("text/plain; charset=utf-8").body(text)
 }
 
-/// `GET /metrics`: the Prometheus exposition text.
+/// Handles `GET /metrics` in the Prometheus exposition format.
 pub async fn metrics(common: web::Data<Common>) -> HttpResponse {
     let sending = common.rooms.messages.taken();
     common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));

@@ -1,5 +1,5 @@
-//! The API described for programs: OpenAPI 3.1, at `/openapi.json`. What each call takes and
-//! answers is said in [`calls`]; the schemas come from the types that answers are made of.
+//! The OpenAPI 3.1 document of the API, served at `/openapi.json`. [`operation_list`] describes the
+//! operations; the schemas come from the types of the responses.
 
 mod call;
 mod calls;
@@ -13,10 +13,10 @@ use call::Schemas;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
-/// The document, as it is sent.
+/// The serialised document.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 
-/// `GET /openapi.json`
+/// Handles `GET /openapi.json`.
 pub(super) async fn told(query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
@@ -41,9 +41,9 @@ fn document() -> Value {
                             Errors are problem details (RFC 9457).",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
-        // None but the manager itself, whatever its address is.
+        // Only the manager itself, whatever its address is.
         "servers": [{ "url": "/" }],
-        // A token is needed if one is set.
+        // A token is required only if one is set.
         "security": [{}, { "token": [] }],
         "tags": calls::TAGS
             .map(|(name, description)| json!({ "name": name, "description": description })),

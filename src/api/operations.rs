@@ -1,4 +1,4 @@
-//! Operations on jobs (docs/http-api.md): one at a time, or on all that a filter finds.
+//! Operations on jobs (docs/http-api.md): on one job, or on all that a filter finds.
 
 use super::holder::By;
 use super::incoming::Incoming;
@@ -23,13 +23,13 @@ use utoipa::ToSchema;
 /// How many jobs of a bulk operation are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
 
-/// How many refusals the answer to a bulk operation lists.
+/// How many refusals the response to a bulk operation lists.
 const REFUSALS_SHOWN_MAX: usize = 100;
 
-/// The longest reason of an operation, in characters.
+/// The longest reason for an operation, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
+/// Handles `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
 /// `?step=NAME`.
 pub async fn operate(
     ways: web::Data<Ways>,
@@ -46,7 +46,7 @@ pub async fn operate(
     respond(id, door::operate(&ways, id, request(operation, reason, by)?).await)
 }
 
-/// An operation, why it is asked for, and by whom.
+/// Makes the request for an operation, with its reason and the name of its principal.
 pub(super) fn request(
     mut operation: Operation,
     reason: Option<String>,
@@ -59,7 +59,7 @@ pub(super) fn request(
     Ok(Request { operation, reason, by })
 }
 
-/// Why something is asked for, if that is said.
+/// Checks the reason of a request, if one is given.
 pub(super) fn why(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
@@ -72,7 +72,7 @@ pub(super) fn why(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     Ok(Some(reason.into()))
 }
 
-/// The operation named `word`; none: deletion.
+/// Parses the name of an operation. Returns `None` for a deletion.
 fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if word != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{word} takes no step; rerun does")));
@@ -100,8 +100,8 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
     }))
 }
 
-/// `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: what a worker would
-/// send, from a person or another system.
+/// Handles `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: a reply by
+/// a person or another system, in place of a worker.
 pub async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -113,7 +113,7 @@ pub async fn reply(
     let [kind, reason] = query.of(["type", "reason"])?;
     let id = job_id(&id)?;
     let body = incoming.read(&ways.common).await?;
-    // Its room is kept until the answer.
+    // The body's permit is held until the response.
     let body_text = body.bytes().clone();
     let reply = match query::reply_type(kind.as_deref())? {
         ReplyType::Result => Reply::Result(body_text),
@@ -124,7 +124,7 @@ pub async fn reply(
     respond(id, door::operate(&ways, id, request).await)
 }
 
-/// The response to an operation.
+/// Makes the response to an operation.
 pub(super) fn respond(id: JobId, now: Result<Now, Refusal>) -> Result<HttpResponse, Problem> {
     let (state, step) = match now.map_err(|refusal| refused_job(id, refusal))? {
         Now::Job(state) => (state, None),
@@ -134,7 +134,7 @@ pub(super) fn respond(id: JobId, now: Result<Now, Refusal>) -> Result<HttpRespon
     Ok(HttpResponse::Ok().json(Operated { id, state: state.word(), step }))
 }
 
-/// The response to a deletion.
+/// Makes the response to a deletion.
 pub(super) fn respond_erased(
     id: JobId,
     erased: Result<Erased, Refusal>,
@@ -147,7 +147,7 @@ fn refused_job(id: JobId, refusal: Refusal) -> Problem {
     refused(refusal, || unknown_job_text(id))
 }
 
-/// The problem that a refusal becomes; `unknown` says what does not exist.
+/// Converts a refusal to a problem. `unknown` says what does not exist.
 pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Problem {
     match refusal {
         Refusal::Unknown => Problem::not_found(unknown()),
@@ -159,13 +159,13 @@ pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Pro
     }
 }
 
-/// What has become of a job.
+/// The state of a job after an operation.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Operated<'a> {
     id: JobId,
     /// The job's state, or `deleted`.
     state: &'a str,
-    /// What has become of the step, if the operation is on one.
+    /// The step after the operation, if it was on a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<StepNowView<'a>>,
 }
@@ -214,7 +214,7 @@ pub async fn operate_all(
     let word = path.into_inner();
     let asked = SearchQuery::parse(&ways.common, query.into_pairs(), Kind::Bulk).await?;
     let (order, beyond, limit) = (asked.order, asked.beyond(), asked.limit());
-    // Refused before anything is done.
+    // Checked before anything is done.
     if let Some(operation) = operation(&word, asked.step.clone())? {
         request(operation, asked.reason.clone(), By(None))?;
     } else if asked.reason.is_some() {
@@ -275,21 +275,21 @@ pub async fn operate_all(
     }))
 }
 
-/// What an operation in bulk did.
+/// The outcome of a bulk operation.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Bulk<'a> {
     done: usize,
-    /// Jobs on this page.
+    /// The number of jobs on this page.
     matched: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     operation: &'a str,
-    /// The first of those that were refused.
+    /// The first refusals.
     refusals: Vec<Refused>,
     refused: usize,
 }
 
-/// A job on which an operation is not possible.
+/// A job on which an operation was refused.
 #[derive(Serialize, ToSchema)]
 struct Refused {
     job: JobId,
@@ -309,7 +309,7 @@ pub(super) struct Dry<'a> {
     operation: &'a str,
 }
 
-/// `POST /api/reload`: reads the workflow files again, all or nothing.
+/// Handles `POST /api/reload`: reads the workflow files again, all or nothing.
 pub async fn reload(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     match reload::reload(&ways).await {

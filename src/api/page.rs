@@ -1,5 +1,5 @@
-//! The page at `/`: files that are part of the binary. It is a client of the API like any other,
-//! and holds nothing, so it needs no token; what it asks for does.
+//! The page at `/`, whose files are part of the binary. It is a client of the API like any other.
+//! Its files are public and need no token; its requests do.
 
 use super::jobs::is_known;
 use super::problem::Problem;
@@ -17,20 +17,21 @@ use std::sync::LazyLock;
 #[folder = "page/"]
 struct Files;
 
-/// Where the other files are. The name says what they hold: they are fetched once.
+/// The path of all files but the first. It contains a hash of their contents, so browsers fetch
+/// them once.
 const ASSETS: &str = "/assets/";
 
-/// What `index.html` has in the place of the name that says what the files hold.
+/// The path in `index.html` that is replaced by the one with the hash.
 const UNNAMED: &str = "assets/dev/";
 
-/// What the name says never changes: a year.
+/// The cache policy of files whose path has the right hash: a year.
 const KEPT: &str = "public, max-age=31536000, immutable";
 
-/// What is asked for anew each time.
+/// The cache policy of everything else: checked with the manager each time.
 const NOT_KEPT: &str = "no-cache";
 
-/// Nothing comes from elsewhere, nothing is run that is no file of the page, and no other page
-/// frames it.
+/// The security headers of the page: it loads nothing from elsewhere, runs only scripts that are
+/// files of its own, and cannot be framed.
 const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -46,7 +47,7 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];
 
-/// The page's first file, and the name under which the others are.
+/// The content of `index.html`, and the hash in the path of the other files.
 static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
     let mut all = Sha256::new();
     for path in Files::iter() {
@@ -61,8 +62,8 @@ static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
     (index, name)
 });
 
-/// Whether a path is the page's: such a call needs no token, and a link of another site may lead to
-/// it.
+/// Returns whether a path belongs to the page. Such a request needs no token, and may come from a
+/// link on another site.
 pub(super) fn is_page(path: &str, http: &HttpSettings) -> bool {
     http.page && (path == "/" || path.starts_with(ASSETS))
 }
@@ -99,7 +100,7 @@ async fn asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Proble
         .filter(|_| path != "index.html")
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut answer = HttpResponse::Ok();
-    // Under another name, as of another version, it is what this version has, and not for long.
+    // Under another hash, as of another version, this version's file is sent, and not cached.
     let kept = if name == INDEX.1 { KEPT } else { NOT_KEPT };
     answer.insert_header((header::CACHE_CONTROL, kept));
     for header in HEADERS {

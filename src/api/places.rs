@@ -1,10 +1,10 @@
-//! The places of connections: who has one, who must give its own up for a newcomer, and how many
-//! may have calls under way.
+//! The slots of connections: which connection has one, which must give its own up for a new
+//! connection, and how many may have calls under way.
 //!
-//! A newcomer always finds a place: an eighth of them is never given to calls under way, but to
-//! connections that are new, or idle, and to probes. While places are short, connections without a
-//! call under way end: first those none of whose calls was admitted, then the others, each time the
-//! one that has been quiet for longest.
+//! A new connection always finds a slot: an eighth of them is never given to connections with calls
+//! under way, but kept for connections that are new or idle, and for probes. While slots are short,
+//! connections without a call under way are closed: first those none of whose calls was admitted,
+//! then the others, each time the one that has been idle for longest.
 
 use super::problem::Problem;
 use crate::access;
@@ -24,29 +24,30 @@ use std::task::Context;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a connection may stay without an admitted call while places are short.
+/// How long a connection may stay without an admitted call while slots are short.
 const UNKNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// How long a newcomer has at least: its first call may be on its way.
+/// How long a new connection stays at least: its first call may be on its way.
 const SPARED_FOR: Duration = Duration::from_secs(1);
 
-/// Among the calls under way of a connection: it was ended, and no further one begins.
+/// The bit in the number of a connection's active calls that says that the connection was closed,
+/// and that no further call begins.
 const ENDED: usize = 1 << (usize::BITS - 1);
 
-/// All places of a port.
+/// The slots of all connections to a port.
 pub(super) struct Places {
     common: Arc<Common>,
-    /// The setting that says how many there are.
+    /// The name of the setting that limits the connections.
     setting: &'static str,
     began: Instant,
-    /// Beyond so many connections, those without a call under way end for newcomers; and so many
-    /// may have calls under way.
+    /// Beyond this number of connections, idle ones are closed for new ones. At most as many may
+    /// have calls under way.
     usual: usize,
-    /// Connections from one address.
+    /// The most connections from one address.
     address_max: usize,
-    /// Connections that have calls under way.
+    /// The number of connections that have calls under way.
     busy: AtomicUsize,
-    /// Calls that wait for what may come late.
+    /// Bounds the calls that wait for something that may come late.
     lasting: Room,
     lasting_max: usize,
     taken: Mutex<TakenPlaces>,
@@ -59,9 +60,9 @@ struct TakenPlaces {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// The place of a connection.
+/// The slot of one connection.
 pub(super) struct Place {
-    /// The other end.
+    /// The address of the client.
     pub(super) address: SocketAddr,
     number: u64,
     places: Arc<Places>,
@@ -75,28 +76,29 @@ pub(super) struct Place {
     reader: AtomicWaker,
 }
 
-/// Who ends first.
+/// The order in which idle connections are closed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// None of its calls was admitted.
     Unknown,
-    /// One was, and none is under way.
+    /// A call was admitted, and none is under way.
     Idle,
-    /// It has just come.
+    /// The connection has just been opened.
     New,
 }
 
-/// A place, given back when it is dropped: the connection's own.
+/// Releases the slot of a connection when it is dropped.
 pub(super) struct Seated(pub(super) Arc<Place>);
 
 /// A call under way on a connection, until it is dropped.
 pub(super) struct UnderWay(Arc<Place>);
 
-/// The place of the connection that a call came on; none: it came on none, as in tests of calls.
+/// The slot of the connection on which a request came. `None` in tests, whose requests come on
+/// none.
 pub(super) struct Placed(Option<Arc<Place>>);
 
 impl Placed {
-    /// [`Place::lasts`].
+    /// Acquires what [`ConnectionSlot::acquire_long_poll`] acquires, if there is a connection.
     pub(super) fn lasts(&self) -> Result<Option<Taken>, Problem> {
         self.0.as_ref().map(|place| place.lasts()).transpose()
     }
@@ -112,8 +114,8 @@ impl FromRequest for Placed {
 }
 
 impl Places {
-    /// So many places, at most `address_max` of them for one address; 0: all but a sixteenth, which
-    /// calls under way alone never take.
+    /// Makes `max` slots, of which one address gets at most `address_max`. 0 means all but a
+    /// sixteenth, which calls under way alone never take.
     pub(super) fn new(
         common: &Arc<Common>,
         setting: &'static str,
@@ -135,8 +137,8 @@ impl Places {
         })
     }
 
-    /// A place for a newcomer; none: too many connections come from its address, all with calls
-    /// under way.
+    /// Acquires a slot for a new connection. Returns `None` if its address has too many
+    /// connections, all with calls under way.
     pub(super) fn enter(self: &Arc<Self>, address: SocketAddr) -> Option<Seated> {
         let network = access::network(address.ip());
         let mut taken = self.taken();
@@ -184,8 +186,9 @@ impl Places {
         Some(Seated(place))
     }
 
-    /// Ends those that nobody knows for too long, or else the one that can best be spared; tells
-    /// how many. Of these of one address, if one is given.
+    /// Closes all connections that have gone unadmitted for too long, or else the idle one that
+    /// ranks first. Considers only those of `network`, if it is given. Returns how many were
+    /// closed.
     fn make_room(&self, taken: &mut TakenPlaces, network: Option<IpAddr>) -> usize {
         let now = self.now_ms();
         let mut ended = Vec::new();
@@ -226,7 +229,7 @@ impl Places {
         count
     }
 
-    /// Counts connections that the manager has ended.
+    /// Counts connections that the manager has closed.
     fn ended(&self, reason: &str, count: usize) {
         let ended = self.common.metrics.connections_ended.with_label_values(&[reason]);
         ended.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
@@ -262,32 +265,32 @@ impl Drop for Seated {
 }
 
 impl Place {
-    /// A call of its was admitted: it is spared longer.
+    /// Marks that a call of the connection was admitted, which keeps it longer.
     pub(super) fn admit(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one of its calls was admitted.
+    /// Returns whether a call of the connection was admitted.
     #[cfg(feature = "grpc")]
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Relaxed)
     }
 
-    /// How many calls have begun.
+    /// Returns how many calls have begun on the connection.
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether a call is under way.
+    /// Returns whether a call is under way.
     pub(super) fn is_busy(&self) -> bool {
         self.calls.load(Ordering::Relaxed) & !ENDED > 0
     }
 
-    /// A call begins, until what is returned is dropped. Probes always may.
+    /// Begins a call, which ends when the returned guard is dropped. Probes are always let in.
     ///
     /// # Errors
     ///
-    /// As many connections as may be have calls under way.
+    /// 503: the connection was closed, or too many connections have calls under way.
     pub(super) fn begin(self: &Arc<Self>, is_probe: bool) -> Result<UnderWay, Problem> {
         let before = self.calls.fetch_add(1, Ordering::AcqRel);
         let under_way = UnderWay(self.clone());
@@ -316,11 +319,11 @@ impl Place {
         Ok(under_way)
     }
 
-    /// Room for a call that waits for what may come late, until it is dropped.
+    /// Acquires a permit for a call that waits for something that may come late.
     ///
     /// # Errors
     ///
-    /// As many wait as may.
+    /// 503: too many such calls wait.
     pub(super) fn lasts(&self) -> Result<Taken, Problem> {
         let Places { lasting, lasting_max, setting, common, .. } = &*self.places;
         lasting.take(1).ok_or_else(|| {
@@ -338,14 +341,14 @@ impl Place {
         })
     }
 
-    /// Ends the connection, with all that it keeps.
+    /// Closes the connection, whatever is under way on it.
     #[cfg(feature = "grpc")]
     pub(super) fn break_off(&self) {
         self.calls.fetch_or(ENDED, Ordering::AcqRel);
         self.wake_ended();
     }
 
-    /// Ends the connection, if it has no call under way.
+    /// Closes the connection if it has no call under way. Returns whether it did.
     fn end_if_idle(&self) -> bool {
         let is_idle =
             self.calls.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -361,13 +364,13 @@ impl Place {
         self.reader.wake();
     }
 
-    /// Whether the connection was ended; who asks is woken when it is.
+    /// Returns whether the connection was closed. If not, the task is woken when it is.
     pub(super) fn is_ended(&self, context: &Context<'_>) -> bool {
         self.reader.register(context.waker());
         self.is_ended.load(Ordering::Acquire)
     }
 
-    /// The head of a request came too late: the connection ends, which is counted.
+    /// Counts a connection that is closed because the head of a request came too late.
     pub(super) fn is_late(&self) {
         self.places.ended("head", 1);
     }

@@ -9,14 +9,14 @@ use serde::Serialize;
 use std::fmt;
 use utoipa::ToSchema;
 
-/// An error as the client sees it.
+/// An error that is answered to the client.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
     detail: String,
-    /// For 405: the methods that are allowed.
+    /// The methods that are allowed, for 405.
     allowed: Option<&'static str>,
-    /// Why, in a word for programs.
+    /// The reason as a constant for programs.
     reason: Option<&'static str>,
 }
 
@@ -26,7 +26,8 @@ pub struct Problem {
 pub(super) struct ProblemDetails<'a> {
     /// What is wrong, and what to do.
     detail: &'a str,
-    /// The same for programs, where they need it: why a worker has a message no more.
+    /// The reason as a constant for programs, where they need it: why a worker no longer has a
+    /// message.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     status: u16,
@@ -39,27 +40,27 @@ pub(super) struct ProblemDetails<'a> {
 const RETRY_AFTER_S: &str = "1";
 
 impl Problem {
-    /// 400: the request is malformed.
+    /// Makes a 400: the request is malformed.
     pub fn malformed(detail: String) -> Problem {
         Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None, reason: None }
     }
 
-    /// 401: no token, or not the right one.
+    /// Makes a 401: the token is missing or not valid.
     pub fn unauthorized(detail: String) -> Problem {
         Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None, reason: None }
     }
 
-    /// 403: this sender may not ask.
+    /// Makes a 403: the client may not do this.
     pub fn forbidden(detail: String) -> Problem {
         Problem { status: StatusCode::FORBIDDEN, detail, allowed: None, reason: None }
     }
 
-    /// 404: it does not exist.
+    /// Makes a 404: it does not exist.
     pub fn not_found(detail: String) -> Problem {
         Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
     }
 
-    /// 405: the path does not take this method.
+    /// Makes a 405: the path does not take this method.
     pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
         Problem {
             status: StatusCode::METHOD_NOT_ALLOWED,
@@ -69,76 +70,76 @@ impl Problem {
         }
     }
 
-    /// 408: it did not come in time.
+    /// Makes a 408: the request did not come in time.
     pub fn late(detail: String) -> Problem {
         Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
     }
 
-    /// 409: it conflicts with what exists.
+    /// Makes a 409: it conflicts with what exists.
     pub fn conflict(detail: String) -> Problem {
         Problem { status: StatusCode::CONFLICT, detail, allowed: None, reason: None }
     }
 
-    /// 410: it was there, and is over.
+    /// Makes a 410: it existed, and is over.
     pub fn gone(detail: String) -> Problem {
         Problem { status: StatusCode::GONE, detail, allowed: None, reason: None }
     }
 
-    /// 413: the body is too large.
+    /// Makes a 413: the body is too large.
     pub fn too_large(detail: String) -> Problem {
         Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None, reason: None }
     }
 
-    /// 415: the body has a form that is not supported.
+    /// Makes a 415: the body has an encoding that is not supported.
     pub fn unsupported(detail: String) -> Problem {
         Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None, reason: None }
     }
 
-    /// 422: well-formed, but wrong.
+    /// Makes a 422: the request is well-formed, but wrong.
     pub fn invalid(detail: String) -> Problem {
         Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
     }
 
-    /// 429: too many of this kind; with `Retry-After`.
+    /// Makes a 429: too many requests of this kind; with `Retry-After`.
     pub fn too_many(detail: String) -> Problem {
         Problem { status: StatusCode::TOO_MANY_REQUESTS, detail, allowed: None, reason: None }
     }
 
-    /// 500: something broke here.
+    /// Makes a 500: something broke in the manager.
     pub fn broken(detail: String) -> Problem {
         Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
     }
 
-    /// 503: not now; with `Retry-After`.
+    /// Makes a 503: the manager cannot do it now; with `Retry-After`.
     pub fn overloaded(detail: String) -> Problem {
         Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None, reason: None }
     }
 }
 
 impl Problem {
-    /// 404: no job has this id.
+    /// Makes a 404: no job has this id.
     pub fn unknown_job(id: JobId) -> Problem {
         Problem::not_found(unknown_job_text(id))
     }
 
-    /// The same, with a reason for programs.
+    /// Adds a reason for programs.
     pub fn because(self, reason: &'static str) -> Problem {
         Problem { reason: Some(reason), ..self }
     }
 
-    /// Why, in a word for programs.
+    /// Returns the reason for programs.
     #[cfg(feature = "grpc")]
     pub(super) fn reason(&self) -> Option<&'static str> {
         self.reason
     }
 
-    /// What is wrong, in a sentence.
+    /// Returns what is wrong, in a sentence.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 }
 
-/// What is said of an id that no job has.
+/// Describes that no job has this id.
 pub(super) fn unknown_job_text(id: JobId) -> String {
     format!("unknown job id {id}: there is none, or its retention is over")
 }

@@ -1,4 +1,4 @@
-//! What calls say in their query: limits, cursors, times, states.
+//! Parses the query parameters of operations: limits, cursors, times, states.
 
 use super::problem::Problem;
 use crate::clock;
@@ -8,19 +8,20 @@ use crate::journal::JobNumber;
 use crate::times;
 use actix_web::web;
 
-/// The most that `?limit=` can ask for.
+/// The largest value of `?limit=`.
 const LIMIT_MAX: u32 = 10_000;
 
-/// The one parameter that every call takes and ignores: clients make up its value, so that no cache
-/// answers.
+/// The one parameter that every operation takes and ignores: clients make up its value, so that no
+/// cache answers.
 const CACHE_BUSTER: &str = "_";
 
-/// The parameters of a call, as they came. A call refuses parameters that it does not know:
-/// otherwise a misspelt one would ask for more than was meant.
+/// The query parameters of a request, unparsed. An operation refuses parameters that it does not
+/// know: otherwise a misspelt filter would select more than was meant.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// The values of these parameters, each given once at most; any other is refused.
+    /// Returns the values of these parameters. Each may be given once; any other parameter is
+    /// refused.
     pub(super) fn of<const N: usize>(
         self,
         names: [&'static str; N],
@@ -34,12 +35,12 @@ impl Query {
         Ok(values)
     }
 
-    /// For calls without parameters.
+    /// Checks that there are no parameters.
     pub(super) fn none(self) -> Result<(), Problem> {
         self.of([]).map(|[]| ())
     }
 
-    /// All parameters, for calls that do not know them all beforehand.
+    /// Returns all parameters, for operations that do not know their names beforehand.
     pub(super) fn into_pairs(self) -> Vec<(String, String)> {
         self.0
     }
@@ -65,7 +66,7 @@ impl actix_web::FromRequest for Query {
     }
 }
 
-/// The problem of a parameter that a call does not have.
+/// Returns the problem of a parameter that an operation does not have.
 pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
     let key_shown = quoted(key);
     Problem::malformed(match (nearest(key, known.iter().copied()), known) {
@@ -80,7 +81,7 @@ pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
     })
 }
 
-/// Notes the value of a parameter, which may be given only once.
+/// Sets the value of a parameter, which may be given only once.
 pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
     match place.replace(value) {
         None => Ok(()),
@@ -88,7 +89,7 @@ pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), P
     }
 }
 
-/// Refuses a parameter that means nothing without another.
+/// Checks that a parameter is not given without the other that it needs.
 pub(super) fn refuse_alone(
     key: &str,
     is_given: bool,
@@ -102,14 +103,14 @@ pub(super) fn refuse_alone(
     }
 }
 
-/// How far back a list goes, in minutes.
+/// Parses how far back a list goes, in minutes.
 pub(super) fn minutes(key: &str, text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
     })
 }
 
-/// How much of a list is asked for.
+/// Parses the largest number of rows.
 pub(super) fn limit(text: &str) -> Result<u32, Problem> {
     let asked: Option<u32> = text.parse().ok();
     asked.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
@@ -119,7 +120,7 @@ pub(super) fn limit(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// Where a page of a list begins.
+/// Parses where a page of a list begins.
 pub(super) fn cursor(text: &str) -> Result<JobNumber, Problem> {
     text.parse().map_err(|_| wrong_cursor(text))
 }
@@ -130,14 +131,14 @@ pub(super) fn wrong_cursor(text: &str) -> Problem {
     ))
 }
 
-/// A job's state.
+/// Parses a job's state.
 pub(super) fn state(word: &str) -> Result<JobState, Problem> {
     let words = JobState::ALL.map(JobState::word).join(", ");
     JobState::of_word(word)
         .ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
 }
 
-/// Which view of a job is asked for: the light one, or the whole.
+/// Parses the view of a job. Returns whether it is the light one.
 pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
     match view {
         "light" => Ok(true),
@@ -146,18 +147,18 @@ pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
     }
 }
 
-/// What a reply is.
+/// What a reply contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyType {
     /// The step's output.
     Result,
-    /// The attempt failed.
+    /// An error: the attempt failed.
     Error,
-    /// The step goes on.
+    /// Progress: the step goes on.
     Progress,
 }
 
-/// What a reply is, by the word of its parameter; a result if there is none.
+/// Parses the type of a reply; the default is a result.
 pub(super) fn reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
     match word {
         None | Some("result") => Ok(ReplyType::Result),
@@ -169,7 +170,7 @@ pub(super) fn reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
     }
 }
 
-/// A switch; its name alone turns it on.
+/// Parses a flag; its name alone turns it on.
 pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
     match value {
         "" | "true" | "1" => Ok(true),
@@ -178,9 +179,9 @@ pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
     }
 }
 
-/// A point in time, or how long ago it was.
+/// Parses a point in time, given as such or as how long ago it was.
 pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
-    // A bare 0 would be a duration too, for whoever meant a time.
+    // A bare 0 would parse as a duration, though most likely a time was meant.
     let ago = if text == "0" { None } else { humantime::parse_duration(text).ok() };
     if let Some(ago) = ago {
         return Ok(Timestamp(

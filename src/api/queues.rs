@@ -1,5 +1,5 @@
-//! The queues of the loaded workflows, and those of the definitions that jobs under way have kept:
-//! what they hold, and who uses them.
+//! The queues of the loaded workflows, and of the definitions that jobs under way still run: what
+//! they hold, and which steps use them.
 
 use super::lending::until;
 use super::problem::Problem;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// The most leases of one answer.
+/// The most leases in one response.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
@@ -38,30 +38,31 @@ struct QueueView<'a> {
     /// Messages that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u32>,
-    /// Messages that workers have; of a web service, calls under way.
+    /// Messages that workers have; for a web service, calls under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     unacknowledged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     consumers: Option<u32>,
-    /// Why nothing is delivered to the web service that it stands for.
+    /// Why nothing is delivered to the web service behind the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'a str>,
     /// When that service is called again.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_call: Option<Time>,
-    /// It is full: the broker takes no further message to it.
+    /// Whether the queue is full: the broker accepts no further message.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     full: bool,
-    /// It does not exist.
+    /// Whether the queue does not exist.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missing: bool,
-    /// Why nothing is known.
+    /// Why nothing is known about the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<&'a str>,
     /// The step that has waited longest for a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest: Option<Oldest<'a>>,
-    /// No loaded workflow uses it: a job under way does, which began before a reload.
+    /// Whether only jobs under way use the queue, which began before a reload, and no loaded
+    /// workflow.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
     used_by: Vec<Use<'a>>,
@@ -86,24 +87,24 @@ struct Use<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     step: &'a str,
-    /// The files have no such step on this queue any more: jobs under way have.
+    /// Whether only jobs under way have this step on this queue, and the files no longer do.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_longer_in_files: bool,
 }
 
-/// A queue, with what workers over HTTP have of it.
+/// A queue, with the messages of it that are leased.
 #[derive(Serialize, ToSchema)]
 pub(super) struct OneQueue<'a> {
     /// When the broker was asked.
     looked: Time,
     #[serde(flatten)]
     queue: QueueView<'a>,
-    /// The messages that are lent, those first whose lease ends first; of the embedded bus and of
-    /// web services alone.
+    /// The leased messages, those first whose lease ends first. Only for queues of the embedded bus
+    /// and of web services.
     leases: Vec<LeaseView>,
 }
 
-/// A message that a worker has.
+/// A message that a worker has leased.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Lease)]
@@ -116,11 +117,11 @@ struct LeaseView {
     worker: Option<Arc<str>>,
     /// Which delivery of the message it is, from 1.
     delivery: u32,
-    /// When it is given to another worker.
+    /// When the message is given to another worker.
     lease_until: Time,
 }
 
-/// `GET /api/queue/{queue}[?bus=B][&vhost=V]`
+/// Handles `GET /api/queue/{queue}[?bus=B][&vhost=V]`.
 pub(super) async fn one(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -157,7 +158,7 @@ pub(super) async fn one(
     Ok(HttpResponse::Ok().json(OneQueue { looked, queue, leases: leases.collect() }))
 }
 
-/// `GET /api/queues`
+/// Handles `GET /api/queues`.
 pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     query.none()?;
     let looked = door::queues(&ways).await;
@@ -174,7 +175,7 @@ pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpRespo
     Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
 }
 
-/// The same with their full names.
+/// Pairs definitions with their full names, and sorts them.
 fn named(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
     let named = |definition: Arc<Definition>| (definition.full_name(), definition);
     let mut named: Vec<_> = definitions.into_iter().map(named).collect();
@@ -182,8 +183,8 @@ fn named(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
     named
 }
 
-/// The queues of the loaded definitions and of those that jobs under way have kept, each with the
-/// steps that use it.
+/// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
+/// with the steps that use it.
 fn uses<'a>(
     ways: &Ways,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
@@ -199,7 +200,7 @@ fn uses<'a>(
         for (step, used) in of_definition(name, definition) {
             let of_queue = uses.entry(ways.buses.address(definition, step)).or_default();
             let kept = Use { no_longer_in_files: true, ..used };
-            // The rest of the workflow may have changed, or it has changed more than once.
+            // The files may have changed elsewhere in the workflow, or more than once.
             if !of_queue.contains(&used) && !of_queue.contains(&kept) {
                 of_queue.push(kept);
             }
@@ -208,7 +209,7 @@ fn uses<'a>(
     uses
 }
 
-/// The steps of a definition that send messages.
+/// Returns the steps of a definition that send messages.
 fn of_definition<'a>(
     workflow: &'a str,
     definition: &'a Definition,

@@ -1,6 +1,7 @@
-//! Reads of the journal: only some at once, and what they and their answers hold stays within a
-//! room. A read waits a moment for its turn, then the call is answered 503. It takes room before it
-//! takes a place: who has a place never waits, so the line moves.
+//! Reads of the journal. Only some run at once, and what they and their responses hold stays within
+//! a byte budget. A read waits a moment for its permits, then the request is answered 503. It
+//! acquires bytes before it acquires a place among the reads: a read that has a place never waits,
+//! so the queue always moves.
 
 use super::problem::Problem;
 use crate::actors::common::Common;
@@ -22,36 +23,38 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Jobs whose entries are no larger than this are read without a reservation: the limit on reads at
-/// once bounds them; in bytes.
+/// The largest size of a job's entries, in bytes, that is read without a permit. The limit on
+/// concurrent reads bounds these.
 const SMALL_JOB_BYTES_MAX: usize = 256 * 1024;
 
 /// What a job takes while it is rebuilt, as a multiple of its entries' size: their text, what is
 /// parsed, and the job.
 const REBUILT_FACTOR: usize = 3;
 
-/// What a job and the answer that shows it take: an answer repeats each message once or twice.
+/// What a job and the response that shows it take, as a multiple of its entries' size. A response
+/// repeats each message once or twice.
 const SHOWN_FACTOR: usize = 2 * REBUILT_FACTOR;
 
-/// An answer is built, kept and sent in pieces of this size, in bytes; one piece is not counted.
+/// The size of the chunks in which a response is built, held and sent, in bytes. One chunk is not
+/// counted.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// How many ids are read and sent at once while a list is streamed.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// What a row of a page takes at worst, in bytes: as read, and as text.
+/// The most that a row of a page takes, in bytes: as it is read, and as text.
 const ROW_BYTES: usize = 512;
 
 pub(super) fn row_bytes(limit: u32) -> usize {
     rows_bytes(limit, ROW_BYTES)
 }
 
-/// What a page of so many rows takes at worst, if each takes so much; in bytes.
+/// Returns the most that a page of `limit` rows takes, if each takes at most `each` bytes.
 pub(super) fn rows_bytes(limit: u32, each: usize) -> usize {
     each * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// The beginning of a text, so many characters.
+/// Truncates a text to a number of characters, and marks the cut with an ellipsis.
 pub(super) fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
@@ -59,7 +62,7 @@ pub(super) fn cut(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Reads something that is small.
+/// Reads something small.
 pub(super) async fn read<T: Send + 'static>(
     common: &Arc<Common>,
     query: impl FnOnce(&dyn Records) -> Result<T, JournalError> + Send + 'static,
@@ -67,7 +70,7 @@ pub(super) async fn read<T: Send + 'static>(
     placed(common, move |reader| Ok(query(reader)?)).await
 }
 
-/// Answers with what `query` writes: about this many bytes in total.
+/// Responds with what `query` writes, which is about `bytes` bytes in total.
 pub(super) async fn answer(
     common: &Arc<Common>,
     bytes: usize,
@@ -76,7 +79,7 @@ pub(super) async fn answer(
     Ok(written(common, bytes, query).await?.into_response())
 }
 
-/// What `query` writes: about this many bytes in total.
+/// Buffers what `query` writes, which is about `bytes` bytes in total.
 pub(super) async fn written(
     common: &Arc<Common>,
     bytes: usize,
@@ -87,8 +90,8 @@ pub(super) async fn written(
     placed(common, move |reader| query(reader, &mut written).map(|()| written)).await
 }
 
-/// What `view` makes of the job with this id. The caller keeps the room that it takes as long as
-/// anything of the job is left.
+/// Applies `view` to the job with this id. The caller must hold the returned response, which has
+/// the permit, for as long as anything of the job is left.
 pub(super) async fn job<T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
@@ -98,7 +101,7 @@ pub(super) async fn job<T: Send + 'static>(
     rebuilt(common, id, load, view).await
 }
 
-/// The same for what `load` rebuilds from that job's record.
+/// Applies `view` to what `load` rebuilds from the record of the job with this id.
 pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
@@ -124,11 +127,11 @@ pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
 
 enum Looked<T, V> {
     Seen(T, Written),
-    /// It is larger than what is read without a reservation.
+    /// The job is larger than what is read without a permit.
     Large(usize, V),
 }
 
-/// Takes room as soon as there is some; waits only a moment.
+/// Acquires a permit; waits only a moment for it.
 async fn waited(common: &Common, room: &Room, amount: usize) -> Result<Taken, Problem> {
     match tokio::time::timeout(common.settings.http.reads_wait.0, room.wait(amount)).await {
         Ok(Some(taken)) => Ok(taken),
@@ -145,7 +148,7 @@ fn full(common: &Common) -> Problem {
     ))
 }
 
-/// Reads at a place of its own; what is read is small.
+/// Runs a read of something small, with a permit for one of the concurrent reads.
 pub(super) async fn placed<T: Send + 'static>(
     common: &Arc<Common>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
@@ -153,15 +156,15 @@ pub(super) async fn placed<T: Send + 'static>(
     let place = waited(common, &common.rooms.reads, 1).await?;
     let reader = common.reader.clone();
     let result = web::block(move || {
-        // Kept here: a read goes on after its client has gone.
+        // Held here: a read goes on after its client has disconnected.
         let _place = place;
         query(&*reader)
     });
     result.await.map_err(|_| Problem::broken("the read was cancelled".to_owned()))?
 }
 
-/// An answer that is sent as it is read: `next` makes one piece after another, until it gives none.
-/// It has begun: each piece waits for its turn, however long.
+/// Streams a response while it is read: `next` makes one chunk after another, until it returns
+/// `None`. Each chunk waits for a permit without a time limit, because the response has begun.
 pub(super) fn pieces<S: Send + 'static>(
     common: &Arc<Common>,
     state: S,
@@ -180,8 +183,8 @@ pub(super) fn pieces<S: Send + 'static>(
             });
             match step.await {
                 Ok((state, Ok(Some(piece)))) => Some((Ok(piece), Some(state))),
-                // The answer has begun: breaking the connection is the only way to say that it is
-                // not whole.
+                // The response has begun: breaking the connection is the only way to report that it
+                // is incomplete.
                 Ok((_, Err(error))) => Some((Err(Problem::from(error).into()), None)),
                 Ok((_, Ok(None))) | Err(_) => None,
             }
@@ -189,7 +192,7 @@ pub(super) fn pieces<S: Send + 'static>(
     })
 }
 
-/// A part of an answer, in bytes (RFC 9110, section 14).
+/// A range of bytes of a response (RFC 9110, section 14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     first: usize,
@@ -197,8 +200,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The part that a request asks for. Of anything but one range with a beginning the whole is
-    /// answered.
+    /// Parses the range that a request asks for. Returns `None`, for the whole response, unless it
+    /// is a single range with a beginning.
     pub(super) fn asked_for(headers: &HeaderMap) -> Option<Part> {
         let range = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
         let (first, last) = range.split_once('-')?;
@@ -208,17 +211,17 @@ impl Part {
     }
 }
 
-/// An answer in JSON as it is written, piece by piece, and the room that is taken for it.
+/// A JSON response that is buffered in chunks, with the permit for its bytes.
 pub(super) struct Written {
     common: Arc<Common>,
     taken: Taken,
-    /// Other rooms, until all of it is sent.
+    /// Further permits that are held until all of it is sent.
     _rooms: Vec<Taken>,
-    /// Bytes that are held besides it.
+    /// Bytes that are held besides the response.
     besides: usize,
-    /// The part of it that is asked for.
+    /// The requested range of it.
     part: Option<Part>,
-    /// How much was written, of the whole.
+    /// How many bytes were written, of the whole response.
     whole: usize,
     pieces: VecDeque<Bytes>,
     last: Vec<u8>,
@@ -240,7 +243,7 @@ impl Written {
         }
     }
 
-    /// This text, which keeps these rooms until it is sent.
+    /// Buffers a text, and holds these permits until it is sent.
     pub(super) fn of(
         common: &Arc<Common>,
         mut text: Bytes,
@@ -255,12 +258,11 @@ impl Written {
         Ok(written)
     }
 
-    /// Keeps this part alone of what is written from now on.
+    /// Buffers only this range of what is written from now on.
     pub(super) fn only(&mut self, part: Option<Part>) {
         self.part = part;
     }
 
-    /// Writes a value as JSON.
     pub(super) fn json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
             let has_no_room = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
@@ -297,7 +299,7 @@ impl Written {
         answer.body(self.into_body())
     }
 
-    /// What is sent.
+    /// Converts it to a body that releases its permit as it is sent.
     pub(super) fn into_body(mut self) -> BoxBody {
         if self.pieces.is_empty() {
             return BoxBody::new(self.last);
@@ -311,7 +313,7 @@ impl Written {
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(part) = self.part else { return self.keep(bytes) };
-        // What lies before the part, or behind it, is counted and dropped.
+        // Bytes before the range, or behind it, are counted and dropped.
         let before = part.first.saturating_sub(self.whole).min(bytes.len());
         let wanted = part.last.saturating_add(1).saturating_sub(self.whole.max(part.first));
         let done = match &bytes[before..] {
@@ -351,8 +353,8 @@ impl Written {
     }
 }
 
-/// A large answer on its way. What is sent is freed; what a client does not fetch in time is freed
-/// too.
+/// The body of a large response. It frees chunks as they are sent, and all of them if the client
+/// does not fetch them in time.
 struct Sending {
     length: u64,
     left: Rc<RefCell<Option<Written>>>,
@@ -381,7 +383,7 @@ impl Drop for Sending {
     }
 }
 
-/// The client did not take its answer in time.
+/// The client did not fetch the response in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not taken in time (setting http.answer_timeout)")]
 struct NotTaken;

@@ -1,5 +1,5 @@
-//! Step messages sent once more, as the same attempts (docs/http-api.md): of one step, or of all
-//! that wait on a queue.
+//! Sends step messages again, as the same attempts (docs/http-api.md): those of one step, or of all
+//! steps that wait on a queue.
 
 use super::holder::By;
 use super::named::job_id;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`
+/// Handles `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`.
 pub async fn one(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -31,8 +31,8 @@ pub async fn one(
     respond(id, door::operate(&ways, id, request).await)
 }
 
-/// `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`: answered
-/// once all is committed.
+/// Handles `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`;
+/// answers once all is committed.
 pub async fn by_queue(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -70,7 +70,7 @@ pub async fn by_queue(
     }))
 }
 
-/// The queue that a call names; without a bus it is the default one.
+/// Parses the queue that a request names. Without a bus it is on the default one.
 pub(super) fn address(
     ways: &Ways,
     queue: &str,
@@ -88,7 +88,7 @@ pub(super) fn address(
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Redispatched {
-    /// Nothing was sent.
+    /// Whether nothing was sent, because it was a dry run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
     /// How many jobs and child jobs these steps belong to.
@@ -100,9 +100,9 @@ pub(super) struct Redispatched {
     vhost: String,
 }
 
-/// A queue on which nothing waits must belong to a loaded workflow, or to a job under way, which
-/// keeps the definition that it began with; otherwise its name is most likely misspelt. `elsewhere`
-/// says what is to be done if it is a queue of another bus.
+/// Checks that a queue on which nothing waits belongs to a loaded workflow, or to a job under way,
+/// which keeps the definition that it began with. Otherwise its name is most likely misspelt.
+/// `elsewhere` makes the problem for a queue of another bus.
 pub(super) async fn known(
     ways: &Ways,
     queue: &Address,
@@ -116,7 +116,7 @@ pub(super) async fn known(
     if loaded.contains(queue) {
         return Ok(());
     }
-    // A job that was just created, or after a start one of the journal.
+    // The job may have just been created, or be one of the journal's after a start.
     door::routed(ways).await;
     let kept = ways.kept_definitions();
     let there: Vec<Address> = loaded

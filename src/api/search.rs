@@ -1,4 +1,4 @@
-//! Searching jobs: for a list, or for an operation on all that are found.
+//! Searches jobs: for a list, or for an operation on all that are found.
 
 use super::named::{job_id, with_jobs};
 use super::problem::Problem;
@@ -15,42 +15,42 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// What a search can filter by.
+/// The parameters by which a search can filter.
 pub(super) const FILTERS: [&str; 8] =
     ["workflow", "state", "id", "after", "before", "endedAfter", "endedBefore", "status.<step>"];
 
-/// The parameters of a search that filter nothing.
+/// The parameters of a search that do not filter.
 const OTHERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
 
 /// Jobs are counted up to this number.
 const COUNT_MAX: u32 = 10_000;
 
-/// How much of a reason a list shows, in characters.
+/// How much of a reason a list contains, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// The fewest digits of an id that are looked for.
+/// The fewest digits of an id that can be searched for.
 const ID_DIGITS_MIN: usize = 4;
 
-/// The digits of a whole id.
+/// The number of digits of a whole id.
 const ID_DIGITS: usize = 32;
 
-/// What a row takes at worst, in bytes: as read, with its reason, and as text.
+/// The most that a row takes, in bytes: as it is read, with its reason, and as text.
 const ROW_BYTES: usize = 4 * 1024;
 
 pub(super) fn row_bytes(limit: u32) -> usize {
     rows_bytes(limit, ROW_BYTES)
 }
 
-/// What a search is for.
+/// The purpose of a search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     List,
-    /// An operation on all that is found.
+    /// An operation on all jobs that are found.
     Bulk,
 }
 
 impl Kind {
-    /// Its parameters besides those that both have.
+    /// Returns the parameters that only this purpose has.
     fn own(self) -> &'static [&'static str] {
         match self {
             Kind::List => &["count", "parent"],
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// What the query of a search, or of a bulk operation, asks for.
+/// The parsed query of a search, or of a bulk operation.
 #[derive(Default)]
 pub(super) struct SearchQuery {
     pub(super) filter: Filter,
@@ -141,7 +141,7 @@ impl SearchQuery {
         self.limit.unwrap_or(PAGE_ROWS)
     }
 
-    /// What the page begins behind.
+    /// Returns the number of the job behind which the page begins.
     pub(super) fn beyond(&self) -> JobNumber {
         self.beyond.unwrap_or(self.order.start())
     }
@@ -179,7 +179,7 @@ impl SearchQuery {
     }
 }
 
-/// The ids that begin with these digits: the first and the last.
+/// Parses the beginning of an id. Returns the first and the last id that begin so.
 fn ids(text: &str) -> Result<(JobId, JobId), Problem> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let fits = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
@@ -207,8 +207,8 @@ fn order_of(word: &str) -> Result<SearchOrder, Problem> {
     }
 }
 
-/// `GET /api/jobs/search?…`: top-level jobs, or the child jobs of one, paged; with `count=true`
-/// also how many there are.
+/// Handles `GET /api/jobs/search?…`: finds root jobs, or the child jobs of one job, in pages; with
+/// `count=true` it also counts them.
 pub(super) async fn search(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
     let common = ways.common.clone();
     let asked = SearchQuery::parse(&common, query.into_pairs(), Kind::List).await?;
@@ -229,7 +229,7 @@ pub(super) async fn search(ways: web::Data<Ways>, query: Query) -> Result<HttpRe
     found.await
 }
 
-/// What a search found.
+/// The jobs that a search found.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FoundJobs)]
@@ -237,10 +237,10 @@ pub(super) struct SearchAnswer<'a> {
     jobs: Vec<Row<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// How many there are on all pages.
+    /// How many jobs there are on all pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u32>,
-    /// There are more than are counted.
+    /// Whether there are more jobs than were counted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     count_is_minimum: bool,
 }
@@ -251,14 +251,14 @@ pub(super) struct Row<'a> {
     created: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Time>,
-    /// Of a child job: the index of its item.
+    /// The index of the item, for a child job.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
     job: JobId,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     state: &'a str,
-    /// Of a child job: the step of its parent.
+    /// The parent's step, for a child job.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,26 +266,26 @@ pub(super) struct Row<'a> {
     workflow: &'a str,
 }
 
-/// How far a job is.
+/// How far a job has got.
 #[derive(Serialize, ToSchema)]
 struct StepCounts {
-    /// Its steps that are completed, failed, skipped or cancelled; of a job under way, and of one
-    /// that has completed.
+    /// The number of its steps that are completed, failed, skipped or cancelled. Present for jobs
+    /// under way and for completed ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     done: Option<usize>,
-    /// All its steps.
+    /// The number of all its steps.
     total: usize,
 }
 
 impl<'a> Row<'a> {
-    /// A row; `parent` is the one whose child jobs were searched.
+    /// Makes the row of a hit. `parent` is the job whose child jobs were searched.
     pub(super) fn of(hit: &'a Hit, parent: Option<&'a Family>, ways: &Ways) -> Row<'a> {
         let step = |family: &'a Family| {
             let (step, _) = hit.place?;
             Some(&*family.graph().steps.get(usize::from(step.0))?.name)
         };
-        // Only the journal's record tells how far a job was that failed or was cancelled: too much
-        // to read for a list.
+        // For a job that failed or was cancelled only its record tells how far it got: too much to
+        // read for a list.
         let done = |total| match JobState::of_word(&hit.state)? {
             JobState::Running | JobState::Paused => ways.routes.steps_done(hit.id),
             JobState::Completed => Some(total),
@@ -305,7 +305,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Where the next page begins.
+/// Returns the cursor of the next page.
 pub(super) fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }

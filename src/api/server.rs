@@ -1,4 +1,4 @@
-//! The server of the HTTP API: its port, its connections, and what happens on each.
+//! The server of the HTTP API: its port, its connections, and the service on each.
 
 use super::app;
 use super::connection::Connection;
@@ -16,34 +16,35 @@ use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// Threads that answer requests; the work is in the actors and in SQLite's readers.
+/// Threads that answer requests. The actual work is done in the actors and in SQLite's readers.
 const HTTP_WORKERS: usize = 2;
 
 /// How long the server reads and drops what a client still sends after it was answered, so that the
-/// answer reaches the client before the connection closes.
+/// response reaches the client before the connection closes.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Connections that the system keeps until they are accepted, if it keeps that many.
+/// Connections that the operating system queues until they are accepted, if it allows that many.
 const BACKLOG: u32 = 4096;
 
-/// A server that is bound and ready to run, and its address: the system chooses one for port 0.
+/// Makes a server that is bound and ready to run. Returns it with its address: the system chooses
+/// the port if it is 0.
 ///
-/// HTTP/1.1 alone is spoken, over TLS too: the bounds on connections, headers and bodies are those
+/// Only HTTP/1.1 is spoken, over TLS too: the limits on connections, headers and bodies are those
 /// of that protocol.
 ///
 /// # Errors
 ///
-/// It cannot listen there, or the certificate cannot be used.
+/// The address cannot be listened on, or the certificate cannot be used.
 pub fn serve(ways: Arc<Ways>) -> io::Result<(Server, SocketAddr)> {
     let socket = bind(ways.common.settings.http.listen)?;
     serve_at(ways, socket)
 }
 
-/// [`serve`] at an address that was taken before.
+/// Makes the same server as [`serve`], at an address that was bound before.
 ///
 /// # Errors
 ///
-/// It cannot listen there, or the certificate cannot be used.
+/// The address cannot be listened on, or the certificate cannot be used.
 pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
     let common = ways.common.clone();
     let http = common.settings.http.clone();
@@ -59,7 +60,7 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
             .into_factory()
             .map_err(|error: actix_web::Error| error.as_response_error().error_response());
         let is_secret = certificate.is_some();
-        // The only way to a server without HTTP/2.
+        // The only way to build a server without HTTP/2.
         let of_app = move |()| AppConfig::__priv_test_new(is_secret, address.to_string(), address);
         let (certificate, places) = (certificate.clone(), places.clone());
         let timeout = http.header_timeout.0;
@@ -72,8 +73,8 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
             .keep_alive(http.keep_alive.0)
             .client_request_timeout(timeout)
             .client_disconnect_timeout(LINGER)
-            // Who closes its end has gone, as a worker that was killed: what it waits for is given
-            // up.
+            // A client that closes its end has gone, as a worker that was killed: its pending
+            // request is cancelled.
             .h1_allow_half_closed(false)
             .on_connect_ext(|connection: &Connection, data| {
                 data.insert(connection.place().clone());
@@ -84,7 +85,7 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
         }
         let http_service = http_service.h1(map_config(app, of_app));
         fn_service(move |socket: TcpStream| {
-            // Each connection is shown the certificate of its time.
+            // Each connection gets the certificate of its time.
             let tls = certificate.as_ref().map(|certificate| certificate.shown().http);
             let entered = entered(socket, tls.map(TlsAcceptor::from), &places, timeout);
             async move { entered.map_err(DispatchError::Io) }
@@ -100,7 +101,7 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
     Ok((server.run(), address))
 }
 
-/// The connection of a socket, once it has a place.
+/// Makes the connection of a socket, once it has a slot.
 fn entered(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -112,14 +113,14 @@ fn entered(
     Ok((Connection::new(socket, tls.as_ref(), seated, head_timeout), Some(address)))
 }
 
-/// Takes an address, at which nobody is answered yet.
+/// Binds a socket to an address, without listening yet.
 ///
 /// # Errors
 ///
-/// Another process has it, or it is none of this machine's.
+/// Another process has bound the address, or it is not one of this machine's.
 pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restart need not wait for the connections of the process before.
+    // A restart need not wait for the connections of the previous process.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)

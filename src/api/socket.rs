@@ -8,21 +8,21 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// A socket. The handshake of TLS goes on whenever the socket is looked at.
+/// A socket. The TLS handshake makes progress whenever the socket is polled.
 pub(super) enum Socket {
     Plain(TcpStream),
     Shaking(Box<Accept<TcpStream>>),
     Secret(Box<TlsStream<TcpStream>>),
 }
 
-/// What bytes come from and go to.
+/// A stream that bytes are read from and written to.
 pub(super) trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
 
 impl Socket {
     pub(super) fn of(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
-        // Answers are short, and somebody waits for each.
+        // Responses are short, and a client waits for each.
         let _ = socket.set_nodelay(true);
         match tls {
             None => Socket::Plain(socket),
@@ -30,12 +30,12 @@ impl Socket {
         }
     }
 
-    /// Whether both sides know each other's keys, if they must.
+    /// Returns whether the TLS handshake is under way.
     pub(super) fn is_shaking(&self) -> bool {
         matches!(self, Socket::Shaking(_))
     }
 
-    /// Does something with the socket once it is open.
+    /// Polls `act` on the socket, once the handshake is done.
     pub(super) fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl Socket {
         match self {
             Socket::Plain(socket) => act(Pin::new(socket), context),
             Socket::Secret(socket) => act(Pin::new(&mut **socket), context),
-            // Done above.
+            // The handshake was completed above.
             Socket::Shaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }

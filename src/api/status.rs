@@ -1,5 +1,5 @@
-//! The statuses of a workflow's jobs (docs/http-api.md): JSON in pages, CSV whole, both sent as
-//! they are read.
+//! The statuses of a workflow's jobs (docs/http-api.md), as JSON in pages or as one CSV, both sent
+//! while they are read.
 
 use super::named::with_jobs;
 use super::problem::Problem;
@@ -18,17 +18,18 @@ use bytes::Bytes;
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 use std::sync::Arc;
 
-/// Rows of an answer in JSON, unless `?limit=` says otherwise.
+/// The default number of rows of a JSON response.
 const ROWS_DEFAULT: u32 = 1_000;
 
-/// Rows read and sent at once, and the most statuses in them.
+/// How many rows are read and sent at once, and the most statuses in them.
 const PAGE_ROWS: usize = 1_000;
 const PAGE_STATUSES: usize = 10_000;
 
-/// The prefix of a step's name in the query, for names that mean something else without it.
+/// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
 const STEP_PREFIX: &str = "step.";
 
-/// `GET /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`
+/// Handles `GET
+/// /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`.
 pub async fn of_workflow(
     common: web::Data<Common>,
     path: web::Path<String>,
@@ -91,15 +92,15 @@ pub async fn of_workflow(
     )))
 }
 
-/// A step's name as the loaded definition spells it; if no loaded definition has the step, the name
-/// of its column.
+/// Returns a step's name as the loaded definition spells it, or the name of its column if no loaded
+/// definition has the step.
 fn spelling(definition: Option<&Definition>, column: &str) -> String {
     let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
     let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
 }
 
-/// Whether `Accept` names CSV, and does not name JSON before it.
+/// Returns whether `Accept` names CSV, and does not name JSON before it.
 fn wants_csv(request: &HttpRequest) -> bool {
     let accepted =
         request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
@@ -109,7 +110,7 @@ fn wants_csv(request: &HttpRequest) -> bool {
     types.find(|kind| *kind == "text/csv" || *kind == "application/json") == Some("text/csv")
 }
 
-/// The query.
+/// The parsed query.
 #[derive(Default)]
 struct StatusQuery {
     vhost: Option<String>,
@@ -117,7 +118,7 @@ struct StatusQuery {
     state: Option<JobState>,
     limit: Option<u32>,
     cursor: Option<JobNumber>,
-    /// What the query says about steps: the key as it came, the step's name, the status.
+    /// The filters by steps: the key as it came, the step's name, the status.
     steps: Vec<(String, String, String)>,
 }
 
@@ -145,7 +146,7 @@ impl StatusQuery {
         Ok(asked)
     }
 
-    /// The columns of the steps that are asked for, and the status of each.
+    /// Returns the columns of the steps in the query, with the status of each.
     fn steps(
         &self,
         workflow: &str,
@@ -173,7 +174,7 @@ impl StatusQuery {
     }
 }
 
-/// Rows under way, page by page.
+/// The state of a sheet that is read page by page.
 struct Sheet {
     reader: Arc<dyn Records>,
     workflow: String,
@@ -229,10 +230,11 @@ impl Sheet {
         Ok(Some(table.into_inner().unwrap_or_default().into()))
     }
 
-    /// The next rows; behind the last ones, where the next page begins if there is more.
+    /// Reads the next rows. Behind the last ones it returns where the next page begins, if there is
+    /// one.
     fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
         let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
-        // One row more than is wanted tells whether there are more.
+        // One row more than wanted shows whether there are more.
         let asked = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
         let limit = u32::try_from(asked).unwrap_or(u32::MAX);
         let mut rows = self.reader.statuses(
@@ -254,10 +256,11 @@ impl Sheet {
     }
 }
 
-/// What a spreadsheet may take for the beginning of a formula, in both widths, or skip before one.
+/// Characters that a spreadsheet may take for the beginning of a formula, in both widths, or skip
+/// before one.
 const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
-/// A cell that no spreadsheet takes for a formula, and no terminal for a command.
+/// Escapes a cell so that no spreadsheet takes it for a formula, and no terminal for a command.
 fn harmless(cell: &str) -> String {
     let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
     format!("{apostrophe}{}", escaped(cell))

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// How many entries are read at once.
 const ENTRIES_AT_ONCE: u32 = 10_000;
 
-/// `GET /api/job/{id}/step/{step}[?at=N]`
+/// Handles `GET /api/job/{id}/step/{step}[?at=N]`.
 pub(super) async fn detail(
     ways: web::Data<Ways>,
     path: web::Path<(String, String)>,
@@ -58,7 +58,7 @@ pub(super) async fn detail(
     Ok(kept.await?.1.into_response())
 }
 
-/// The attempts of a step, up to the entry numbered `upto`.
+/// Loads the attempts of a step, up to the entry numbered `upto`.
 async fn attempts(
     common: &Arc<Common>,
     id: JobId,
@@ -85,7 +85,7 @@ async fn attempts(
     gathered.await
 }
 
-/// The step with this name.
+/// Finds the step with this name.
 pub(super) fn step_of(graph: &Graph, id: JobId, name: &str) -> Result<StepIndex, Problem> {
     graph.index_of(name).ok_or_else(|| {
         let hint = did_you_mean(name, graph.steps.iter().map(|step| &*step.name));
@@ -93,7 +93,7 @@ pub(super) fn step_of(graph: &Graph, id: JobId, name: &str) -> Result<StepIndex,
     })
 }
 
-/// A payload of a job, as the text that was sent.
+/// A payload of a job, which is returned as the text that was sent.
 #[derive(Clone)]
 enum Payload {
     Message,
@@ -131,7 +131,7 @@ impl Payload {
     }
 }
 
-/// `GET /api/job/{id}/step/{step}/input`
+/// Handles `GET /api/job/{id}/step/{step}/input`.
 pub(super) async fn input(
     ways: web::Data<Ways>,
     request: HttpRequest,
@@ -142,7 +142,7 @@ pub(super) async fn input(
     payload(&ways, &request, &id, query, Payload::Input(step)).await
 }
 
-/// `GET /api/job/{id}/step/{step}/output`
+/// Handles `GET /api/job/{id}/step/{step}/output`.
 pub(super) async fn output(
     ways: web::Data<Ways>,
     request: HttpRequest,
@@ -153,7 +153,7 @@ pub(super) async fn output(
     payload(&ways, &request, &id, query, Payload::Output(step)).await
 }
 
-/// `GET /api/job/{id}/message`
+/// Handles `GET /api/job/{id}/message`.
 pub(super) async fn message(
     ways: web::Data<Ways>,
     request: HttpRequest,

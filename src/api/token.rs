@@ -1,4 +1,5 @@
-//! Tokens: who may send which call. The audit lines of the log say who has changed what.
+//! Authentication and authorisation by tokens. The audit lines of the log record who has changed
+//! what.
 
 use super::lending::Receipt;
 use super::places::Place;
@@ -22,13 +23,13 @@ use std::net::SocketAddr;
 use std::str::Utf8Error;
 use std::sync::Arc;
 
-/// What somebody without a token is told.
+/// The problem's detail for a request without a token.
 const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: Bearer <token>\"";
 
 /// The target of the log's audit lines.
 const AUDIT: &str = "workflow_manager::audit";
 
-/// With tokens configured every call but health needs one.
+/// Middleware: with tokens configured, every request except for health needs one.
 pub(super) async fn authorise(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -44,7 +45,7 @@ pub(super) async fn authorise(
     }
     let given = given.and_then(|value| value.to_str().ok()).and_then(bearer);
     let holder = common.access.tokens().holder(given);
-    // As the router reads it: with its letters decoded.
+    // The path as the router reads it, percent-decoded.
     let path = request.match_info().as_str();
     let needed = needed(request.method(), path, &common.settings.http);
     let refusal = match (&needed, &holder) {
@@ -74,7 +75,8 @@ pub(super) async fn authorise(
         }
         Some(refusal) => request.into_response(refusal).map_into_right_body(),
     };
-    // Who has no token to show is known by a call that could be answered.
+    // Where no token is required, only a request without a client error marks its connection as
+    // admitted.
     let is_known = common.access.tokens().are_asked_for() || !response.status().is_client_error();
     if let Some(place) = place.filter(|_| is_admitted && is_known) {
         place.admit();
@@ -85,14 +87,14 @@ pub(super) async fn authorise(
     Ok(response)
 }
 
-/// What a call needs; none: anybody may send it.
+/// Returns what a request requires. `None`: anybody may send it.
 fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
     if page::is_page(path, http) || guard::is_health(path) {
         return None;
     }
     if let Some(queue) = queue_in(path) {
         return Some(match queue {
-            // Its virtual host stands in the query, and is looked at with the message.
+            // Its virtual host is in the query, and is checked together with the message.
             Ok(queue) => Needed::Queue { queue, vhost: None },
             Err(_) => Needed::Scope(Scope::Admin),
         });
@@ -101,7 +103,7 @@ fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
     let scope = match *method {
         _ if path == "/api/whoami" => return Some(Needed::Token),
         Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
-        // What is deleted nobody can look at any more.
+        // What was deleted cannot be looked at any more.
         Method::DELETE => Scope::Admin,
         _ if matches!(path, "/api/reload" | "/api/jobs/delete") => Scope::Admin,
         _ => Scope::Operate,
@@ -109,36 +111,37 @@ fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
     Some(Needed::Scope(scope))
 }
 
-/// The queue of a call of a worker: `/api/queue/{queue}/receive` or `/api/queue/{queue}/message/…`.
+/// Parses the queue in the path of a worker's request: `/api/queue/{queue}/receive` or
+/// `/api/queue/{queue}/message/…`.
 fn queue_in(path: &str) -> Option<Result<String, Utf8Error>> {
     let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
     let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
     is_workers.then(|| percent_decode_str(queue).decode_utf8().map(Into::into))
 }
 
-/// Who sends a call that was admitted.
+/// The principal that sends an admitted request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(Holder);
 
 impl Caller {
-    /// Whether it may take messages of a queue of a virtual host.
+    /// Checks that the principal may take messages of a queue in a virtual host.
     pub(super) fn may_use(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
         let needed = Needed::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
         if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
     }
 
-    /// Waits until the token is not good any more, or not for the same.
+    /// Waits until the token is revoked, or allows something else.
     pub(super) async fn taken_away(&self, common: &Common) {
         common.access.taken_away(&self.0).await;
     }
 
-    /// What replies are told by: the name of the token.
+    /// Returns the sender of the principal's replies: the name of the token.
     pub(super) fn sender(&self) -> Sender {
         self.0.name.clone().map_or(Sender::Unknown, Sender::User)
     }
 
-    /// Whether it may settle what a receipt names: the queue must be its own, and the message that
-    /// queue's.
+    /// Checks that the principal may settle what a receipt names: the queue must be among its own,
+    /// and the message must belong to that queue.
     pub(super) async fn may_settle(
         &self,
         ways: &Ways,
@@ -164,17 +167,18 @@ impl FromRequest for Caller {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let holder = request.extensions().get::<Holder>().cloned();
-        // Only calls that need no token come without.
+        // Only requests that need no token have no principal.
         ready(holder.map(Caller).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())))
     }
 }
 
-/// The problem of a call with two tokens: a proxy may have looked at the other one.
+/// Returns the problem of a request with two tokens: a proxy in between may have checked the other
+/// one.
 pub(super) fn twice() -> Problem {
     Problem::malformed("the header Authorization is there twice, expected it once".to_owned())
 }
 
-/// Who sends a call of gRPC, by its metadata.
+/// Authenticates a gRPC request by its metadata.
 #[cfg(feature = "grpc")]
 pub(super) fn caller(common: &Common, header: Option<&str>) -> Result<Caller, Stranger> {
     let given = header.and_then(bearer);
@@ -182,14 +186,14 @@ pub(super) fn caller(common: &Common, header: Option<&str>) -> Result<Caller, St
     holder.map(Caller).ok_or(Stranger { has_token: given.is_some() })
 }
 
-/// Somebody without the right token.
+/// A request without a valid token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stranger {
     has_token: bool,
 }
 
 impl Stranger {
-    /// What it is answered. That comes late if it has tried many tokens.
+    /// Returns the problem to answer with. It comes late if the client has tried many tokens.
     pub(super) async fn problem(
         self,
         common: &Common,
@@ -215,8 +219,8 @@ impl Stranger {
         }
     }
 
-    /// Guessing at tokens shows in the log and cannot fill it; `workflow_api_logins_failed_total`
-    /// counts every attempt.
+    /// Logs the request, in a way that guessing at tokens cannot fill the log;
+    /// `workflow_api_logins_failed_total` counts every attempt.
     fn log(self, common: &Common, path: &str, peer: Option<SocketAddr>) {
         let Stranger { has_token } = self;
         if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
@@ -231,7 +235,7 @@ impl Stranger {
     }
 }
 
-/// The problem of a token that is good for other calls.
+/// Returns the problem of a token that does not allow the request.
 fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
     let name = quoted(holder.name.as_deref().unwrap_or_default());
     let scope = holder.scope.map(|scope| format!("the scope {}", scope.word()));
@@ -263,22 +267,23 @@ fn in_vhost(vhost: &str) -> String {
     format!(" of the virtual host {}", quoted(vhost))
 }
 
-/// The token of an `Authorization` header; the scheme's name may be in upper or lower case (RFC
+/// Returns the token of an `Authorization` header. The name of the scheme is case-insensitive (RFC
 /// 9110, section 11.1).
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// A call that changes something, for the log. The creation of a job is its own record, and so are
-/// the messages of workers.
+/// A request that changes something, for the audit log. Creations of jobs and messages of workers
+/// are not logged: the journal records them.
 struct Audited {
     by: Arc<str>,
     peer: Option<String>,
     method: String,
     path: String,
     query: String,
-    /// What it was answered; none: its sender has gone before, and it may be done all the same.
+    /// The status of the response. `None`: the client disconnected before, though the request may
+    /// have been carried out.
     status: Option<u16>,
 }
 
@@ -302,7 +307,7 @@ impl Audited {
     }
 }
 
-/// A call is logged when it is over, also if its sender does not wait for the answer.
+/// Logs the request when it is over, also if its client does not wait for the response.
 impl Drop for Audited {
     fn drop(&mut self) {
         let Audited { by, peer, method, path, query, status } = self;

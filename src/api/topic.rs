@@ -1,5 +1,5 @@
-//! Why a step does not move whose message went to a topic of Kafka. A topic tells how far its
-//! workers have committed, and who they are; not who has which message.
+//! Explains why a step does not move whose message went to a Kafka topic. A topic shows how far its
+//! workers have committed, and who they are, but not who has which message.
 
 use crate::bus::QueueLook;
 use crate::settings::KafkaSection;
@@ -8,15 +8,16 @@ use crate::settings::KafkaSection;
 pub(super) enum Where {
     /// On its way to the topic.
     Sending,
-    /// In the topic, with nobody to take it.
+    /// In the topic, with no worker to take it.
     Unattended,
-    /// With a worker, or behind those that workers have.
+    /// With a worker, or behind messages that workers have.
     Attended,
-    /// Nobody knows.
+    /// The brokers do not tell.
     Unknown,
 }
 
-/// The step's name, its queue, until when it waits, and whether the brokers have its message.
+/// A step whose message went to a topic: its name, its queue, when it times out, and whether the
+/// brokers have confirmed the message.
 pub(super) struct TopicStep<'a> {
     pub(super) name: &'a str,
     pub(super) queue: &'a str,
@@ -25,7 +26,7 @@ pub(super) struct TopicStep<'a> {
 }
 
 impl TopicStep<'_> {
-    /// What is known of its message.
+    /// Locates the message, and explains what is known about it.
     pub(super) fn where_it_is(&self, section: &KafkaSection, found: QueueLook) -> (Where, String) {
         let TopicStep { name, queue, timeout, is_confirmed } = self;
         let (topic, group) = (section.topic(queue), section.group(queue));
@@ -72,7 +73,7 @@ impl TopicStep<'_> {
                      which the brokers tell nothing: {reason}"
                 ),
             ),
-            // No topic is one.
+            // No topic is a web service.
             QueueLook::Service { .. } => (Where::Unknown, format!("{topic} is a web service")),
         }
     }

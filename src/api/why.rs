@@ -1,4 +1,4 @@
-//! Why a job does not move: one sentence that names the cause first.
+//! Explains why a job does not move, in one sentence that names the cause first.
 
 use super::named::job_id;
 use super::problem::Problem;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// How deep child jobs are looked into.
+/// How many levels of child jobs are examined.
 const DEPTH_MAX: usize = 8;
 
-/// How many child jobs of a step are looked into: the first ones.
+/// How many child jobs of a step are examined, in the order of their items.
 const CHILDREN_MAX: u32 = 3;
 
-/// The causes, the most telling first: if several steps run, the answer names the first of their
-/// causes.
+/// Why a job waits, the most specific cause first. If several steps run, the answer names the
+/// smallest of their causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum WaitCause {
@@ -54,7 +54,7 @@ enum WaitCause {
     Ended,
 }
 
-/// The answer.
+/// Why a job does not move.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Why {
     job: JobId,
@@ -65,7 +65,7 @@ pub(super) struct Why {
     why: String,
 }
 
-/// `GET /api/job/{id}/why`
+/// Handles `GET /api/job/{id}/why`.
 pub async fn why(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -78,7 +78,7 @@ pub async fn why(
 
 fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
-        // Its room is kept as long as it is.
+        // The permit is held for as long as the job is.
         let (job, _room) = reads::job(&ways.common, id, |found, _| Ok(found.job)).await?;
         if let Some(why) = of_state(ways, &job) {
             return Ok(why);
@@ -93,7 +93,7 @@ fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why
     })
 }
 
-/// What the state of the manager and of the job explains by itself.
+/// Explains what follows from the state of the manager and of the job alone, without its steps.
 fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
     let told = |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -309,7 +309,7 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
     }
 }
 
-/// When the running attempt of a step fails for lack of a reply.
+/// Describes when the running attempt of a step fails for lack of a reply.
 fn timeout_of(step: &Step, run: &StepRun) -> String {
     let start =
         run.start_by().map_or_else(String::new, |at| format!("; it fails at {}", rfc3339(at)));
@@ -324,12 +324,12 @@ fn timeout_of(step: &Step, run: &StepRun) -> String {
     }
 }
 
-/// The message of a step for a web service.
+/// A step that calls a web service, and whose message is not answered yet.
 struct ServiceStep<'a> {
     name: &'a str,
     queue: &'a str,
     timeout: &'a str,
-    /// The service has taken the message over.
+    /// Whether the service has accepted the message and will reply later.
     is_taken_over: bool,
 }
 
@@ -391,17 +391,17 @@ impl ServiceStep<'_> {
     }
 }
 
-/// The broker's statistics are at most this old, unless it is told to collect them less often
-/// (every 5 seconds by default).
+/// The greatest age of the broker's statistics, unless it is configured to collect them less often
+/// (the default is every 5 seconds).
 const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// How messages that are nowhere may have been lost.
+/// How messages that are nowhere to be found may have been lost.
 const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
                        purged, lost with its queue, or acknowledged by a worker that did not \
                        reply";
 
-/// The message of a step that the broker has confirmed: what is known about its place, and what is
-/// guessed.
+/// A step whose message the broker has confirmed. What is known about the message is told apart
+/// from what is guessed.
 struct ConfirmedStep<'a> {
     ways: &'a Ways,
     job: &'a Job,
@@ -460,7 +460,7 @@ impl ConfirmedStep<'_> {
                      {LOST_BY}: {again}; {timeout}"
                 ),
             )),
-            // What waits, waits for a consumer.
+            // Messages that wait, wait for a consumer.
             (_, 0, _) => None,
             (0, _, Some(0)) if is_settled => Some((
                 WaitCause::Lost,
@@ -529,7 +529,7 @@ async fn of_fan_out(
         if depth >= DEPTH_MAX {
             break;
         }
-        // A child job that was just started may not be there yet.
+        // A child job that was just started may not exist yet.
         if let Ok(why) = of_job(ways, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {

@@ -1,4 +1,4 @@
-//! Parts of the sentences that say why a job does not move.
+//! Formats parts of the sentences that explain why a job does not move.
 
 use crate::clock;
 use crate::engine::{Millis, Timestamp};

@@ -1,6 +1,6 @@
-//! Workers over HTTP: they take the messages of a queue of the embedded bus, and reply. A message
-//! is lent: its body is the step's input, byte for byte, and all else stands in headers, so that a
-//! worker can be a loop around any HTTP client.
+//! Workers over HTTP: they lease the messages of a queue of the embedded bus, and reply. The body
+//! of a message is the step's input, byte for byte, and everything else stands in headers, so that
+//! a worker can be a loop around any HTTP client.
 
 use super::incoming::Incoming;
 use super::lending::{
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// A message, where several are asked for.
+/// A message, in a list of several.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StepMessage)]
 pub(super) struct MessageView {
@@ -36,7 +36,7 @@ pub(super) struct MessageView {
     message_id: Arc<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<String>,
-    /// The top-level job.
+    /// The id of the root job.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,19 +51,19 @@ pub(super) struct MessageView {
     delivery: u32,
     /// When the message is given to another worker, unless this one replies or asks for more time.
     lease_until: Time,
-    /// Where the reply goes.
+    /// The path to which the reply is sent.
     reply_to: String,
     /// The step's input.
     #[schema(value_type = Object)]
     body: Box<RawValue>,
 }
 
-/// What became of a reply.
+/// The outcome of a reply.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Taken {
-    /// It counts.
+    /// Whether the reply changed something.
     taken: bool,
-    /// Why it changed nothing; then it is useless to send it again.
+    /// Why the reply changed nothing. Sending it again is useless then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     /// Why the attempt failed by a result that is none for its step: it is no JSON object, is too
@@ -76,14 +76,14 @@ pub(super) struct Taken {
     until: Option<Time>,
 }
 
-/// How long a worker has a message.
+/// When a worker's lease ends.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Extended {
     until: Time,
 }
 
-/// `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`: the
-/// next message of the queue, as soon as there is one.
+/// Handles `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`:
+/// leases the next message of the queue, as soon as there is one.
 pub(super) async fn receive(
     ways: web::Data<Ways>,
     path: web::Path<String>,
@@ -124,9 +124,9 @@ pub(super) async fn receive(
     Ok(Written::of(&ways.common, text.into(), rooms)?.into_response())
 }
 
-/// `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`: answered once
-/// what follows from the reply is committed. `bus`: one that calls web services; such a service
-/// replies later.
+/// Handles `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`;
+/// answers once what follows from the reply is committed. `bus` names a bus that calls web
+/// services, for a service that replies later.
 pub(super) async fn reply(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
@@ -145,7 +145,7 @@ pub(super) async fn reply(
         None => (desk_of(&ways, &receipt.vhost)?, own_bus(&ways, &receipt.vhost)),
     };
     caller.may_settle(&ways, &bus, &receipt).await?;
-    // Its room is kept until the answer.
+    // The body's permit is held until the response.
     let body = incoming.read(&ways.common).await?;
     taken(lending::reply(&desk, receipt, kind, (caller.sender(), None), body.bytes().clone()).await)
 }
@@ -162,8 +162,8 @@ fn taken(told: Result<Told, NotCommitted>) -> Result<HttpResponse, Problem> {
     }
 }
 
-/// `POST …/message/{message}/{delivery}/extend[?lease=5m]`: the worker has it in hand still. A
-/// lease that has ended is taken up again, unless another worker has the message.
+/// Handles `POST …/message/{message}/{delivery}/extend[?lease=5m]`: extends the worker's lease. A
+/// lease that has expired is renewed, unless another worker has the message.
 pub(super) async fn extend(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
@@ -178,8 +178,8 @@ pub(super) async fn extend(
     Ok(HttpResponse::Ok().json(Extended { until: until(end) }))
 }
 
-/// `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker does not do
-/// it. Its attempt fails, or the message goes back to its queue.
+/// Handles `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker gives
+/// the message up. Its attempt fails, or the message goes back to its queue.
 pub(super) async fn nack(
     ways: web::Data<Ways>,
     path: web::Path<(String, String, String)>,
@@ -196,7 +196,7 @@ pub(super) async fn nack(
     taken(lending::nack(&desk, &receipt, requeue.then_some(delay), caller.sender()).await?)
 }
 
-/// The desk of a bus that calls web services.
+/// Finds the lease queue of a bus that calls web services.
 fn pushing_desk(ways: &Ways, bus: String) -> Result<Arc<Desk>, Problem> {
     let settings = &ways.common.settings;
     if settings.push_bus(&bus).is_none() {
@@ -207,7 +207,7 @@ fn pushing_desk(ways: &Ways, bus: String) -> Result<Arc<Desk>, Problem> {
     }
     let key = ways.buses.named(Some(&bus.as_str().into()), "");
     ways.desks.of(&key).ok_or_else(|| match ways.buses.find(&key) {
-        // A service that is told 404 would not send its reply again.
+        // A service that is answered 404 would not send its reply again.
         Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
         None => Problem::not_found(format!("no loaded workflow uses the bus {}", quoted(&bus))),
     })
@@ -223,7 +223,7 @@ fn most(text: &str) -> Result<u32, Problem> {
     })
 }
 
-/// A span of time, if one is given.
+/// Parses a duration, if one is given.
 fn span(
     key: &str,
     text: Option<String>,
@@ -235,7 +235,7 @@ fn span(
     within(key, span, || quoted(&text), (min, max)).map(Some)
 }
 
-/// One message: the input is the body, all else stands in headers.
+/// Responds with one message: the input is the body, everything else stands in headers.
 fn one(ways: &Ways, queue: &str, vhost: &str, mut loan: Loan) -> Result<HttpResponse, Problem> {
     let mut answer = HttpResponse::Ok();
     answer.content_type(mime::APPLICATION_JSON);
@@ -258,7 +258,7 @@ fn one(ways: &Ways, queue: &str, vhost: &str, mut loan: Loan) -> Result<HttpResp
     Ok(answer.body(Written::of(&ways.common, loan.body.to_bytes(), rooms)?.into_body()))
 }
 
-/// A header whose value fits into one; names and ids do.
+/// Sets a header. Names and ids always fit into one.
 fn header(answer: &mut HttpResponseBuilder, name: &str, value: &str) {
     answer.insert_header((name, value.as_bytes()));
 }

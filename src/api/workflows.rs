@@ -1,4 +1,4 @@
-//! The workflows: those that are loaded, how many jobs each has, and how these fare.
+//! The workflows: those that are loaded, how many jobs each has, and how these fared.
 
 use super::problem::Problem;
 use super::query::{self, Query};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// The longest span of statistics.
+/// The longest time span of statistics.
 const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -36,12 +36,12 @@ pub(super) struct WorkflowRow<'a> {
     stats: Option<Stats>,
 }
 
-/// How the jobs of a workflow fare.
+/// Statistics of the jobs of a workflow.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WorkflowStats)]
 struct Stats {
-    /// Top-level jobs that are kept, by state.
+    /// Root jobs in the journal, by state.
     #[schema(value_type = BTreeMap<String, i64>)]
     states: BTreeMap<&'static str, i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ struct Stats {
     rate: Rate,
 }
 
-/// A job that stands for others.
+/// A job that is shown as an example.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KnownJob)]
 struct Known {
@@ -64,7 +64,7 @@ struct Known {
     reason: Option<String>,
 }
 
-/// What the journal tells of a workflow.
+/// What the journal contributes to a workflow's statistics.
 #[derive(Default)]
 struct Kept {
     states: BTreeMap<&'static str, i64>,
@@ -72,8 +72,9 @@ struct Kept {
     last_failed: Option<Known>,
 }
 
-/// `GET /api/workflows[?all=true][&stats=SPAN]`: the loaded workflows; with `all` also those that
-/// are not loaded any more but have jobs under way; with `stats` how their jobs fared so long.
+/// Handles `GET /api/workflows[?all=true][&stats=SPAN]`: lists the loaded workflows; with `all`
+/// also those that are not loaded any more but have jobs under way; with `stats` how their jobs
+/// fared in that time span.
 pub(super) async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [all, stats] = query.of(["all", "stats"])?;
     let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
@@ -153,7 +154,7 @@ impl Known {
     }
 }
 
-/// So many minutes the statistics go back.
+/// Parses the time span of statistics. Returns it in minutes.
 fn minutes(text: &str) -> Result<usize, Problem> {
     let span = humantime::parse_duration(text).ok();
     let span = span.filter(|span| (MINUTE..=SPAN_MAX).contains(span)).ok_or_else(|| {

@@ -1,11 +1,11 @@
-//! A call of the API as the document describes it.
+//! An operation of the API as the OpenAPI document describes it.
 
 use super::parameters::Parameter;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-/// A call: a method of a path.
+/// An operation: a method of a path.
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) path: String,
@@ -19,10 +19,10 @@ pub(super) struct Call {
     rules: Vec<String>,
 }
 
-/// The statuses of problems that every call may answer with.
+/// The statuses of problems with which every operation may answer.
 const EVERYWHERE: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
 
-/// What a problem of each status means.
+/// The statuses of problems, with a name and a meaning for each.
 const PROBLEMS: [(u16, &str, &str); 14] = [
     (400, "Malformed", "The request is malformed, or has a parameter that the call does not know"),
     (401, "Unauthorized", "No token, or not the right one"),
@@ -48,7 +48,7 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
     (503, "Overloaded", "Not now; Retry-After says when to try again"),
 ];
 
-/// The answers with problems, which the calls refer to.
+/// Returns the responses with problems, to which the operations refer.
 pub(super) fn problems() -> Value {
     let told = PROBLEMS.iter().map(|(status, name, meaning)| {
         let mut answer = json!({
@@ -89,7 +89,7 @@ impl Call {
         call.refuses(&EVERYWHERE)
     }
 
-    /// Its parameters in the query.
+    /// Adds parameters of the query.
     pub(super) fn takes(mut self, parameters: &[Parameter]) -> Call {
         self.rules.extend(parameters.iter().filter_map(Parameter::rule));
         self.parameters.extend_from_slice(parameters);
@@ -111,12 +111,12 @@ impl Call {
         self.refuses(&[413, 415])
     }
 
-    /// It answers with JSON of this schema.
+    /// Adds a JSON response with this schema.
     pub(super) fn json(self, status: u16, meaning: &str, schema: Value) -> Call {
         self.content(status, meaning, "application/json", schema)
     }
 
-    /// It answers with this.
+    /// Adds a response with this content type and schema.
     pub(super) fn content(mut self, status: u16, meaning: &str, kind: &str, schema: Value) -> Call {
         let answer = self.answers.entry(status.to_string()).or_insert(Value::Null);
         if answer.get("content").is_none() {
@@ -126,13 +126,13 @@ impl Call {
         self
     }
 
-    /// It answers with no body.
+    /// Adds a response without a body.
     pub(super) fn empty(mut self, status: u16, meaning: &str) -> Call {
         self.answers.insert(status.to_string(), json!({ "description": meaning }));
         self
     }
 
-    /// It may answer with problems of these statuses.
+    /// Adds the responses with problems of these statuses.
     pub(super) fn refuses(mut self, statuses: &[u16]) -> Call {
         for (status, name, _) in PROBLEMS.iter().filter(|(status, ..)| statuses.contains(status)) {
             let reference = json!({ "$ref": format!("#/components/responses/{name}") });
@@ -189,24 +189,24 @@ impl Call {
     }
 }
 
-/// The schemas that the document names.
+/// The schemas to which the document refers.
 #[derive(Default)]
 pub(super) struct Schemas(Vec<(String, RefOr<Schema>)>);
 
 impl Schemas {
-    /// A reference to the schema of a type.
+    /// Adds the schema of a type, and returns a reference to it.
     pub(super) fn of<T: ToSchema>(&mut self) -> Value {
         self.0.push((T::name().into_owned(), T::schema()));
         T::schemas(&mut self.0);
         json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
     }
 
-    /// The schema of a list of such a type.
+    /// Returns the schema of a list of a type.
     pub(super) fn list<T: ToSchema>(&mut self) -> Value {
         json!({ "type": "array", "items": self.of::<T>() })
     }
 
-    /// All of them.
+    /// Renders all schemas for the document's components.
     pub(super) fn into_components(self) -> Value {
         let schemas = self.0.into_iter().map(|(name, schema)| {
             let mut schema = serde_json::to_value(schema).unwrap_or_default();
@@ -217,8 +217,8 @@ impl Schemas {
     }
 }
 
-/// The API leaves out what has no value, and never sends null in its place: what may be left out is
-/// not nullable.
+/// Removes null from a schema: the API omits keys without a value, and never sends null in their
+/// place.
 fn without_null(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {

@@ -1,4 +1,4 @@
-//! The calls of the API, in the order of docs/http-api.md.
+//! The operations of the API, in the order of docs/http-api.md.
 
 use super::call::{Call, Schemas};
 use super::parameters::*;
@@ -11,7 +11,7 @@ use crate::settings::Sourced;
 use crate::view::{ItemsView, JobView, StepDetail};
 use serde_json::{Value, json};
 
-/// The groups of calls.
+/// The groups of operations.
 pub(super) const TAGS: [(&str, &str); 6] = [
     ("workflows", "What can be run"),
     ("jobs", "What runs and has run"),
@@ -21,7 +21,7 @@ pub(super) const TAGS: [(&str, &str); 6] = [
     ("manager", "The manager itself"),
 ];
 
-/// The operations on a job, and what each is for.
+/// The operations on a job, with a summary of each.
 const OPERATIONS: [(&str, &str); 5] = [
     ("cancel", "Ends it"),
     ("pause", "Dispatches nothing new; replies are taken"),
@@ -30,7 +30,7 @@ const OPERATIONS: [(&str, &str); 5] = [
     ("rerun", "Does a step again, and all that depends on it"),
 ];
 
-/// What finds jobs, for a list or for an operation on all of them.
+/// The parameters that select jobs, for a list or for a bulk operation.
 const FOUND: [Parameter; 11] = [
     WORKFLOW,
     VHOST_OF_WORKFLOW,
@@ -45,7 +45,7 @@ const FOUND: [Parameter; 11] = [
     CURSOR,
 ];
 
-/// What workers do with a message that they have.
+/// The path of a message that a worker has leased.
 const MESSAGE: &str = "/api/queue/{queue}/message/{message}/{delivery}";
 const BY_HAND: &str = "The step's output, or `{\"error\":…}`, or progress";
 
@@ -263,7 +263,7 @@ fn of_workers(schemas: &mut Schemas) -> Vec<Call> {
         .empty(204, "None came"),
         post(&on("reply"), "reply", "The worker's reply; answered once it is committed")
             .takes(&[REPLY, CALLING_BUS])
-            // Whatever it is, it is taken: what is no JSON object fails the attempt.
+            // Any body is accepted: one that is no JSON object fails the attempt.
             .body(false, json!({ "description": BY_HAND }))
             .json(200, "What became of it", taken.clone()),
         post(&on("extend"), "extend", "The worker has it in hand still")
@@ -354,11 +354,11 @@ fn of_manager(schemas: &mut Schemas) -> Vec<Call> {
     ]
 }
 
-/// A payload, as the text that was sent.
+/// Describes the operation that returns a payload as the text that was sent.
 fn payload(path: &str, id: &str, summary: &str) -> Call {
     Call::new("get", path, id, "jobs", summary)
         .json(200, "The text", message())
-        // A part of a JSON text is none.
+        // A part of a JSON text is no JSON.
         .json(206, "The part of it that was asked for", json!({}))
         .empty(416, "It has no such part")
         .refuses(&[404])
@@ -368,12 +368,12 @@ fn anything() -> Value {
     json!({ "type": "object", "additionalProperties": true })
 }
 
-/// A JSON object, as it was sent.
+/// Returns the schema of a JSON object, as it was sent.
 fn message() -> Value {
     json!({ "$ref": "#/components/schemas/Message" })
 }
 
-/// The message of a new job: nothing, or null, is an empty one.
+/// Returns the schema of a new job's message. Nothing, or null, is an empty message.
 fn new_message() -> Value {
     json!({
         "anyOf": [message(), { "type": "null" }],
@@ -381,7 +381,7 @@ fn new_message() -> Value {
     })
 }
 
-/// The rows of a status sheet, which are written as they are read.
+/// Returns the schema of a status sheet, whose rows are written as they are read.
 fn statuses() -> Value {
     let row = json!({
         "type": "object",

@@ -1,10 +1,10 @@
-//! The parameters of calls: each name means the same wherever it stands.
+//! The parameters of operations. The same name means the same wherever it occurs.
 
 use crate::api::history::NUMBER_MAX;
 use crate::engine::JobState;
 use serde_json::{Value, json};
 
-/// A parameter in a path, in a query or in a header.
+/// A parameter in a path, a query or a header.
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
@@ -24,27 +24,27 @@ enum Place {
     Header,
 }
 
-/// What a parameter's text looks like.
+/// The format of a parameter's text.
 #[derive(Clone, Copy)]
 enum Form {
     Text,
-    /// Text, or nothing.
+    /// Text, which may be empty.
     Any,
-    /// At most so many characters.
+    /// Text of at most this many characters.
     Short(u32),
     Flag,
-    /// A whole number, from one to another.
+    /// A whole number between two bounds, both included.
     Number(u64, u64),
     Id,
     Hash,
     State,
-    /// Some states, separated by commas.
+    /// States, separated by commas.
     States,
     Words(&'static [&'static str]),
-    /// Like this pattern, such as this.
+    /// Text that matches a pattern, with an example.
     Like(&'static str, &'static str),
     Time,
-    /// A span of time, such as 30s.
+    /// A duration, such as 30s.
     Span,
 }
 
@@ -126,7 +126,7 @@ pub(super) const NEW_ID: Parameter =
     query("id", Form::Id, "The id of the new job: asked twice under one id, there is one job");
 pub(super) const TRACE_PARENT: Parameter = header(
     "traceparent",
-    // What cannot be read is ignored, so any text is taken.
+    // A header that cannot be parsed is ignored, so any text is accepted.
     Form::Any,
     "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job \
      goes on in this trace; ignored if it cannot be read",
@@ -216,7 +216,7 @@ pub(super) const DELAY: Parameter =
     query("delay", Form::Span, "How long it stays there").needing("requeue");
 
 impl Parameter {
-    /// The same, where it must be given.
+    /// Returns the parameter as a required one.
     pub(super) const fn required(self) -> Parameter {
         Parameter { is_required: true, ..self }
     }
@@ -237,7 +237,7 @@ impl Parameter {
         IN_PATHS.iter().filter(is_named).copied().collect()
     }
 
-    /// The parameter object of OpenAPI.
+    /// Renders the parameter object of OpenAPI.
     pub(super) fn described(&self) -> Value {
         let mut parameter = json!({
             "name": self.name,
@@ -251,7 +251,7 @@ impl Parameter {
             "schema": self.form.schema(),
         });
         if matches!(self.form, Form::Flag) {
-            // Its name alone turns it on.
+            // The name alone turns the flag on.
             parameter["allowEmptyValue"] = json!(true);
         }
         if let Some(other) = self.needs {
