@@ -1,16 +1,16 @@
-//! Signatures of what is posted to others, so that they can tell who sent it.
+//! Signs what is posted to others, so that they can tell who sent it.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The header with the time that is signed, in seconds since 1970.
+/// The header with the signed time, in seconds since 1970.
 pub const TIMESTAMP: &str = "X-Signature-Timestamp";
 
 /// The header with the signature.
 pub const SIGNATURE: &str = "X-Signature-256";
 
-/// `sha256=<hex>` over `<timestamp>.<body>`: the time is signed too, so that an old call cannot be
-/// sent again.
+/// Returns `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. The time is signed too, so that an old
+/// request cannot be sent again.
 pub fn signature(secret: &str, timestamp: &str, body: &[u8]) -> String {
     // HMAC takes a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {

@@ -1,6 +1,7 @@
-//! Whose certificates are believed: the authorities of this machine (the variables `SSL_CERT_FILE`
-//! and `SSL_CERT_DIR` name others), and those of a file. A machine without any, such as a small
-//! container, believes the public ones. Chains, host names and times are always checked.
+//! The certificate authorities that are trusted: those of this machine (the variables
+//! `SSL_CERT_FILE` and `SSL_CERT_DIR` name others), and those of a file. A machine without any,
+//! such as a small container, trusts the public ones. Chains, host names and times are always
+//! checked.
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -12,21 +13,21 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// Authorities that are believed.
+/// The certificate authorities that are trusted.
 #[derive(Clone, Debug, Default)]
 pub struct Authorities {
-    /// None: the public ones.
+    /// Their certificates. Empty: the public authorities are trusted.
     known: Vec<CertificateDer<'static>>,
 }
 
 impl Authorities {
-    /// Those of this machine, and those of a file; empty: no file.
+    /// Loads the authorities of this machine, and those of a file. An empty name means no file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or has no certificate of an authority.
+    /// The file cannot be read, or has no certificate.
     pub fn of(file: &str) -> Result<Authorities, String> {
-        // What of a machine's authorities cannot be read is not believed.
+        // Authorities of the machine that cannot be parsed are not trusted.
         let mut known = rustls_native_certs::load_native_certs().certs;
         if !file.is_empty() {
             known.extend(of_file(Path::new(file))?);
@@ -34,12 +35,12 @@ impl Authorities {
         Ok(Authorities { known })
     }
 
-    /// Those of this machine alone.
+    /// Loads the authorities of this machine alone.
     pub fn of_machine() -> Authorities {
         Authorities { known: rustls_native_certs::load_native_certs().certs }
     }
 
-    /// As TLS needs them.
+    /// Returns the root certificates for TLS.
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(self.known.iter().cloned());
@@ -49,7 +50,7 @@ impl Authorities {
         roots
     }
 
-    /// A client that believes them.
+    /// Returns a TLS configuration for clients that trust these authorities.
     pub fn client(&self) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         ClientConfig::builder_with_provider(provider)
@@ -59,8 +60,9 @@ impl Authorities {
             .with_no_client_auth()
     }
 
-    /// A blocking client for calls of this process's own, each of which may take so long. No proxy
-    /// of the environment reads along, no redirect is followed, and every answer is one.
+    /// Makes a blocking HTTP client for the process's own calls, each of which may take `timeout`.
+    /// It ignores proxies in the environment, follows no redirects, and returns responses with any
+    /// status.
     pub fn agent(&self, timeout: Duration) -> Agent {
         let config = Agent::config_builder()
             .proxy(None)
@@ -71,7 +73,7 @@ impl Authorities {
         Agent::from(config.build())
     }
 
-    /// The same for the blocking client.
+    /// Returns the TLS configuration of the blocking HTTP client.
     pub fn blocking(&self) -> TlsConfig {
         let known: Vec<Certificate<'static>> =
             self.known.iter().map(|known| Certificate::from_der(known).to_owned()).collect();
@@ -82,13 +84,14 @@ impl Authorities {
 }
 
 impl From<Vec<CertificateDer<'static>>> for Authorities {
-    /// These, and none of this machine.
+    /// Trusts these certificates, and none of this machine.
     fn from(known: Vec<CertificateDer<'static>>) -> Authorities {
         Authorities { known }
     }
 }
 
-/// What it is, if it is there and no regular file: to open it might wait for ever.
+/// Describes what a path is if it exists and is not a regular file: opening it might block for
+/// ever.
 pub fn kind_of_no_file(file: &Path) -> Option<&'static str> {
     let kind = std::fs::metadata(file).ok()?.file_type();
     if kind.is_file() {
@@ -104,11 +107,11 @@ pub fn kind_of_no_file(file: &Path) -> Option<&'static str> {
     }
 }
 
-/// The certificates of a file.
+/// Reads the certificates of a file.
 ///
 /// # Errors
 ///
-/// It cannot be read, or has none.
+/// The file cannot be read, or has none.
 pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |why: String| {
         format!(

@@ -1,5 +1,5 @@
-//! The certificate that the API shows over TLS, and whose certificates clients need. A reload, and
-//! a look at the files now and then, read them again; connections that are open keep theirs.
+//! The certificate that the API presents over TLS, and the authorities of clients' certificates. A
+//! reload, and a regular check of the files, read them again; open connections keep theirs.
 
 use super::validity;
 use crate::engine::Timestamp;
@@ -15,61 +15,60 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The certificate, and who may connect.
+/// The certificate that is presented, and who may connect.
 #[derive(Debug)]
 pub struct Certificate {
     settings: TlsSettings,
     shown: RwLock<Pair>,
 }
 
-/// A certificate with its key, and what a connection needs of both: TLS 1.2 and 1.3; clients need
-/// a certificate of their own if the settings name authorities for them.
+/// A certificate with its key, as TLS configurations (1.2 and 1.3). Clients need a certificate of
+/// their own if the settings name authorities for them.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// For HTTP/1.1.
+    /// The configuration for HTTP/1.1.
     pub http: Arc<ServerConfig>,
-    /// For HTTP/2.
+    /// The configuration for HTTP/2.
     pub grpc: Arc<ServerConfig>,
-    /// Until when the certificate is good, and those that vouch for it in the same file; none: that
-    /// cannot be read.
+    /// When the first certificate of the file's chain expires. `None`: that cannot be parsed.
     pub not_after: Option<Timestamp>,
-    /// What the files held.
+    /// The hash of the files' contents.
     digest: [u8; 32],
 }
 
 impl Certificate {
-    /// As the settings say.
+    /// Loads the certificate that the settings name.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or the key is not that of the certificate.
+    /// A file cannot be read, or the key does not belong to the certificate.
     pub fn load(settings: &TlsSettings) -> Result<Arc<Certificate>, String> {
         let shown = RwLock::new(read(settings)?);
         Ok(Arc::new(Certificate { settings: settings.clone(), shown }))
     }
 
-    /// What the files have now.
+    /// Reads the files again, without presenting what they contain.
     ///
     /// # Errors
     ///
-    /// As [`Certificate::load`].
+    /// The same as of [`CertificateStore::load`].
     pub fn read(&self) -> Result<Pair, String> {
         read(&self.settings)
     }
 
-    /// Shows this one from now on.
+    /// Presents this identity from now on.
     pub fn show(&self, pair: Pair) {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = pair;
     }
 
-    /// What is shown.
+    /// Returns the identity that is presented.
     pub fn shown(&self) -> Pair {
         self.shown.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Pair {
-    /// Whether the files held the same for the other.
+    /// Returns whether both were read from the same contents of the files.
     pub fn is_same(&self, other: &Pair) -> bool {
         self.digest == other.digest
     }
@@ -103,7 +102,7 @@ fn read(settings: &TlsSettings) -> Result<Pair, String> {
     Ok(Pair { http: config(b"http/1.1")?, grpc: config(b"h2")?, not_after, digest })
 }
 
-/// TLS for a protocol by its name in ALPN.
+/// Builds the TLS configuration for a protocol, given by its ALPN name.
 fn config(
     settings: &TlsSettings,
     pair: Arc<SingleCertAndKey>,
@@ -131,11 +130,12 @@ fn config(
     Ok(config)
 }
 
-/// What tells whether the files have changed. One that cannot be read counts as empty.
+/// Hashes the files, to find out whether they have changed. A file that cannot be read counts as
+/// empty.
 fn digest(settings: &TlsSettings) -> [u8; 32] {
     let mut all = Sha256::new();
     for file in [&settings.certificate, &settings.key, &settings.client_authorities] {
-        // A pipe would be waited for; whoever reads the pair says what is wrong with it.
+        // Reading a pipe would block. The reader of the identity reports what is wrong with it.
         let is_file = trust::kind_of_no_file(Path::new(file)).is_none();
         let content = is_file.then(|| std::fs::read(file).unwrap_or_default());
         all.update(Sha256::digest(content.unwrap_or_default()));

@@ -1,6 +1,6 @@
-//! Those who send wrong tokens. A right token is never refused because of somebody else's wrong
-//! ones: many clients may share an address, behind a proxy. Wrong ones are answered later and later
-//! of them at once are few, so that guessing is slow.
+//! Limits for clients that send wrong tokens. A valid token is never refused because of somebody
+//! else's wrong ones: many clients may share an address behind a proxy. Answers to wrong tokens are
+//! delayed, and only few of them are delayed at once, so that guessing is slow.
 
 use crate::clock;
 use std::collections::HashMap;
@@ -10,33 +10,33 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// One wrong token is forgotten after this time.
+/// The time after which one wrong token is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the answer to a wrong token is held back, for who has sent too many.
+/// How long the answer to a wrong token is delayed, once an address has sent too many.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How many answers are held back at once. Beyond, they are given at once, and the connection is
+/// How many answers are delayed at once. Further ones are sent at once, and the connection is
 /// closed.
 const PAUSES_MAX: usize = 64;
 
-/// How many addresses are told apart; all others count as one.
+/// How many addresses are counted separately; all others count as one.
 const PEERS_MAX: usize = 4096;
 
-/// What a wrong token is answered with.
+/// How a wrong token is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// That it is wrong.
+    /// At once: the token is wrong.
     Told,
-    /// The same, after a pause.
+    /// After a delay: the token is wrong.
     Paused,
-    /// That there were too many; the connection is closed.
+    /// At once: there were too many. The connection is closed.
     TooMany,
 }
 
 /// Counts the wrong tokens of each address.
 pub struct Logins {
-    /// How many wrong tokens an address may send before it is slowed; 0: any number.
+    /// How many wrong tokens an address may send before it is slowed down. 0: any number.
     allowed: u32,
     peers: Mutex<Peers>,
     pauses: Semaphore,
@@ -51,12 +51,12 @@ struct Peers {
 }
 
 impl Logins {
-    /// So many wrong tokens are answered at once; 0: all.
+    /// Makes a limiter that answers this many wrong tokens of an address at once. 0: all of them.
     pub fn new(allowed: u32) -> Logins {
         Logins { allowed, peers: Mutex::default(), pauses: Semaphore::new(PAUSES_MAX) }
     }
 
-    /// An address has sent a wrong token; returns once it may be answered.
+    /// Records a wrong token from an address. Returns once it may be answered.
     pub async fn failed(&self, peer: Option<IpAddr>) -> Failed {
         if self.allowed == 0 || !self.is_too_many(peer) {
             return Failed::Told;
@@ -71,7 +71,7 @@ impl Logins {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let forgotten = peers.of(peer.map(network), now);
         let begins = forgotten.filter(|at| *at > now).unwrap_or(now);
-        // No more is remembered than what slows: who stops guessing is soon answered at once again.
+        // The count is bounded: a client that stops guessing is soon answered at once again.
         let last = now + FORGOTTEN_AFTER * self.allowed.saturating_add(1);
         let until = (begins + FORGOTTEN_AFTER).min(last);
         *forgotten = Some(until);
@@ -95,8 +95,8 @@ impl Peers {
     }
 }
 
-/// What counts as one sender: an address, or the network of one of IPv6, of which everybody has a
-/// whole one.
+/// Returns what counts as one client: an IPv4 address, or the /64 network of an IPv6 address,
+/// because every IPv6 client has at least a whole one.
 pub fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

@@ -1,4 +1,5 @@
-//! Who may do what: tokens, what each allows, and those who guess.
+//! Who may do what: tokens and what each allows, limits for clients that guess at tokens, and the
+//! TLS certificate.
 
 mod certificate;
 mod logins;
@@ -17,22 +18,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-/// Whether others than a file's owner may write it.
+/// The mode bits that let others than a file's owner write it.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// What the API asks before it serves a call.
+/// The tokens and the certificate of the API.
 pub struct Access {
     tokens: watch::Sender<Arc<Tokens>>,
-    /// Those who have sent wrong tokens.
+    /// Slows down clients that have sent wrong tokens.
     pub logins: Logins,
-    /// What the API shows over TLS; not set: it speaks without, or not yet.
+    /// The certificate that the API presents over TLS. Not set without TLS, or before it is read.
     pub certificate: OnceLock<Arc<Certificate>>,
-    /// Held by who reloads: what was read last is what counts last.
+    /// Held while files are reloaded, so that what was read last is in force at the end.
     pub reloading: tokio::sync::Mutex<()>,
 }
 
 impl Access {
-    /// As the settings say.
+    /// Makes it as the settings say. Warns if others may write the file of tokens.
     pub fn new(http: &HttpSettings) -> Access {
         let mode = std::fs::metadata(&http.tokens_file).map(|file| file.permissions().mode());
         if mode.is_ok_and(|mode| mode & OTHERS_WRITE != 0) {
@@ -50,8 +51,8 @@ impl Access {
         }
     }
 
-    /// The certificate of the API, which is read when somebody asks first; none: the API speaks
-    /// without TLS.
+    /// Returns the certificate of the API; the first call reads it. Returns `None` if the API does
+    /// not use TLS.
     ///
     /// # Errors
     ///
@@ -67,27 +68,27 @@ impl Access {
         Ok(Some(self.certificate.get_or_init(|| read).clone()))
     }
 
-    /// The tokens that are good now.
+    /// Returns the tokens that are currently valid.
     pub fn tokens(&self) -> Arc<Tokens> {
         self.tokens.borrow().clone()
     }
 
-    /// From now on the file of tokens has these.
+    /// Replaces the tokens of the file of tokens.
     pub fn replace(&self, http: &HttpSettings, of_file: &BTreeMap<String, TokenSettings>) {
         self.tokens.send_replace(Arc::new(Tokens::of(http, of_file)));
     }
 
-    /// Waits until the token of `holder` is not good any more, or not for the same.
+    /// Waits until the token of `principal` is revoked, or allows something else.
     pub async fn taken_away(&self, holder: &Holder) {
         let mut tokens = self.tokens.subscribe();
-        // An error means that nobody can replace them.
+        // An error means that nobody can replace the tokens any more.
         if tokens.wait_for(|tokens| !tokens.has(holder)).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// A new token, which cannot be guessed, and its hash.
+/// Makes a random token. Returns the token and its hash.
 pub fn new_token() -> (String, String) {
     let chance = || clock::new_id().0.simple().to_string();
     let token = format!("wm_{}{}", chance(), chance());

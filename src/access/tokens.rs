@@ -1,4 +1,4 @@
-//! The tokens that are good, as their hashes, and what each allows.
+//! The valid tokens, as their hashes, and what each allows.
 
 use crate::settings::{HASH_PREFIX, HttpSettings, MAIN_TOKEN, Scope, TokenSettings};
 use sha2::{Digest, Sha256};
@@ -6,53 +6,53 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Who sends a call, by the token that came with it.
+/// Who sends a request, by the token that came with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name of the token; none: calls need no token.
+    /// The name of the token. `None`: requests need no token.
     pub name: Option<Arc<str>>,
-    /// What it allows besides its queues.
+    /// The scope of the token, besides its queues.
     pub scope: Option<Scope>,
-    /// The queues whose messages it may take and settle.
+    /// The queues whose messages the principal may take and settle.
     pub queues: Arc<[String]>,
-    /// Their virtual host; empty: that of workflows without one.
+    /// The virtual host of these queues. Empty: that of workflows without one.
     pub vhost: Arc<str>,
-    /// The token's hash.
+    /// The hash of the token.
     hash: Option<Hash>,
 }
 
-/// What a call needs.
+/// What a request requires of its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needed {
-    /// A token, whatever it allows.
+    /// Any token, whatever it allows.
     Token,
-    /// A scope.
+    /// A token with this scope.
     Scope(Scope),
-    /// The messages of a queue.
+    /// A token for the messages of a queue.
     Queue {
-        /// Its name.
+        /// The name of the queue.
         queue: String,
-        /// Its virtual host; none: any, which is looked at later.
+        /// The virtual host of the queue. `None`: any; it is checked later.
         vhost: Option<String>,
     },
 }
 
-/// The tokens that are good.
+/// The valid tokens.
 pub struct Tokens {
-    /// None: calls need no token.
+    /// The principals of the tokens. `None`: requests need no token.
     known: Option<Vec<Holder>>,
 }
 
 type Hash = [u8; 32];
 
 impl Holder {
-    /// Everybody, where no token is asked for.
+    /// Returns the principal of all requests where no token is required.
     fn anybody() -> Holder {
         let (queues, vhost) = (Arc::default(), "".into());
         Holder { name: None, scope: Some(Scope::Admin), queues, vhost, hash: None }
     }
 
-    /// Whether the token is good for that.
+    /// Returns whether the token allows that.
     pub fn may(&self, needed: &Needed) -> bool {
         match needed {
             Needed::Token => true,
@@ -66,7 +66,7 @@ impl Holder {
 }
 
 impl Tokens {
-    /// Those of the settings, and of the file that the settings name.
+    /// Makes the tokens of the settings, and of the file that the settings name.
     pub fn of(http: &HttpSettings, of_file: &BTreeMap<String, TokenSettings>) -> Tokens {
         if !http.asks_for_token() {
             return Tokens { known: None };
@@ -90,7 +90,7 @@ impl Tokens {
                 Some(digits) => read(digits),
                 None => Some(digest(&token.token.0)),
             };
-            // The settings were validated: each hash can be read.
+            // Every hash can be parsed: the settings were validated.
             let Some(hash) = hash else { continue };
             let name = Some(name.as_str().into());
             let queues = token.queues.0.clone().into();
@@ -100,12 +100,12 @@ impl Tokens {
         Tokens { known: Some(known) }
     }
 
-    /// Whether calls need a token.
+    /// Returns whether requests need a token.
     pub fn are_asked_for(&self) -> bool {
         self.known.is_some()
     }
 
-    /// Whether that token is good, and for the same as it says.
+    /// Returns whether the principal's token is still valid, and allows the same as before.
     pub(super) fn has(&self, holder: &Holder) -> bool {
         match &self.known {
             Some(known) => known.contains(holder),
@@ -113,12 +113,12 @@ impl Tokens {
         }
     }
 
-    /// Whom a token belongs to; none: it is not good, or is missing.
+    /// Finds the principal of a token. Returns `None` if the token is missing or not valid.
     pub fn holder(&self, given: Option<&str>) -> Option<Holder> {
         let Some(known) = &self.known else { return Some(Holder::anybody()) };
         let given = digest(given?);
         // Hashes are compared, each with every other and to its end, so that the time that it takes
-        // tells nothing of them.
+        // reveals nothing about them.
         let mut found = None;
         for holder in known {
             let hash = holder.hash.iter().flatten();
@@ -131,7 +131,7 @@ impl Tokens {
     }
 }
 
-/// The hash of a token, as settings have it.
+/// Formats the hash of a token as settings have it.
 pub fn hash_of(token: &str) -> String {
     let mut text = HASH_PREFIX.to_owned();
     for byte in digest(token) {

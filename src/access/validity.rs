@@ -1,20 +1,20 @@
-//! Until when a certificate is good.
+//! When certificates expire.
 
 use crate::engine::Timestamp;
 use crate::times;
 use rustls::pki_types::CertificateDer;
 
-/// Tags of DER (X.690) that stand in a certificate (RFC 5280).
+/// Tags of DER (X.690) that occur in a certificate (RFC 5280).
 const INTEGER: u8 = 0x02;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// How long before its end a certificate should have been replaced.
+/// How long before its expiry a certificate should have been replaced, in seconds.
 pub const ENDS_SOON_S: i64 = 14 * 24 * 3600;
 
-/// The end of the certificate that ends first; none: none of them can be read.
+/// Returns the earliest expiry of the certificates. Returns `None` if none can be parsed.
 pub(super) fn not_after(chain: &[CertificateDer<'_>]) -> Option<Timestamp> {
     chain.iter().filter_map(|certificate| of_one(certificate)).min_by_key(|at| at.0)
 }
@@ -33,7 +33,7 @@ fn of_one(certificate: &[u8]) -> Option<Timestamp> {
     times::parsed(&until)
 }
 
-/// A time as RFC 3339 has it, and what follows.
+/// Parses a time. Returns it in the form of RFC 3339, and the bytes that follow.
 fn time(bytes: &[u8]) -> Option<(String, &[u8])> {
     let (text, rest, digits) = match element(bytes, UTC_TIME) {
         Some((text, rest)) => (text, rest, 2),
@@ -52,7 +52,7 @@ fn time(bytes: &[u8]) -> Option<(String, &[u8])> {
     Some((format!("{century}{year}-{month}-{day}T{hour}:{minute}:{second}Z"), rest))
 }
 
-/// What an element of this kind holds, and what follows it.
+/// Parses an element with this tag. Returns its content, and the bytes that follow.
 fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let [found, length, rest @ ..] = bytes else { return None };
     if *found != tag {
