@@ -1,9 +1,9 @@
-//! What happens to jobs, as others hear of it (docs/operations.md, docs/http-api.md): an event for
-//! each change of the state of a job or a step, in the form of CloudEvents 1.0 (structured, JSON).
+//! The events about jobs that others receive (docs/operations.md, docs/http-api.md): one for each
+//! change of the state of a job or a step, as a CloudEvent 1.0 in structured mode (JSON).
 //!
-//! An event follows from an entry, so it leaves after the commit like any effect. Its id follows
-//! from the job and the number of the entry in the job's record: an event that is sent again, also
-//! after a restart, has the same id.
+//! An event follows from an entry, so it is published after the commit like any effect. Its id is
+//! made of the job and the number of the entry in the job's record: an event that is sent again,
+//! even after a restart, has the same id.
 
 use crate::engine::{
     Entry, Failure, FanOutEntry, ItemCounts, Job, JobEntry, JobId, JobState, Json, Progress,
@@ -18,23 +18,23 @@ use std::sync::Arc;
 /// The content type of an event.
 pub const CONTENT_TYPE: &str = "application/cloudevents+json";
 
-/// What every event's type begins with.
+/// The prefix of every event's type.
 const TYPE_PREFIX: &str = "workflow-manager.";
 
-/// How much of a reason, a status or a message an event repeats, in characters.
+/// How much of a reason, a status or a message an event contains, in characters.
 const TEXT_CHARS_MAX: usize = 1_000;
 
-/// Whose state changed.
+/// What the state belongs to that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// A job's, or a child job's.
+    /// A job or a child job.
     Job,
-    /// A step's.
+    /// A step.
     Step,
 }
 
 impl Subject {
-    /// The word for users.
+    /// Returns the name for users.
     pub fn word(self) -> &'static str {
         match self {
             Subject::Job => "job",
@@ -46,30 +46,30 @@ impl Subject {
 /// Something that happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Unique, and the same whenever the event is sent.
+    /// The id: unique, and the same whenever the event is sent.
     pub id: String,
     /// The workflow's full name.
     pub workflow: Arc<str>,
-    /// Whose state changed.
+    /// What the state belongs to that has changed.
     pub subject: Subject,
     /// What happened: a state, `progressed`, `attempt-failed` or `counted`.
     pub word: &'static str,
-    /// The job or child job.
+    /// The id of the job or child job.
     pub job: JobId,
-    /// Its parent.
+    /// The id of its parent job.
     pub parent: Option<JobId>,
-    /// The top-level job.
+    /// The id of its root job.
     pub root: JobId,
     /// When it happened.
     pub at: Timestamp,
-    /// Whether the job has come to an end by it.
+    /// Whether the job has ended with it.
     pub is_end: bool,
-    /// The CloudEvent.
+    /// The serialised CloudEvent.
     pub body: Bytes,
 }
 
 impl Event {
-    /// What followed from a job's newest decision, which is already applied to it.
+    /// Makes the events of a job's newest decision, which is already applied to the job.
     pub fn of_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
         let teller = Teller::new(job, source);
         let mut events = Vec::new();
@@ -79,7 +79,7 @@ impl Event {
         events
     }
 
-    /// The event that gave a job its present state.
+    /// Makes the event that put a job in its current state.
     pub fn of_state(job: &Job, source: &str) -> Event {
         let at = job.ended().unwrap_or(job.origin().created);
         Teller::new(job, source).job(
@@ -90,7 +90,8 @@ impl Event {
         )
     }
 
-    /// The counts of child jobs of each step that are other than those that were told before.
+    /// Makes an event for each step whose counts of child jobs differ from `last`, and updates
+    /// `last`.
     pub fn of_counts(
         job: &Job,
         source: &str,
@@ -108,18 +109,18 @@ impl Event {
         events
     }
 
-    /// `job.completed`, `step.attempt-failed`, …
+    /// Returns the name, such as `job.completed` or `step.attempt-failed`.
     pub fn name(&self) -> String {
         format!("{}.{}", self.subject.word(), self.word)
     }
 
-    /// The CloudEvents type.
+    /// Returns the CloudEvents type.
     pub fn kind(&self) -> String {
         format!("{TYPE_PREFIX}{}", self.name())
     }
 }
 
-/// Turns the entries of one job into events.
+/// Builds events from the entries of one job.
 struct Teller<'a> {
     job: &'a Job,
     workflow: Arc<str>,
@@ -157,7 +158,7 @@ struct Data<'a> {
     told: Details<'a>,
 }
 
-/// What differs from event to event.
+/// The fields that differ from event to event.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details<'a> {
@@ -180,7 +181,7 @@ struct Details<'a> {
     children: Option<Counts>,
 }
 
-/// How many child jobs of a step are in which state.
+/// How many child jobs of a step are in each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
     items: u32,
@@ -291,7 +292,7 @@ impl<'a> Teller<'a> {
         Some(self.step(number, step, word, at, told))
     }
 
-    /// The steps that ran when the job was ended for good.
+    /// Adds events for the steps that were running when the job ended.
     fn tell_cut_off(&self, number: u64, at: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running
@@ -335,7 +336,7 @@ impl<'a> Teller<'a> {
             ..Details::default()
         };
         let mut event = self.step(self.job.length(), step, "counted", at, told);
-        // No entry is told by it, but what all up to this one come to.
+        // The event stands for no single entry, but for the sum of all up to this one.
         event.id = format!("{}:{name}:counted", self.id(self.job.length()));
         event
     }
@@ -371,8 +372,8 @@ impl<'a> Teller<'a> {
         self.event(Subject::Step, word, id, subject, at, false, told)
     }
 
-    /// A UUID may be used again after its job has ended: the time of creation tells the two jobs
-    /// apart.
+    /// Formats the id of an entry's event. A job id may be used again after its job has ended: the
+    /// time of creation tells the two jobs apart.
     fn id(&self, number: u64) -> String {
         format!("{}:{:x}:{number}", self.job.id(), self.job.origin().created.0)
     }

@@ -1,8 +1,7 @@
-//! The streams of events that clients have open. One ring keeps the newest events for all of them,
-//! so that however many read, and however slowly, memory is bounded; a reader that falls behind is
-//! told how many events it has missed.
-//!
-//! The announcer writes, the API's streams read.
+//! The streams of events that clients have open. One ring holds the newest events for all of them,
+//! so that memory is bounded however many clients read, and however slowly. A subscriber that falls
+//! behind is told how many events it has missed. The notifier publishes, the API's streams
+//! subscribe.
 
 use super::event::{Event, Subject};
 use crate::engine::JobId;
@@ -11,28 +10,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// The most that the ring keeps for slow readers, in bytes of events.
+/// The most that the ring holds for slow subscribers, in bytes of events.
 const RING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The most that a reader is given at once, in bytes of events.
+/// The most that a subscriber gets at once, in bytes of events.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
-/// Which events a stream has.
+/// The events that a subscriber receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Those of all jobs.
+    /// Events of all jobs.
     All {
-        /// Only those of this workflow.
+        /// Only events of this workflow.
         workflow: Option<String>,
-        /// Only those of jobs, or of steps.
+        /// Only events of jobs, or only events of steps.
         subject: Option<Subject>,
     },
-    /// Those of a job and its child jobs: all levels of them for a top-level job, the first for a
-    /// child job.
+    /// Events of a job and its child jobs: of all levels below a root job, of the first level below
+    /// a child job.
     Job(JobId),
-    /// Only those of the job itself, without its child jobs.
+    /// Events of the job alone, without its child jobs.
     Own(JobId),
-    /// The same; and it is told when there is something new to count of its child jobs.
+    /// Events of the job alone, and notifications when the counts of its child jobs change.
     Counts(JobId),
 }
 
@@ -49,7 +48,7 @@ impl Wanted {
     }
 }
 
-/// All streams that are open.
+/// Publishes events to all subscribers.
 #[derive(Default)]
 pub struct Feeds {
     shared: Arc<Shared>,
@@ -60,16 +59,16 @@ struct Shared {
     ring: Mutex<Ring>,
     of_all: AtomicUsize,
     of_jobs: AtomicUsize,
-    /// Of those of jobs, the ones that count child jobs.
+    /// The subscribers to single jobs that also count child jobs.
     of_counts: AtomicUsize,
-    /// Events that did not reach the ring and that no reader was told about yet.
+    /// Events that did not reach the ring, and that no subscriber was told about yet.
     lost: AtomicU64,
 }
 
 #[derive(Default)]
 struct Ring {
     kept: VecDeque<Arc<Event>>,
-    /// The number of the oldest event that is kept.
+    /// The number of the oldest event in the ring.
     first: u64,
     bytes: usize,
     of_all: Vec<Arc<Listener>>,
@@ -80,29 +79,29 @@ struct Ring {
 
 struct Listener {
     wanted: Wanted,
-    /// How many events for it have come so far.
+    /// How many events for it were published so far.
     matched: AtomicU64,
     wake: Notify,
-    /// There is something new to count.
+    /// Wakes the subscriber when the counts of child jobs may have changed.
     counted: Notify,
 }
 
-/// What a reader is given.
+/// What a subscriber gets at once.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The most events that it can have missed before those that follow.
+    /// The most events that it can have missed before the following ones.
     pub missed: u64,
-    /// The next ones, in order.
+    /// The next events, in order.
     pub events: Vec<Arc<Event>>,
 }
 
-/// One stream, from the moment at which it was opened.
+/// A subscription, which receives the events from the moment on at which it was opened.
 pub struct Feed {
     shared: Arc<Shared>,
     listener: Arc<Listener>,
-    /// The number of the next event to look at.
+    /// The number of the next event to examine.
     cursor: u64,
-    /// How many events it was given, or was told that it missed.
+    /// How many events were delivered, or reported as missed.
     seen: u64,
 }
 
@@ -113,7 +112,7 @@ impl Shared {
 }
 
 impl Feeds {
-    /// Opens a stream, unless `max` are open.
+    /// Opens a subscription. Returns `None` if `max` are open.
     pub fn open(&self, wanted: Wanted, max: usize) -> Option<Feed> {
         let mut ring = self.shared.ring();
         if self.count() >= max {
@@ -144,13 +143,13 @@ impl Feeds {
         Some(Feed { shared: self.shared.clone(), listener, cursor, seen: 0 })
     }
 
-    /// How many streams are open.
+    /// Returns how many subscriptions are open.
     pub fn count(&self) -> usize {
         self.shared.of_all.load(Ordering::SeqCst) + self.shared.of_jobs.load(Ordering::SeqCst)
     }
 
-    /// Whether anybody reads events of the job with these ids: its own, its parent's, the top-level
-    /// job's.
+    /// Returns whether anybody subscribes to events of the job with these ids: its own, its
+    /// parent's, its root job's.
     pub fn wants(&self, [own, parent, root]: [JobId; 3]) -> bool {
         self.shared.of_all.load(Ordering::SeqCst) > 0
             || (self.shared.of_jobs.load(Ordering::SeqCst) > 0 && {
@@ -160,23 +159,23 @@ impl Feeds {
             })
     }
 
-    /// Whether anybody counts the child jobs of a job.
+    /// Returns whether anybody counts the child jobs of a job.
     pub fn counts(&self, job: JobId) -> bool {
         self.shared.of_counts.load(Ordering::SeqCst) > 0
             && self.shared.ring().counting(job).next().is_some()
     }
 
-    /// There is something new to count of a job's child jobs.
+    /// Wakes the subscribers that count a job's child jobs.
     pub fn counted(&self, job: JobId) {
         self.shared.ring().counting(job).for_each(|listener| listener.counted.notify_one());
     }
 
-    /// Hands events to all who want them.
+    /// Publishes events to all subscribers whose filters match.
     pub fn tell(&self, events: &[Arc<Event>]) {
         let mut ring = self.shared.ring();
         let lost = self.shared.lost.swap(0, Ordering::SeqCst);
         if lost > 0 {
-            // Nobody knows any more whose they were.
+            // Nobody knows any more for which subscribers they were.
             ring.listeners().for_each(|listener| listener.missed(lost));
         }
         if self.count() == 0 {
@@ -187,12 +186,12 @@ impl Feeds {
         }
     }
 
-    /// Events were dropped on their way here.
+    /// Records that events were dropped on their way here.
     pub fn lose(&self, events: usize) {
         self.shared.lost.fetch_add(events as u64, Ordering::SeqCst);
     }
 
-    /// Ends all streams, for good.
+    /// Ends all subscriptions for good.
     pub fn close(&self) {
         let mut ring = self.shared.ring();
         ring.closed = true;
@@ -267,7 +266,7 @@ impl Listener {
         self.missed(1);
     }
 
-    /// Events that came and are no longer in the ring when it is read were missed.
+    /// Counts events. Those that are no longer in the ring when it is read were missed.
     fn missed(&self, events: u64) {
         self.matched.fetch_add(events, Ordering::Relaxed);
         self.wake.notify_one();
@@ -275,7 +274,7 @@ impl Listener {
 }
 
 impl Feed {
-    /// The next events, once there are any; none when all streams end.
+    /// Waits for the next events. Returns `None` when all subscriptions end.
     pub async fn next(&mut self) -> Option<Batch> {
         loop {
             match self.take() {
@@ -286,7 +285,7 @@ impl Feed {
         }
     }
 
-    /// Waits until there is something new to count.
+    /// Waits until the counts of child jobs may have changed.
     pub fn counted(&self) -> impl Future<Output = ()> + use<> {
         let listener = self.listener.clone();
         async move { listener.counted.notified().await }

@@ -1,5 +1,5 @@
-//! Events: what others hear of jobs. The mapping from entries, the streams that clients have open,
-//! and the webhook. All of it follows from what is committed, and none of it can hold up a job.
+//! Events about jobs, as others receive them: made from entries, published to open streams, and
+//! sent to the webhook. All of them follow from what is committed, and none can hold up a job.
 
 mod event;
 mod feeds;

@@ -1,10 +1,11 @@
-//! The webhook: posts the end of each top-level job, signed, until the other side has taken it.
+//! The webhook: posts the end of each top-level job, signed, until the receiver accepts it.
 //!
-//! At least once, whatever happens to the process: the notices are rows of the journal, written
-//! with the ends and deleted after their delivery. They wait on the disk, and a few of them in
-//! memory. The calls are made on threads of their own, which nothing waits for. While calls fail
-//! there is one call at a time, after a pause that grows; what failed is tried again after a pause
-//! of its own, so that one notice that is never taken does not keep the others back.
+//! Each end is delivered at least once, whatever happens to the process: the notices are rows of
+//! the journal, written with the ends, and deleted after their delivery. They wait on the disk, and
+//! a few of them in memory. Threads of the webhook's own make the calls, and nothing else waits for
+//! them. While calls fail there is only one call at a time, after a growing pause. Failed notices
+//! are tried again after a pause of their own, so that one notice that is never accepted does not
+//! hold up the others.
 
 use super::event::CONTENT_TYPE;
 use crate::clock;
@@ -26,20 +27,20 @@ use ureq::{Agent, Body};
 /// How many notices are read from the journal at once.
 const PAGE_ROWS: u32 = 100;
 
-/// The most notices that failed and are tried again; while there are that many, no new ones are
-/// taken.
+/// The most failed notices that wait for another try. While there are that many, no new ones are
+/// read.
 const RETRIES_MAX: usize = 10_000;
 
 /// How many notices are deleted at once; fewer when there is nothing else to do.
 const FORGOTTEN_MAX: usize = 100;
 
-/// How much of an answer is read, in bytes.
+/// How much of a response is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
 /// How long a stop waits for calls under way.
 const STOP_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest pause that the other side can ask for with `Retry-After`.
+/// The longest pause that the receiver can demand with `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// The webhook of a process.
@@ -47,37 +48,38 @@ pub struct Webhook {
     settings: WebhookSettings,
     authorities: Authorities,
     metrics: Metrics,
-    /// Pauses are measured by a clock that nobody sets, from the time at which it was first read.
+    /// Pauses are measured by a monotonic clock: the wall-clock time and the instant of its first
+    /// reading.
     since: (Timestamp, Instant),
     desk: Mutex<Desk>,
     wake: Condvar,
     idle: Notify,
 }
 
-/// What the webhook needs of the manager around it.
+/// What the webhook needs of its manager.
 pub struct Surroundings {
     /// Reads the notices.
     pub reader: Arc<dyn Records>,
-    /// Has delivered notices deleted.
+    /// Deletes delivered notices from the journal.
     pub forget: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
-    /// Ends the process in an orderly way, for this reason.
+    /// Ends the process in an orderly way, for the given reason.
     pub fail: Box<dyn Fn(String) + Send + Sync>,
 }
 
-/// What is to be delivered, and when.
+/// The notices that are to be delivered, and when.
 #[derive(Default)]
 struct Desk {
-    /// The last notice read from the journal.
+    /// The last notice that was read from the journal.
     cursor: NoticeNumber,
     page: VecDeque<(NoticeNumber, Notice)>,
-    /// There may be notices beyond the cursor.
+    /// Whether there may be notices beyond the cursor.
     has_more: bool,
     is_reading: bool,
-    /// When each failed notice is due, and how often it has failed.
+    /// The failed notices: when each is due, and how often it has failed.
     retries: BTreeMap<(Timestamp, NoticeNumber), u32>,
-    /// Whether the last one taken was a retry: retries and new notices take turns.
+    /// Whether the last notice was a retry. Retries and new notices take turns.
     was_retry: bool,
-    /// How often the calls have failed in a row, and until when no call is made.
+    /// How often calls have failed in a row, and until when no call is made.
     failures: u32,
     paused_until: Timestamp,
     in_flight: usize,
@@ -85,7 +87,7 @@ struct Desk {
     is_closing: bool,
 }
 
-/// What a thread is to do next.
+/// What a thread does next.
 enum Next {
     Deliver(DueNotice),
     Wait(Option<Duration>),
@@ -100,10 +102,10 @@ struct DueNotice {
     failed: u32,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 enum Outcome {
     Delivered,
-    /// It will never be taken.
+    /// The receiver rejects the notice for good.
     Refused(String),
     Failed {
         reason: String,
@@ -112,7 +114,7 @@ enum Outcome {
 }
 
 impl Webhook {
-    /// The webhook in the settings, if there is one.
+    /// Makes the webhook of the settings. Returns `None` if they have none.
     pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Webhook> {
         let webhook = &settings.events.webhook;
         webhook.is_on().then(|| Webhook {
@@ -127,7 +129,7 @@ impl Webhook {
         })
     }
 
-    /// Starts to deliver what the journal has.
+    /// Starts to deliver the notices of the journal.
     ///
     /// # Errors
     ///
@@ -143,15 +145,15 @@ impl Webhook {
         Ok(())
     }
 
-    /// A notice was committed.
+    /// Reports that a notice was committed.
     pub fn noticed(&self) {
         self.metrics.webhook_waiting.inc();
         self.desk().has_more = true;
         self.wake.notify_one();
     }
 
-    /// Makes no more calls, and waits a little for those under way. What is not delivered then is
-    /// delivered after the next start.
+    /// Stops calling, and waits a moment for the calls under way. Notices that are not delivered by
+    /// then are delivered after the next start.
     pub async fn close(&self) {
         self.desk().is_closing = true;
         self.wake.notify_all();
@@ -160,7 +162,7 @@ impl Webhook {
                 self.idle.notified().await;
             }
         };
-        // Too late: they will be delivered once more.
+        // After a timeout the notices of these calls are delivered once more.
         let _ = tokio::time::timeout(STOP_WAIT, ended).await;
     }
 
@@ -288,7 +290,7 @@ impl Webhook {
         desk
     }
 
-    /// Has the finished notices deleted, once there are this many.
+    /// Deletes the finished notices, once there are at least `least` of them.
     fn forget(&self, desk: &mut Desk, around: &Surroundings, least: usize) {
         if desk.done.len() >= least {
             let done = std::mem::take(&mut desk.done);
@@ -320,7 +322,7 @@ fn outcome(mut response: Response<Body>) -> Outcome {
     let retry_after =
         retry_after.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
     let retry_after = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
-    // Read to its end, so that the connection can be used again; what it says does not matter.
+    // Read to its end, so that the connection can be used again. Its content does not matter.
     let _ = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     if status.is_success() {
         Outcome::Delivered
@@ -374,7 +376,7 @@ impl Desk {
         self.page.extend(page);
     }
 
-    /// While the other side takes nothing, notices that are too old are given up without a call.
+    /// Gives up notices that are too old without a call. Done while the receiver accepts nothing.
     fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
         while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
             let number = self.page.pop_front().map(|(number, _)| number);
@@ -387,7 +389,7 @@ impl Desk {
         }
     }
 
-    /// Takes the outcome of a call; tells whether the notice is given up.
+    /// Applies the outcome of a call. Returns whether the notice is given up.
     fn settle(
         &mut self,
         delivery: DueNotice,
@@ -402,7 +404,7 @@ impl Desk {
             self.done.push(number);
             return false;
         };
-        // Calls that were made together failed together.
+        // Calls that were made together have failed together.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
             self.paused_until =
@@ -426,7 +428,7 @@ fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bo
     now > later(notice.at, settings.age_max.0)
 }
 
-/// The pause after this many failures in a row.
+/// Returns the pause after this many failures in a row.
 fn pause(failures: u32, settings: &WebhookSettings) -> Duration {
     let doubled =
         settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
@@ -462,7 +464,7 @@ mod tests {
         Outcome::Failed { reason: "down".to_owned(), retry_after: None }
     }
 
-    /// What is called next at that time, and read if need be.
+    /// Returns the notice that is delivered next at that time. Retries are read from a stub.
     fn called(desk: &mut Desk, at_s: i64) -> Option<DueNotice> {
         match desk.next(seconds(at_s), &settings()) {
             Next::Deliver(delivery) => Some(delivery),
