@@ -1,5 +1,5 @@
-//! The spans of a top-level job: its own, those of its steps and their attempts, and the same of
-//! its child jobs, up to a limit. Nothing of a message is in them.
+//! Builds the spans of a root job: its own, those of its steps and their attempts, and the same of
+//! its child jobs, up to a limit. They contain nothing of a message.
 
 use super::EndedJob;
 use super::life::{Attempt, End, Life, StepLife, Until};
@@ -18,50 +18,51 @@ use std::sync::Arc;
 /// How many child jobs are listed at once.
 const PAGE_ROWS: u32 = 1_000;
 
-/// Of the spans of a job, what is not for attempts: this part, and at least a job and a step.
+/// The share of a job's spans that is reserved for other spans than those of attempts, as a
+/// divisor, and its minimum: one for the job and one for a step.
 const OTHERS_SHARE: usize = 8;
 const OTHERS_MIN: usize = 2;
 
-/// The most that the spans of a top-level job take, in bytes as they are sent.
+/// The most that the spans of a root job take, in bytes as they are sent.
 const TRACE_BYTES_MAX: usize = 16 << 20;
 
-/// The flags of a span that is recorded, and whose parent, if any, is known to be of another
-/// process or not.
+/// The flags of a span: it is sampled; whether its parent is remote is known; its parent is remote,
+/// that is, of another process.
 const SAMPLED: u32 = 1;
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_ELSEWHERE: u32 = 0x200;
 
-/// What spans need of the settings.
+/// Builds spans, as the settings say.
 pub(super) struct Builder {
     default_bus: Arc<str>,
     kinds: BTreeMap<Arc<str>, BusKind>,
     spans_max: usize,
 }
 
-/// The spans of a top-level job.
+/// The spans of a root job.
 #[derive(Default)]
 pub(super) struct Trace {
     pub(super) spans: Vec<Span>,
-    /// How many more there would be of the jobs that were looked at.
+    /// How many further spans there would be of the jobs that were examined.
     pub(super) omitted: u64,
     bytes: usize,
     trace: [u8; 16],
     state: String,
 }
 
-/// A job whose child jobs are still to be looked at.
+/// A job whose child jobs are still to be examined.
 struct ParentJob {
     id: JobId,
     head: RecordHead,
     life: Life,
 }
 
-/// A job as its spans tell of it.
+/// What the spans of a job have in common.
 struct Told<'a> {
     id: JobId,
     root: JobId,
     head: &'a RecordHead,
-    /// Of a child job: the item's index.
+    /// The item's index, for a child job.
     item: Option<u32>,
     parent: Option<u64>,
     /// Whether the parent is a span of another process.
@@ -79,7 +80,7 @@ impl Builder {
         }
     }
 
-    /// The spans of a job that has ended. None: it is not in the journal any more.
+    /// Builds the spans of an ended job. Returns `None` if it is not in the journal any more.
     pub(super) fn trace(
         &self,
         reader: &dyn Records,
@@ -103,7 +104,7 @@ impl Builder {
             root: job.id,
             head: &head,
             item: None,
-            // A later run hangs below the first one.
+            // The span of a later run is a child of the first run's.
             parent: match life.run {
                 0 => asked.map(|asked| asked.parent.span),
                 _ => Some(job_span(job.id, 0)),
@@ -128,7 +129,7 @@ impl Builder {
         Ok(Some(trace))
     }
 
-    /// Adds the child jobs, level by level; gives how many were not looked at.
+    /// Adds the child jobs, level by level. Returns how many were not examined.
     fn add_children(
         &self,
         reader: &dyn Records,
@@ -145,7 +146,7 @@ impl Builder {
             }
             let Some(family) = reader.family(parent.id)? else { continue };
             let mut seen = 0;
-            // Those that failed are looked for most, so they come first.
+            // Failed child jobs are of most interest, so they come first.
             for is_failed in [true, false] {
                 let state = is_failed.then_some(JobState::Failed);
                 let filter = ChildFilter { state, step: None };
@@ -171,7 +172,7 @@ impl Builder {
         Ok(omitted)
     }
 
-    /// Adds a child job; gives it back if it may have child jobs itself.
+    /// Adds a child job. Returns it if it may have child jobs itself.
     fn child(
         &self,
         reader: &dyn Records,
@@ -180,7 +181,7 @@ impl Builder {
         row: &ChildRow,
         job: EndedJob,
     ) -> Result<Option<ParentJob>, JournalError> {
-        // Told when its parent ended before.
+        // It was exported when its parent ended before.
         if row.ended.is_some_and(|ended| ended < parent.life.started) {
             return Ok(None);
         }
@@ -258,7 +259,7 @@ impl Builder {
     ) {
         let Some(step) = told.head.graph().steps.get(step.at()) else { return };
         let span = step_span(told.id, &step.name, run);
-        // What ran when the job ended was cut off by that.
+        // A step that was running when the job ended was cut off by that.
         let cut_off = || End { at: job_ended, state: StepState::Running, reason: None };
         let end = life.ended.clone().unwrap_or_else(cut_off);
         let mut attributes = of_step(told, step);
@@ -317,8 +318,8 @@ impl Builder {
         }
     }
 
-    /// What the message of an attempt is, in the terms of the semantic conventions; the kind and
-    /// the name of the attempt's span.
+    /// Adds the attributes of an attempt's message, as the semantic conventions have them. Returns
+    /// the kind and the name of the attempt's span.
     fn of_message(
         &self,
         told: &Told<'_>,
@@ -336,7 +337,7 @@ impl Builder {
             Some(BusKind::Kafka) => "kafka",
             Some(BusKind::Embedded) | None => "workflow_manager",
             Some(BusKind::Push) => {
-                // The path of an address may be a secret.
+                // The path of a URL may be a secret.
                 let host = web_address(&step.queue).ok();
                 let host = host.as_ref().and_then(|url| url.host_str());
                 let service = host.unwrap_or(&step.queue).to_owned();
@@ -352,14 +353,14 @@ impl Builder {
         (Kind::Producer, format!("send {}", step.queue))
     }
 
-    /// The last run of a job up to a point of its record.
+    /// Loads the last run of a job, up to a point of its record.
     fn life_of(
         &self,
         reader: &dyn Records,
         id: JobId,
         until: Until,
     ) -> Result<Option<(RecordHead, Life)>, JournalError> {
-        // The rest is for the job and its steps, so that the last attempt has a place as well.
+        // The other spans are for the job and its steps, so that the last attempt fits as well.
         let of_others = (self.spans_max / OTHERS_SHARE).max(OTHERS_MIN);
         let mut life = Life::new(self.spans_max.saturating_sub(of_others));
         let head = reader.each_row(id, &mut |row| life.take(&row, until))?;
@@ -380,7 +381,7 @@ fn of_step(told: &Told<'_>, step: &Step) -> Vec<KeyValue> {
     ]
 }
 
-/// A span before it is one.
+/// The parts of a span that is not built yet.
 struct Draft<'a> {
     span: u64,
     parent: Option<u64>,

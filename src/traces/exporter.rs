@@ -1,5 +1,5 @@
-//! The thread that reads the records of ended jobs and sends their spans. It does one thing at a
-//! time: while the receiver takes nothing it reads nothing, so what it holds is bounded by the jobs
+//! The thread that reads the records of ended jobs and exports their spans. It does one thing at a
+//! time: while the receiver accepts nothing, it reads nothing. So its memory is bounded by the jobs
 //! that wait, the spans of one job, and one export.
 
 use super::EndedJob;
@@ -19,27 +19,27 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use ureq::{Agent, Body, http};
 
-/// How large an export may be, in bytes: what receivers and proxies before them mostly take. A span
-/// that is larger goes alone.
+/// The largest export, in bytes: what most receivers and proxies accept. A span that is larger is
+/// sent alone.
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
-/// How much of an answer is read, in bytes.
+/// How much of a response is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// How much of an answer the log repeats, in characters.
+/// How much of a response the log contains, in characters.
 const ANSWER_CHARS_MAX: usize = 300;
 
 /// The content type of an export.
 const CONTENT_TYPE: &str = "application/x-protobuf";
 
-/// How long the thread waits at most before it looks again.
+/// The longest wait of the thread before it checks again what is due.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What the thread is told.
+/// A message to the exporter's thread.
 pub(super) enum Mail {
-    /// A job has ended.
+    /// A root job has ended.
     Ended(EndedJob),
-    /// Send what is left, and end.
+    /// Send what is left, then end.
     Close(oneshot::Sender<()>),
 }
 
@@ -53,12 +53,12 @@ pub(super) struct Exporter {
     reader: Arc<dyn Records>,
     metrics: Metrics,
     inbox: Receiver<Mail>,
-    /// Jobs that have ended, each with the time at which its record is read.
+    /// Ended jobs, each with the time at which its record is to be read.
     jobs: VecDeque<(Instant, EndedJob)>,
-    /// Spans that wait for others, and since when the first one does.
+    /// Spans that wait for others, and since when the first of them does.
     spans: Vec<Span>,
     since: Option<Instant>,
-    /// What is being sent.
+    /// The export that is being sent.
     export: Option<Export>,
     /// How often exports have failed in a row, and until when none is tried.
     failures: u32,
@@ -66,14 +66,14 @@ pub(super) struct Exporter {
     closing: Option<oneshot::Sender<()>>,
 }
 
-/// Spans on their way.
+/// Encoded spans that are being sent.
 struct Export {
     body: Vec<u8>,
     spans: u64,
     begun: Instant,
 }
 
-/// What is to be done next.
+/// What the thread does next.
 enum Next {
     Send,
     Read,
@@ -81,11 +81,11 @@ enum Next {
     End,
 }
 
-/// What became of an export.
+/// The outcome of an export.
 enum Outcome {
-    /// So many spans were refused, for this reason; the others were taken.
+    /// The spans were accepted, but for this number of them, which were rejected for this reason.
     Taken(u64, String),
-    /// It will never be taken.
+    /// The receiver rejects the export for good.
     Refused(String),
     Failed {
         reason: String,
@@ -106,7 +106,7 @@ impl Exporter {
             text("service.version", env!("CARGO_PKG_VERSION")),
             text("service.instance.id", clock::new_id().to_string()),
         ];
-        // What the settings say counts.
+        // Attributes from the settings take precedence.
         let given = traces.resource()?;
         attributes.retain(|own| given.iter().all(|(name, _)| *name != own.key));
         attributes.extend(given.iter().map(|(name, value)| text(name, value)));
@@ -164,7 +164,7 @@ impl Exporter {
     fn next(&self) -> Next {
         let (now, is_closing) = (clock::instant(), self.closing.is_some());
         if let Some(until) = self.paused_until.filter(|until| *until > now) {
-            // What could not be sent before the stop is tried no more.
+            // An export that failed before the stop is not tried again.
             return if is_closing { Next::End } else { Next::Wait(until - now) };
         }
         if self.export.is_some() {
@@ -186,7 +186,7 @@ impl Exporter {
         Next::Wait(wait.unwrap_or(WAIT_MAX))
     }
 
-    /// Reads the spans of a job; an error: nothing can be read any more.
+    /// Reads the next job's spans. An error means that nothing can be read any more.
     fn read(&mut self) -> Result<(), JournalError> {
         let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
         self.metrics.traces_jobs_waiting.dec();
@@ -261,7 +261,7 @@ impl Exporter {
         self.metrics.traces_exports.with_label_values(&[label]).inc();
     }
 
-    /// The next spans, as they are sent.
+    /// Encodes the next spans that fit into an export.
     fn next_export(&mut self) -> Export {
         let mut bytes = 0;
         let fits = |span: &&Span| {
@@ -319,7 +319,7 @@ impl Exporter {
         }
     }
 
-    /// Nothing is sent any more: what is left is counted.
+    /// Ends the exporter, and counts what was not sent.
     fn end(self) {
         let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
         self.drop_spans("stopped", left);
@@ -334,12 +334,13 @@ impl Exporter {
             );
         }
         if let Some(answer) = self.closing {
-            // Whoever stops waits no longer.
+            // Whoever stops the process may have given up waiting.
             let _ = answer.send(());
         }
     }
 
-    /// What the log repeats of a text of the receiver. It may repeat what it was sent.
+    /// Prepares a text of the receiver for the log. It masks the values of the request's headers,
+    /// which the receiver may have echoed.
     fn shown(&self, text: &str) -> String {
         let values = self.headers.iter().map(|(_, value)| value).filter(|value| !value.is_empty());
         let masked = values.fold(text.to_owned(), |text, value| text.replace(&**value, "***"));
@@ -362,13 +363,13 @@ fn outcome(mut response: http::Response<Body>, shown: impl Fn(&str) -> String) -
     let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
     let answer = answer.unwrap_or_default();
     if status.is_success() {
-        // Whatever else it answers, it has taken them.
+        // Whatever the response contains, the receiver has accepted the spans.
         let partial = Response::decode(&*answer).ok().and_then(|told| told.partial_success);
         let partial = partial.unwrap_or_default();
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
         return Outcome::Taken(rejected, shown(&partial.error_message));
     }
-    // What may be tried again, as the protocol has it.
+    // The statuses that the protocol lets clients try again.
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
         return Outcome::Failed { reason: format!("it answered {status}"), retry_after };
     }

@@ -1,5 +1,5 @@
-//! What the record of a job says about times: the fold of its entries up to an end. A job that goes
-//! on after an end begins a new run, and only the last one is kept: the runs before it were told at
+//! The history of a job's last run: the fold of its entries up to an end. A job that goes on after
+//! an end begins a new run. The runs before the last one are dropped, because they were exported at
 //! their ends.
 
 use crate::engine::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The most events of one span.
 const EVENTS_MAX: usize = 32;
 
-/// How much of a reason a span repeats, in characters.
+/// How much of a reason a span contains, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
 /// Where the fold ends.
@@ -20,32 +20,32 @@ const REASON_CHARS_MAX: usize = 1_000;
 pub(super) struct Until {
     /// The number of the last entry.
     pub(super) entry: u64,
-    /// What begins a new run behind this time is not read any more.
+    /// A new run that begins after this time is ignored.
     pub(super) at: Timestamp,
 }
 
 /// The last run of a job.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// How often the job went on after an end.
+    /// How many runs there were before: how often the job went on after an end.
     pub(super) run: u32,
     pub(super) trace: Option<TraceContext>,
     pub(super) started: Timestamp,
     pub(super) ended: Option<End<JobState>>,
     pub(super) steps: BTreeMap<StepIndex, StepLife>,
     pub(super) events: Vec<(Timestamp, &'static str)>,
-    /// How many child jobs each step has started since it began anew.
+    /// How many child jobs each step has started since it last began.
     pub(super) children: BTreeMap<StepIndex, u64>,
-    /// How many attempts are kept of the run, and how many there may be; beyond that a step keeps
-    /// its last one only, besides those that it has.
+    /// How many attempts of the run are kept, and how many may be. Once there are as many, a new
+    /// attempt replaces the last one of its step.
     attempts: usize,
     attempts_max: usize,
-    /// How many are not kept.
+    /// How many attempts were replaced.
     pub(super) omitted: u64,
     is_over: bool,
 }
 
-/// How something ended.
+/// How a job, a step or an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End<S> {
     pub(super) at: Timestamp,
@@ -59,7 +59,7 @@ pub(super) struct StepLife {
     pub(super) started: Timestamp,
     pub(super) ended: Option<End<StepState>>,
     pub(super) attempts: Vec<Attempt>,
-    /// Of a step with child jobs.
+    /// The number of items, for a fan-out step.
     pub(super) items: Option<u32>,
 }
 
@@ -73,12 +73,12 @@ pub(super) struct Attempt {
 }
 
 impl Life {
-    /// A life that keeps about so many attempts.
+    /// Makes a history that keeps about `attempts_max` attempts.
     pub(super) fn new(attempts_max: usize) -> Life {
         Life { attempts_max, ..Life::default() }
     }
 
-    /// Takes a row of the record in; the rows come in order.
+    /// Applies a row of the record. Rows must come in order.
     pub(super) fn take(&mut self, row: &Recorded, until: Until) {
         for (number, entry) in (row.first + 1..).zip(&row.entries) {
             let begins_anew =
@@ -175,7 +175,7 @@ impl Life {
         }
     }
 
-    /// The step, which begins now unless it has begun.
+    /// Returns the step, which begins now unless it has begun.
     fn step(&mut self, step: StepIndex, at: Timestamp) -> &mut StepLife {
         self.steps.entry(step).or_insert_with(|| StepLife {
             started: at,
@@ -185,7 +185,7 @@ impl Life {
         })
     }
 
-    /// The step, which goes on from the run before unless it has begun in this one.
+    /// Returns the step, which continues from the run before unless it has begun in this one.
     fn step_before(&mut self, step: StepIndex) -> &mut StepLife {
         self.step(step, self.started)
     }
@@ -193,7 +193,7 @@ impl Life {
     fn begin_attempt(&mut self, step: StepIndex, number: u32, at: Timestamp) {
         let is_full = self.attempts >= self.attempts_max;
         let attempts = &mut self.step(step, at).attempts;
-        // The first ones say how it began, the last one how it ended.
+        // The first attempts show how the step began, the last one how it ended.
         let is_instead = is_full && attempts.pop().is_some();
         attempts.push(Attempt { number, started: at, ended: None, events: Vec::new() });
         if is_instead {
@@ -231,7 +231,7 @@ impl StepLife {
     }
 }
 
-/// What is kept of a reason.
+/// Truncates a reason.
 fn cut(reason: &Arc<str>) -> Arc<str> {
     match reason.char_indices().nth(REASON_CHARS_MAX) {
         Some((end, _)) => reason[..end].into(),

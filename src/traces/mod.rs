@@ -1,7 +1,7 @@
-//! Traces: when a top-level job ends, its record and those of its child jobs become spans, which
-//! are sent to a receiver of OTLP. A span is never alive in this process, so a trace is whole
-//! however often the process was restarted. None of it can hold up a job: what a slow receiver
-//! leaves no room for is dropped and counted.
+//! Traces: when a root job ends, its record and those of its child jobs become spans, which are
+//! exported to an OTLP receiver. Spans are made only from records, never held open in this process,
+//! so a trace is complete however often the process was restarted. No trace can hold up a job: what
+//! a slow receiver leaves no room for is dropped and counted.
 
 mod build;
 mod exporter;
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a stop waits for what is not sent yet.
+/// How long a stop waits until the rest is sent.
 const STOP_WAIT: Duration = Duration::from_secs(1);
 
 /// The traces of a process.
@@ -28,21 +28,21 @@ pub struct Traces {
     exporter: OnceLock<Sender<Mail>>,
 }
 
-/// A top-level job that has come to an end.
+/// A root job that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedJob {
-    /// Its id.
+    /// The id of the job.
     pub id: JobId,
-    /// When it was created: another job may have its id by now.
+    /// When it was created. Another job may have the same id by now.
     pub created: Timestamp,
     /// The number of the entry that ended it, from 1.
     pub entry: u64,
-    /// When that was decided.
+    /// The time of that entry.
     pub at: Timestamp,
 }
 
 impl Traces {
-    /// The traces in the settings, if they are to be sent.
+    /// Makes the traces of the settings. Returns `None` if none are to be sent.
     pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Traces> {
         let traces = &settings.traces;
         traces.is_on().then(|| Traces {
@@ -52,11 +52,11 @@ impl Traces {
         })
     }
 
-    /// Starts the thread that reads records and sends spans.
+    /// Starts the thread that reads records and exports spans.
     ///
     /// # Errors
     ///
-    /// What of the settings cannot be used.
+    /// Says which of the settings cannot be used.
     pub fn start(&self, settings: &Settings, reader: Arc<dyn Records>) -> Result<(), String> {
         let (mail, inbox): (Sender<Mail>, Receiver<Mail>) = channel();
         let exporter = Exporter::new(settings, &self.metrics, reader, inbox)?;
@@ -66,21 +66,21 @@ impl Traces {
         Ok(())
     }
 
-    /// The end of a job is committed.
+    /// Reports that the end of a job was committed.
     pub fn ended(&self, job: EndedJob) {
         if self.metrics.traces_jobs_waiting.get() >= self.waiting_max {
             return self.metrics.traces_jobs_dropped.with_label_values(&["full"]).inc();
         }
         self.metrics.traces_jobs_waiting.inc();
-        // An exporter that is gone takes nothing: the process ends.
+        // If the exporter is gone, the process is about to end.
         let _ = self.exporter.get().map(|exporter| exporter.send(Mail::Ended(job)));
     }
 
-    /// Sends what is left, if that takes a moment only. The rest is dropped.
+    /// Sends what is left, if that takes only a moment. The rest is dropped.
     pub async fn close(&self) {
         let (answer, closed) = oneshot::channel();
         if self.exporter.get().is_some_and(|exporter| exporter.send(Mail::Close(answer)).is_ok()) {
-            // Too late, or it has ended before.
+            // An error means that the time was over, or that the exporter had ended before.
             let _ = tokio::time::timeout(STOP_WAIT, closed).await;
         }
     }

@@ -1,14 +1,14 @@
 //! The messages of OTLP (opentelemetry.proto.collector.trace.v1, version 1 of the protocol), as far
-//! as traces need them. The numbers of fields are the protocol's.
+//! as traces need them. The field numbers are the protocol's.
 
-/// What is posted.
+/// The body of an export.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
     #[prost(message, repeated, tag = "1")]
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// What is answered.
+/// The response to an export.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
@@ -81,7 +81,7 @@ pub(super) struct Span {
     pub(super) flags: u32,
 }
 
-/// What a span is to those around it.
+/// The role of a span in a call between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
@@ -141,13 +141,13 @@ pub(super) enum Value {
     Number(i64),
 }
 
-/// An attribute that is a text.
+/// Makes an attribute with a text value.
 pub(super) fn text(key: &str, value: impl Into<String>) -> KeyValue {
     let value = Some(Value::Text(value.into()));
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }
 }
 
-/// An attribute that is a number.
+/// Makes an attribute with a numeric value.
 pub(super) fn number(key: &str, value: impl Into<i64>) -> KeyValue {
     let value = Some(Value::Number(value.into()));
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }
