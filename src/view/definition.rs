@@ -7,14 +7,14 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A workflow: its steps and tasks. The keys are those of the workflow file.
+/// A workflow with its steps and tasks. The keys are those of the workflow file.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WorkflowDefinition)]
 pub struct DefinitionView<'d> {
     vhost: &'d str,
     name: &'d str,
-    /// The bus that it names.
+    /// The bus that the workflow names.
     #[serde(skip_serializing_if = "Option::is_none")]
     bus: Option<&'d str>,
     steps: Vec<StepView<'d>>,
@@ -51,13 +51,14 @@ struct StepView<'d> {
     depends: Vec<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<&'d str>,
-    /// The bus that it or its workflow names.
+    /// The bus that the step or its workflow names.
     #[serde(skip_serializing_if = "Option::is_none")]
     bus: Option<&'d str>,
-    /// The type with which the queue is declared where it is missing, by it or its workflow.
+    /// The type with which the queue is declared if it is missing, as the step or its workflow
+    /// names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_type: Option<&'static str>,
-    /// The arguments with which it is declared.
+    /// The arguments with which the queue is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     queue_arguments: Option<&'d QueueArguments>,
@@ -88,7 +89,7 @@ struct StepView<'d> {
     skipped_status: Option<&'d str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancelled_status: Option<&'d str>,
-    /// The users whose replies count; none: everybody's.
+    /// The users whose replies are accepted. Absent: everybody's are.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(value_type = Vec<String>)]
     reply_users: &'d [Arc<str>],
@@ -105,7 +106,7 @@ struct RetryView {
 }
 
 impl<'d> DefinitionView<'d> {
-    /// What `definition` says.
+    /// Makes the view of a definition.
     pub fn of(definition: &'d Definition) -> DefinitionView<'d> {
         let graph = definition.graph();
         let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {

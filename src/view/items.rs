@@ -4,29 +4,29 @@ use crate::engine::{ItemCounts, ItemState, Job, StepIndex, Timestamp, Tolerate};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// How many items are in which state.
+/// How many items are in each state.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Items)]
 pub struct ItemsView {
     items: u32,
-    /// Their child jobs have not started.
+    /// Items whose child jobs have not started.
     waiting: u32,
     running: u32,
     completed: u32,
     failed: u32,
-    /// They were under way when the step or the job ended, which cut them off.
+    /// Items that were under way when the step or the job ended, and were cut off by that.
     cancelled: u32,
     /// How many child jobs may be under way at once.
     window: u32,
-    /// How many may fail before the step does, as the workflow file says it.
+    /// How many items may fail before the step fails, as the workflow file says it.
     #[serde(skip_serializing_if = "Option::is_none")]
     tolerate: Option<String>,
-    /// The same as a number of items.
+    /// How many items may fail before the step fails, as a number.
     tolerated: u32,
 }
 
 impl ItemsView {
-    /// The items of a step with child jobs; `window` is that of steps whose tasks do not say one.
+    /// Makes the view of a fan-out step. `window` is the default for tasks that do not set one.
     pub fn of(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
         let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
         let keys = job.task_keys(step);
@@ -45,26 +45,25 @@ impl ItemsView {
     }
 }
 
-/// The state of each item in two bits: four items a byte, the first in its lowest bits. 0 is
-/// waiting, 1 running (or, once the step or the job has ended, cut off by that), 2 completed, 3
-/// failed.
+/// The state of each item in two bits: four items per byte, the first in its lowest bits. 0 is
+/// waiting, 1 running (or cut off, once the step or the job has ended), 2 completed, 3 failed.
 pub struct ItemMap(Vec<u8>);
 
 /// How many items share a byte.
 const ITEMS_A_BYTE: usize = 4;
 
 impl ItemMap {
-    /// The size of the map of so many items.
+    /// Returns the size of the map of this many items, in bytes.
     pub fn bytes_of(items: u32) -> usize {
         (items as usize).div_ceil(ITEMS_A_BYTE)
     }
 
-    /// A map on which all items wait.
+    /// Makes a map on which all items wait.
     pub fn of(items: u32) -> ItemMap {
         ItemMap(vec![0; ItemMap::bytes_of(items)])
     }
 
-    /// Sets the state of an item that waits; one that is not on the map is left out.
+    /// Sets the state of an item that waits. An item that is not on the map is ignored.
     pub fn set(&mut self, item: u32, state: ItemState) {
         let at = item as usize;
         if let Some(byte) = self.0.get_mut(at / ITEMS_A_BYTE) {
@@ -72,7 +71,7 @@ impl ItemMap {
         }
     }
 
-    /// The map.
+    /// Returns the bytes of the map.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -89,33 +88,33 @@ impl FromIterator<ItemState> for ItemMap {
     }
 }
 
-/// When the child job of each item began and ended: two numbers of 32 bits, the lowest byte first,
-/// in milliseconds from the step's start on.
+/// When the child job of each item began and ended: two numbers of 32 bits per item, little-endian,
+/// in milliseconds since the start of the step.
 pub struct ItemTimes {
     started: Timestamp,
     bytes: Vec<u8>,
 }
 
-/// It has not happened.
+/// The value for what has not happened.
 const NEVER: u32 = u32::MAX;
 
-/// The bytes of a number.
+/// The size of a number, in bytes.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 const MILLI_NS: i64 = 1_000_000;
 
 impl ItemTimes {
-    /// The size of the times of so many items.
+    /// Returns the size of the times of this many items, in bytes.
     pub fn bytes_of(items: u32) -> usize {
         items as usize * 2 * NUMBER_BYTES
     }
 
-    /// So many items, of which none has begun, of a step that started then.
+    /// Makes the times of items none of which has begun. `started` is the start of the step.
     pub fn of(items: u32, started: Timestamp) -> ItemTimes {
         ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::bytes_of(items)] }
     }
 
-    /// Sets when an item began and ended; one that is not there is left out.
+    /// Sets when an item began and ended. An item that does not exist is ignored.
     pub fn set(&mut self, item: u32, began: Timestamp, ended: Option<Timestamp>) {
         let from = ItemTimes::bytes_of(item);
         let Some(place) = self.bytes.get_mut(from..from + 2 * NUMBER_BYTES) else { return };
@@ -128,7 +127,7 @@ impl ItemTimes {
         second.copy_from_slice(&ended.map_or(NEVER, since).to_le_bytes());
     }
 
-    /// The numbers of all items.
+    /// Returns the bytes of all numbers.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! A job and its steps.
+//! A job with its steps.
 
 use crate::engine::{
     DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState,
@@ -9,10 +9,10 @@ use serde::Serialize;
 use std::borrow::Cow;
 use utoipa::ToSchema;
 
-/// How much of a text by a worker or a person the light view repeats, in characters.
+/// How much of a text by a worker or a person the light view contains, in characters.
 const LIGHT_TEXT_CHARS_MAX: usize = 1_000;
 
-/// The longest number that the light view repeats, in bytes of its text.
+/// The longest number that the light view contains, in bytes of its text.
 const LIGHT_NUMBER_BYTES_MAX: usize = 32;
 
 /// A job with its steps.
@@ -33,10 +33,10 @@ pub struct JobView<'a> {
     deadline: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<ParentView>,
-    /// How many entries its record has; in the light view.
+    /// How many entries its record has. Only in the light view.
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<u64>,
-    /// The definition that it runs; in the light view.
+    /// The hash of the definition that it runs. Only in the light view.
     #[serde(skip_serializing_if = "Option::is_none")]
     definition: Option<DefinitionHash>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -81,16 +81,16 @@ pub(super) struct StepView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     external: bool,
     attempt: u32,
-    /// When it first started.
+    /// When the step first started.
     #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<Time>,
-    /// When the last attempt began.
+    /// When the last attempt started.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_start_time: Option<Time>,
     /// Nanoseconds from the first start to the end, or until now.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed: Option<i64>,
-    /// The same for the last attempt.
+    /// Nanoseconds from the start of the last attempt to the end, or until now.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_elapsed: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,16 +105,16 @@ pub(super) struct StepView<'a> {
     /// When the running attempt fails for lack of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
-    /// When it fails, unless its message has been taken by then.
+    /// When the attempt fails unless its message has been taken by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     start_by: Option<Time>,
     /// When the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
-    /// What its worker reported last: the share that is done, from 0 to 1.
+    /// The progress that its worker reported last: the share that is done, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
-    /// What its worker reported last: a sentence.
+    /// The sentence that its worker reported last.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,18 +130,18 @@ struct ChildrenView {
     ended: u32,
     failed: u32,
     without_item: u32,
-    /// Not started.
+    /// Child jobs that have not started.
     waiting: u32,
-    /// Started, and the step has not taken their end yet.
+    /// Child jobs that have started, and whose end the step has not received yet.
     running: u32,
     completed: u32,
-    /// Under way when the step or the job ended, which cut them off.
+    /// Child jobs that were under way when the step or the job ended, and were cut off by that.
     cancelled: u32,
 }
 
 impl<'a> JobView<'a> {
-    /// The whole job, with messages, outputs and the ids of child jobs. What runs has run until
-    /// `now`.
+    /// Makes the whole view, with messages, outputs and the ids of child jobs. Running times are
+    /// measured until `now`.
     pub fn whole(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let created = job.origin().created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
@@ -157,8 +157,8 @@ impl<'a> JobView<'a> {
             let tasks = children(job, index, run);
             let started = run.started.unwrap_or(created);
             match job.step_state(index) {
-                // In a failed job, steps that waited for their next attempt and steps that were
-                // halted no longer run; a reply may still come.
+                // In a failed job, steps that waited for their next attempt, and steps that were
+                // halted, no longer run; a reply may still come.
                 StepState::Running
                     if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
                 StepState::Running => running.push(StepEntry {
@@ -192,8 +192,8 @@ impl<'a> JobView<'a> {
         JobView { running, completed, ..JobView::head(job, steps) }
     }
 
-    /// What a reader needs to follow it: no message, no output, no id of a child job, and long
-    /// texts cut. Its size depends on the number of steps alone.
+    /// Makes the light view: no messages, outputs or ids of child jobs, and long texts truncated.
+    /// Its size depends on the number of steps alone.
     pub fn light(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let steps =
             job.graph().indices().map(|step| StepView::of(job, step, now).lightened()).collect();
@@ -262,7 +262,7 @@ impl<'a> StepView<'a> {
         let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
         let since = |start: Option<Timestamp>| Some((until?.0 - start?.0).max(0));
         let state = job.step_state(index);
-        // One that the end of the job has cut off ended with it.
+        // A step that was cut off by the end of the job ended with it.
         let ended_with_it = job.ended().filter(|_| state == StepState::Cancelled);
         StepView {
             name: &step.name,
@@ -316,7 +316,8 @@ impl<'a> StepView<'a> {
     }
 }
 
-/// What failed in a job that completed all the same, to be put behind a sentence.
+/// Describes what failed in a job that completed all the same. The text is made to follow a
+/// sentence.
 pub fn failures(job: &Job) -> String {
     let mut told = String::new();
     for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
@@ -338,7 +339,7 @@ pub(super) fn cut(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
-/// What the reader should know about the step's input, or about what its child jobs gave.
+/// Returns a warning about the step's input, or about the results of its child jobs.
 fn warning(run: &StepRun, counts: Option<ItemCounts>) -> Option<Cow<'_, str>> {
     if let Some(warning) = &run.warning {
         return Some(Cow::Borrowed(warning));

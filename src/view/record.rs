@@ -1,4 +1,4 @@
-//! The record of a job, entry by entry, in words for readers.
+//! The record of a job, entry by entry, as clients read it.
 
 use crate::engine::{
     CallerEntry, Entry, Failure, FanOutEntry, Graph, JobEntry, JobId, Json, Message, Recorded,
@@ -8,16 +8,16 @@ use crate::times::Time;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The largest payload that an entry repeats, in bytes: a larger one is left out, and its size is
+/// The largest payload that an entry contains, in bytes. A larger one is left out, and its size is
 /// given.
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
 
-/// One entry of a job's record. The keys that mean nothing for its kind are left out.
+/// One entry of a job's record. Keys that mean nothing for its kind are left out.
 #[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Entry)]
 pub struct EntryView<'a> {
-    /// Its number, from 1; events have it in their ids.
+    /// The number of the entry, from 1. The ids of events contain it.
     n: u64,
     at: Time,
     /// What happened: `job.created`, `step.completed`, `child.failed`, …
@@ -32,12 +32,12 @@ pub struct EntryView<'a> {
     /// The number of items.
     #[serde(skip_serializing_if = "Option::is_none")]
     items: Option<u32>,
-    /// Child jobs that are started: the index of the first item, and how many.
+    /// The child jobs that were started: the index of the first item, and how many.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u32>,
-    /// A child job's id, where the entry tells it.
+    /// A child job's id, where the entry contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,10 +46,10 @@ pub struct EntryView<'a> {
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
-    /// The operation that somebody asked for.
+    /// The operation that was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'a str>,
-    /// Who asked for it: the name of the token.
+    /// Who requested the operation: the name of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,13 +70,14 @@ pub struct EntryView<'a> {
     /// How often the job was retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     round: Option<u32>,
-    /// The job's deadline has passed.
+    /// Whether the job's deadline has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     expired: bool,
-    /// Its parent ordered it.
+    /// Whether the parent job ordered it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     by_parent: bool,
-    /// Who waits for the end: by the order in which they came, and the queue of the answer.
+    /// The caller that waits for the end, numbered in the order of arrival, and the queue for its
+    /// answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,10 +86,10 @@ pub struct EntryView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     payload: Option<Payload<'a>>,
-    /// How large it is, in bytes.
+    /// The size of the payload, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_bytes: Option<usize>,
-    /// It is larger than [`PAYLOAD_BYTES_MAX`], and left out.
+    /// Whether the payload is left out because it is larger than 4,096 bytes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     payload_omitted: bool,
 }
@@ -110,7 +111,7 @@ impl Payload<'_> {
 }
 
 impl<'a> EntryView<'a> {
-    /// The entries of a row, of a job that runs `graph`.
+    /// Makes the views of a row's entries, for a job that runs `graph`.
     pub fn of_row(
         graph: &'a Graph,
         row: &'a Recorded,

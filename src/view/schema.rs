@@ -1,4 +1,4 @@
-//! What the words of the engine look like in JSON, for the OpenAPI document.
+//! The JSON schemas of the engine's types, for the OpenAPI document.
 
 use crate::engine::{DefinitionHash, JobId, JobState, Json, Message, StepState};
 use crate::times::Time;

@@ -10,19 +10,19 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
 
-/// The most attempts that are shown; of more the newest.
+/// The most attempts that are shown: the newest ones.
 const ATTEMPTS_SHOWN_MAX: usize = 100;
 
-/// A step with all that a reader asks of it, but for its payloads.
+/// A step with its attempts and the sizes of its payloads, but without the payloads.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepDetail<'a> {
     #[serde(flatten)]
     step: StepView<'a>,
-    /// The size of its input, once it has one.
+    /// The size of its input in bytes, once it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     input_bytes: Option<usize>,
-    /// The size of its output, once it has one.
+    /// The size of its output in bytes, once it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     output_bytes: Option<usize>,
     attempts: Vec<Attempt>,
@@ -36,7 +36,7 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl<'a> StepDetail<'a> {
-    /// The step as the job has it. What runs has run until `now`.
+    /// Makes the view of a step of `job`. Running times are measured until `now`.
     pub fn of(job: &'a Job, step: StepIndex, attempts: Attempts, now: Timestamp) -> StepDetail<'a> {
         let run = job.step(step);
         let Attempts { mut shown, omitted, .. } = attempts;
@@ -64,7 +64,7 @@ impl<'a> StepDetail<'a> {
     }
 }
 
-/// The attempts of a step, gathered from the rows of its job's record, which are taken in order.
+/// The attempts of a step, gathered from the rows of its job's record, which must come in order.
 #[derive(Clone)]
 pub struct Attempts {
     of: StepIndex,
@@ -77,7 +77,7 @@ pub struct Attempts {
 struct Attempt {
     attempt: u32,
     start_time: Time,
-    /// When the broker took its message.
+    /// When the broker confirmed its message.
     #[serde(skip_serializing_if = "Option::is_none")]
     confirmed: Option<Time>,
     /// Which delivery of its message a worker was given last, from 1.
@@ -86,7 +86,7 @@ struct Attempt {
     /// When the lease of that delivery ends, or ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<Time>,
-    /// How often the message was sent once more.
+    /// How often the message was sent again.
     #[serde(skip_serializing_if = "is_never")]
     redispatched: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,12 +115,12 @@ fn is_never(count: &u32) -> bool {
 }
 
 impl Attempts {
-    /// No attempts yet.
+    /// Makes an empty history of a step.
     pub fn of(step: StepIndex) -> Attempts {
         Attempts { of: step, shown: VecDeque::new(), omitted: 0 }
     }
 
-    /// Takes the next row, up to the entry numbered `upto`.
+    /// Applies the next row, up to the entry numbered `upto`.
     pub fn take(&mut self, row: &Recorded, upto: u64) {
         let numbered = (row.first + 1..).zip(&row.entries);
         for (_, entry) in numbered.take_while(|(n, _)| *n <= upto) {
