@@ -1,5 +1,5 @@
-//! What an operator sees: the metrics (docs/operations.md) and the [`log`]. Base units, prefix
-//! `workflow_`, no ids as labels.
+//! What an operator sees: the metrics (docs/operations.md) and the [`log`]. Metrics have base units
+//! and the prefix `workflow_`, and no ids as labels.
 
 mod lines;
 pub mod log;
@@ -16,11 +16,11 @@ use series::Series;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// All metrics of a process.
+/// The metrics of a process.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    /// Which workflows and steps have series of their own.
+    /// The workflows and steps that have series of their own.
     pub series: Arc<Series>,
     /// `workflow_actor_mailbox_depth{actor}`: messages waiting.
     pub mailbox_depth: IntGaugeVec,
@@ -30,7 +30,7 @@ pub struct Metrics {
     pub messages: IntCounterVec,
     /// `workflow_actor_handling_seconds{actor}`: time to handle one.
     pub handling: HistogramVec,
-    /// `workflow_actor_restarts_total{actor}`: rebuilt after a panic.
+    /// `workflow_actor_restarts_total{actor}`: restarts after a panic.
     pub restarts: IntCounterVec,
     /// `workflow_journal_batch_records`: records in one commit.
     pub batch_records: Histogram,
@@ -42,18 +42,18 @@ pub struct Metrics {
     pub journal_failures: IntCounterVec,
     /// `workflow_journal_file_bytes{file}`: the sizes of the main file and the `-wal`.
     pub journal_bytes: IntGaugeVec,
-    /// `workflow_journal_free_bytes`: what is free within the main file.
+    /// `workflow_journal_free_bytes`: the free bytes within the main file.
     pub journal_free_bytes: IntGauge,
     /// `workflow_clock_set_by_seconds`: by how much the clock was set since the start.
     pub clock_set_by: IntGauge,
-    /// `workflow_journal_deleted_total{why}`: top-level jobs deleted by retention or by a client.
+    /// `workflow_journal_deleted_total{why}`: root jobs deleted by retention or by a client.
     pub deleted: IntCounterVec,
     /// `workflow_journal_deletion_seconds`: time of one part of a deletion.
     pub deletion: Histogram,
     /// `workflow_steps_dispatched_total{workflow,step}`
     pub dispatched: IntCounterVec,
-    /// `workflow_steps_redispatched_total{workflow,step}`: those of them that were sent once more,
-    /// as the same attempt.
+    /// `workflow_steps_redispatched_total{workflow,step}`: dispatches that repeated a message of
+    /// the same attempt.
     pub redispatched: IntCounterVec,
     /// `workflow_steps_confirmed_total{workflow,step}`
     pub confirmed: IntCounterVec,
@@ -65,71 +65,70 @@ pub struct Metrics {
     pub retried: IntCounterVec,
     /// `workflow_step_duration_seconds{workflow,step}`: from the first dispatch to the end.
     pub step_duration: HistogramVec,
-    /// `workflow_job_duration_seconds{workflow,state}`: of top-level jobs, from creation to the
-    /// end.
+    /// `workflow_job_duration_seconds{workflow,state}`: of root jobs, from creation to the end.
     pub job_duration: HistogramVec,
     /// `workflow_replies_rejected_total{reason}`: replies that changed nothing.
     pub rejected: IntCounterVec,
-    /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that got no
-    /// job.
+    /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that were
+    /// rejected.
     pub calls_refused: IntCounterVec,
-    /// `workflow_jobs_created_total{workflow}`: top-level jobs.
+    /// `workflow_jobs_created_total{workflow}`: root jobs.
     pub jobs_created: IntCounterVec,
-    /// `workflow_jobs_ended_total{workflow,state}`: top-level jobs.
+    /// `workflow_jobs_ended_total{workflow,state}`: root jobs.
     pub jobs_ended: IntCounterVec,
-    /// `workflow_jobs{workflow,state}`: top-level jobs under way.
+    /// `workflow_jobs{workflow,state}`: root jobs under way.
     pub jobs: IntGaugeVec,
     /// `workflow_child_jobs`: child jobs under way.
     pub child_jobs: IntGauge,
-    /// `workflow_jobs_bytes`: what jobs under way hold in memory.
+    /// `workflow_jobs_bytes`: the bytes that jobs under way hold in memory.
     pub jobs_bytes: IntGauge,
-    /// `workflow_jobs_bytes_max`: what they may hold.
+    /// `workflow_jobs_bytes_max`: the bytes that they may hold.
     pub jobs_bytes_max: IntGauge,
-    /// `workflow_jobs_at_rest`: jobs and child jobs under way that are in the journal alone.
+    /// `workflow_jobs_at_rest`: jobs and child jobs that are passivated.
     pub jobs_at_rest: IntGauge,
-    /// `workflow_jobs_pending`: those of them, with their child jobs as one, that wait for memory.
+    /// `workflow_jobs_pending`: passivated job trees that wait for memory.
     pub jobs_pending: IntGauge,
-    /// `workflow_jobs_brought_back_total`: families of jobs that were at rest and came back.
+    /// `workflow_jobs_brought_back_total`: passivated job trees that were activated.
     pub jobs_brought_back: IntCounter,
-    /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a look-up
+    /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a lookup
     /// in the journal.
     pub look_ups_waiting: IntGauge,
     /// `workflow_bus_connected{bus,vhost}`: 1 or 0.
     pub bus_connected: IntGaugeVec,
-    /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers, or
-    /// confirms nothing.
+    /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers, or confirms
+    /// nothing.
     pub bus_blocked: IntGaugeVec,
     /// `workflow_bus_unconfirmed{bus,vhost}`: messages handed to the bus and not yet confirmed.
     pub bus_unconfirmed: IntGaugeVec,
     /// `workflow_service_call_seconds{bus,service,outcome}`: calls of web services.
     pub service_calls: HistogramVec,
-    /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that the queue
-    /// lacks.
+    /// `workflow_queue_messages_lost{bus,vhost,queue}`: the least number of messages that are
+    /// missing from the queue.
     pub queue_messages_lost: IntGaugeVec,
-    /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, refused and resent messages.
+    /// `workflow_bus_notices_total{bus,vhost,kind}`: returned, rejected and resent messages.
     pub bus_notices: IntCounterVec,
     /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be
-    /// read, kept or dropped.
+    /// read, quarantined or dropped.
     pub unreadable: IntCounterVec,
     /// `workflow_api_logins_failed_total{reason}`
     pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
     pub requests: IntCounterVec,
     /// `workflow_connections_ended_total{reason}`: connections of clients that the manager has
-    /// ended.
+    /// closed.
     pub connections_ended: IntCounterVec,
-    /// `workflow_certificate_not_after_seconds`: when the certificate of the API ends; there with
-    /// TLS alone.
+    /// `workflow_certificate_not_after_seconds`: when the certificate of the API expires, in
+    /// seconds since 1970. Present only with TLS.
     pub certificate_end: IntGaugeVec,
     /// `workflow_grpc_calls_total{method,code}`
     pub grpc_calls: IntCounterVec,
     /// `workflow_messages_sending_bytes`: step messages on their way to workers over HTTP and gRPC.
     pub messages_sending: IntGauge,
-    /// `workflow_event_streams`: streams of events that are open.
+    /// `workflow_event_streams`: open streams of events.
     pub event_streams: IntGauge,
-    /// `workflow_events_published_total{sink}`: events that the exchange took.
+    /// `workflow_events_published_total{sink}`: events that the exchange has confirmed.
     pub events_published: IntCounterVec,
-    /// `workflow_events_dropped_total{sink}`: events that a sink could not take.
+    /// `workflow_events_dropped_total{sink}`: events that a sink could not accept.
     pub events_dropped: IntCounterVec,
     /// `workflow_webhook_deliveries_total{outcome}`
     pub webhook_deliveries: IntCounterVec,
@@ -139,15 +138,15 @@ pub struct Metrics {
     pub traces_jobs_waiting: IntGauge,
     /// `workflow_traces_jobs_dropped_total{reason}`: ended jobs of which no span is sent.
     pub traces_jobs_dropped: IntCounterVec,
-    /// `workflow_traces_spans_sent_total`: spans that the receiver took.
+    /// `workflow_traces_spans_sent_total`: spans that the receiver accepted.
     pub traces_spans_sent: IntCounter,
-    /// `workflow_traces_spans_dropped_total{reason}`: spans that it did not get.
+    /// `workflow_traces_spans_dropped_total{reason}`: spans that the receiver did not get.
     pub traces_spans_dropped: IntCounterVec,
     /// `workflow_traces_exports_total{outcome}`
     pub traces_exports: IntCounterVec,
 }
 
-/// Bucket bounds from 10 µs to about 100 s, in seconds.
+/// Returns the bounds of histogram buckets from 10 µs to about 100 s, in seconds.
 fn seconds() -> Vec<f64> {
     (0..8)
         .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
@@ -155,7 +154,7 @@ fn seconds() -> Vec<f64> {
 }
 
 impl Metrics {
-    /// Registers all of them.
+    /// Creates all metrics, and registers them.
     pub fn new() -> Metrics {
         let registry = Registry::new();
         let kept = Register(&registry);
@@ -408,7 +407,7 @@ impl Metrics {
         kept.gauges("build_info", "always 1; the version is a label", &["version"])
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
-        // The log is older than the metrics, and one per process.
+        // The metrics of the log exist before the others, and once per process.
         kept.register(log::LINES_DROPPED.clone());
         kept.register(log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
@@ -416,7 +415,7 @@ impl Metrics {
         metrics
     }
 
-    /// What each kind of actor has waiting and has handled.
+    /// Returns the counts of each kind of actor.
     pub fn actors(&self) -> Vec<ActorCounts> {
         let families = self.mailbox_depth.collect();
         let depths = families.iter().flat_map(|family| family.get_metric());
@@ -432,29 +431,29 @@ impl Metrics {
             .collect()
     }
 
-    /// The exposition text.
+    /// Renders the metrics in the Prometheus exposition format.
     pub fn render(&self) -> String {
         self.forget_what_is_gone();
         let mut text = Vec::new();
-        // Writing to memory fails only for malformed families, which registration has refused.
+        // Writing to memory fails only for malformed families, which registration rejects.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
 }
 
-/// What a kind of actor has waiting and has handled.
+/// The counts of one kind of actor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActorCounts {
-    /// The kind.
+    /// The kind of actor.
     pub kind: String,
-    /// Messages that wait.
+    /// Messages that wait in its mailboxes.
     pub mailbox: i64,
-    /// The most that ever waited in one mailbox.
+    /// The most messages that ever waited in one mailbox.
     pub mailbox_max: i64,
-    /// Messages handled.
+    /// Messages that were handled.
     pub handled: u64,
-    /// Rebuilt after a panic.
+    /// Restarts after a panic.
     pub restarts: u64,
 }
 

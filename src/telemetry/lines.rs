@@ -1,6 +1,6 @@
-//! Lines on their way to standard error. Other threads hand their lines over and go on; one thread
-//! writes them, and only this thread waits for the disk, the pipe or the terminal. Lines that it
-//! cannot write, or that find no place, are dropped and counted.
+//! The queue of lines on their way to standard error. Other threads push their lines and go on; one
+//! thread writes them, and only this thread waits for the disk, the pipe or the terminal. Lines
+//! that it cannot write, or that find the queue full, are dropped and counted.
 
 use prometheus::IntCounter;
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use std::time::Duration;
 /// The most lines that wait to be written.
 const LINES_WAITING_MAX: usize = 10_000;
 
-/// The most bytes of lines that wait.
+/// The most bytes of lines that wait to be written.
 const BYTES_WAITING_MAX: usize = 4 * 1024 * 1024;
 
-/// The pause before another attempt at a non-blocking file descriptor that is full.
+/// The pause before the next try on a non-blocking file descriptor that is full.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// The lines that wait.
+/// The queue of lines that wait to be written.
 pub(super) struct Lines {
     waiting: Mutex<Backlog>,
     arrived: Condvar,
@@ -35,14 +35,15 @@ struct Backlog {
 }
 
 impl Lines {
-    /// Begins to write lines to `out`, from a thread of its own. When lines get through again,
-    /// `tell` is called with the number of lines that were dropped.
+    /// Starts a thread that writes lines to `out`. When lines get through again, it calls
+    /// `report_dropped` with the number of lines that were dropped.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         dropped: IntCounter,
         tell: fn(u64),
     ) -> io::Result<Arc<Lines>> {
-        // Before the thread begins: what is dropped until then is told, too.
+        // Read before the thread starts, so that lines which are dropped until then are reported,
+        // too.
         let told = dropped.get();
         let lines = Arc::new(Lines {
             waiting: Mutex::default(),
@@ -57,7 +58,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Hands a line over, with its line break. Never waits.
+    /// Adds a line, which ends in a line break. Never waits.
     pub(super) fn push(&self, line: Vec<u8>) {
         let mut waiting = self.lock();
         if waiting.lines.len() >= LINES_WAITING_MAX
@@ -105,7 +106,7 @@ impl Lines {
         line
     }
 
-    /// The line that was taken out is written or dropped. Tells whether no line waits.
+    /// Marks the line that was taken out as written or dropped. Returns whether the queue is empty.
     fn put_back(&self) -> bool {
         let mut waiting = self.lock();
         waiting.is_writing = false;
@@ -118,7 +119,7 @@ impl Lines {
     }
 }
 
-/// Where the lines go.
+/// The output to which the lines are written.
 struct Sink<W> {
     out: W,
     /// Whether the last line was begun and could not be finished.
@@ -160,7 +161,7 @@ mod tests {
 
     const FOREVER: Duration = Duration::from_secs(60);
 
-    /// Takes a few bytes at a time, and fails when told to.
+    /// A writer that takes few bytes at a time, and fails where the test wants it.
     struct Odd {
         written: Arc<Mutex<Vec<u8>>>,
         answers: VecDeque<Option<ErrorKind>>,
@@ -201,7 +202,7 @@ mod tests {
         let lines =
             Lines::start(Odd { written: Arc::clone(&written), answers }, dropped.clone(), |_| ())
                 .expect("a thread");
-        // "one two" breaks after six bytes; its line break is the next write, the error behind it
+        // "one two" breaks after six bytes. Its line break is the next write; the error behind it
         // costs the second line.
         for line in ["one two\n", "lost\n", "whole\n"] {
             lines.push(line.into());
@@ -223,7 +224,7 @@ mod tests {
             assert!(told.is_some_and(|told| told.is_ok()));
         });
         let lines = lines.expect("a thread");
-        // Nobody reads: far more than the pipe and the queue hold, and no call waits.
+        // Nobody reads: far more is pushed than the pipe and the queue hold, and no call waits.
         let count = 3 * LINES_WAITING_MAX;
         let line = format!("{}\n", "x".repeat(99));
         for _ in 0..count {
@@ -238,7 +239,7 @@ mod tests {
         let mut read = vec![0; expected * line.len()];
         reader.read_exact(&mut read).expect("the lines");
         assert_eq!(read, line.repeat(expected).into_bytes());
-        // In parts, if all that waited got through in between.
+        // Reported in parts, if all that waited got through in between.
         let mut heard = 0;
         while heard <= lost {
             heard += told.recv_timeout(FOREVER).expect("told");

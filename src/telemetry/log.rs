@@ -1,5 +1,5 @@
-//! The log on standard error. It may fail or stand still without stopping anything else: a thread
-//! writes the lines, each is bounded, and lines that cannot be written are dropped and counted.
+//! The log on standard error. It may fail or block without stopping anything else: a thread writes
+//! the lines, each is bounded in size, and lines that cannot be written are dropped and counted.
 
 use super::lines::Lines;
 use crate::engine::words::{Escaping, cut, escaped_lines, is_unsafe};
@@ -27,7 +27,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
-/// The longest text in a line of JSON that is too long as a whole, in bytes.
+/// The longest text in a line of JSON that was too long as a whole, in bytes.
 const CUT_TEXT_BYTES_MAX: usize = 1024;
 
 /// How long the end of the process waits for lines that are not written yet.
@@ -36,16 +36,16 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// How long a panic waits for its line to be written: the process may end right after it.
 const PANIC_FLUSH_MAX: Duration = Duration::from_millis(100);
 
-/// The shortest time between two lines of the HTTP library about connections.
+/// The least time between two lines of the HTTP library about connections.
 const CONNECTION_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// The target under which the HTTP library logs failed connections, one line each.
 const CONNECTIONS: &str = "actix_http::h1";
 
-/// The target under which the library of HTTP/2 logs what it refuses: anybody can cause that, too.
+/// The target under which the HTTP/2 library logs what it rejects. Anybody can cause that, too.
 const FRAMES: &str = "h2";
 
-/// `workflow_log_lines_dropped_total`
+/// The counter `workflow_log_lines_dropped_total`.
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
 pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
     let help =
@@ -53,7 +53,7 @@ pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
     IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
 });
 
-/// `workflow_http_connection_errors_total{kind}`
+/// The counter `workflow_http_connection_errors_total{kind}`.
 #[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
 pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     let help =
@@ -62,37 +62,37 @@ pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| 
         .expect("valid names")
 });
 
-/// The only log of the process, once it is begun.
+/// The only log of the process, once it is started.
 static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
 
 /// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter cannot be read.
+    /// The filter cannot be parsed.
     #[error("{0}")]
     Filter(String),
-    /// Nothing can be written.
+    /// The log cannot be started.
     #[error("the log cannot be begun: {0}")]
     Begin(#[from] io::Error),
 }
 
-/// Begins to write: from now on nobody waits for the log. Calling it again changes nothing.
+/// Starts the log: from now on nobody waits for it. Further calls change nothing.
 pub fn begin() -> Result<(), LogError> {
     if LOG.get().is_none() {
-        // A file descriptor of our own: the standard library's would be locked for as long as a
-        // write waits.
+        // A file descriptor of its own: that of the standard library would be locked for as long as
+        // a write blocks.
         let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| {
             tracing::warn!(lines, "lines of the log were dropped")
         })?;
-        // Another call may have been faster: then the new thread waits for lines that never come.
+        // If another call was faster, the new thread waits for lines that never come.
         let _ = LOG.set(lines);
     }
     Ok(())
 }
 
-/// Sets up what is logged, and how: for people on a terminal, JSON lines otherwise. Panics are
-/// logged like everything else. `ticks` is the clock. Calling it again changes nothing.
+/// Installs the subscriber: text for people on a terminal, JSON lines otherwise. Panics are logged
+/// like everything else. `ticks` is the clock. Further calls change nothing.
 pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
     begin()?;
     let directives = settings.directives().map_err(LogError::Filter)?;
@@ -118,25 +118,24 @@ pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogE
     };
     let counted = Counted(Seldom::new(ticks))
         .with_filter(Targets::new().with_target(CONNECTIONS, LevelFilter::ERROR));
-    // An error means that a subscriber is set already, which then stays.
+    // An error means that a subscriber is installed already, which then stays.
     if tracing_subscriber::registry().with(layer).with(counted).try_init().is_ok() {
         std::panic::set_hook(Box::new(log_panic));
     }
     Ok(())
 }
 
-/// Prints a text that is no event, such as why the process ends; through the log, if the log is
-/// begun.
+/// Prints a text that is no event, such as why the process ends; through the log, if it is started.
 pub fn say(text: &str) {
     let text = format!("{}\n", escaped_lines(text));
     match LOG.get() {
         Some(lines) => lines.push(bounded(text.as_bytes(), true)),
-        // With standard error closed there is nobody to tell.
+        // If standard error is closed, nobody can read the text.
         None => drop(io::stderr().write_all(text.as_bytes())),
     }
 }
 
-/// Waits until everything is written, for a bounded time: before the process ends.
+/// Waits until all lines are written, for a bounded time. Called before the process ends.
 pub fn flush() {
     flush_within(FLUSH_MAX);
 }
@@ -147,7 +146,7 @@ fn flush_within(most: Duration) {
     }
 }
 
-/// Replaces the standard library's hook, which would wait for a full pipe.
+/// Logs a panic. It replaces the hook of the standard library, which would block on a full pipe.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload
@@ -156,7 +155,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
     let place = panic.location().map(ToString::to_string);
-    // RUST_BACKTRACE asks for it, as in any Rust program.
+    // RUST_BACKTRACE enables it, as in any Rust program.
     let backtrace = std::backtrace::Backtrace::capture();
     let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
         .then(|| backtrace.to_string());
@@ -164,7 +163,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     flush_within(PANIC_FLUSH_MAX);
 }
 
-/// The way of a formatted line to the lines that wait.
+/// Makes writers that pass formatted lines to the log's queue.
 struct Door {
     is_human: bool,
 }
@@ -182,7 +181,7 @@ impl MakeWriter<'_> for Door {
 }
 
 impl Write for Line {
-    /// Takes a whole line: an event is written at once.
+    /// Takes a whole line: the formatter writes each event with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(lines) = LOG.get() {
             lines.push(bounded(line, self.is_human));
@@ -195,7 +194,7 @@ impl Write for Line {
     }
 }
 
-/// The line, or as much of it as there is room for. JSON stays JSON.
+/// Bounds the length of a line. JSON stays JSON.
 fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
     if is_human || line.iter().all(is_plain) {
@@ -204,8 +203,8 @@ fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
     shortened(printable(&String::from_utf8_lossy(line)).as_bytes(), is_human)
 }
 
-/// JSON in which nothing can move a terminal's cursor or reverse what is read, for those who print
-/// the log as it is. Such characters stand in its texts alone.
+/// Escapes the characters of JSON that could move a terminal's cursor or reverse the direction of
+/// text, for readers who print the log as it is. Such characters occur only within its strings.
 fn printable(json: &str) -> String {
     let mut shown = String::with_capacity(json.len() + 16);
     for character in json.chars() {
@@ -237,7 +236,7 @@ fn cut_line(line: &[u8]) -> String {
     format!("{}\n", cut(text.trim_end(), LINE_BYTES_MAX - 1))
 }
 
-/// The same line with its long texts cut; none if that is not enough.
+/// Shortens the long texts of a line. Returns `None` if that is not enough.
 fn cut_json(line: &[u8]) -> Option<String> {
     let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
     for value in event.values_mut() {
@@ -251,7 +250,7 @@ fn cut_json(line: &[u8]) -> Option<String> {
 
 fn cut_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    // In JSON each of its bytes takes at most six, as \u0000.
+    // In JSON each byte takes at most six, as \u0000.
     let line = cut(&text, LINE_BYTES_MAX / 8);
     printable(&format!(
         "{}\n",
@@ -260,7 +259,7 @@ fn cut_line_as_json(line: &[u8]) -> String {
     ))
 }
 
-/// Fields as text, in which nothing can pretend to be another line, or move the cursor of a
+/// Formats fields as text, in which nothing can imitate another line, or move the cursor of a
 /// terminal.
 struct HumanFields;
 
@@ -295,20 +294,20 @@ impl Human<'_> {
         if is_one_word(&shown) || is_quoted(&shown) {
             write!(Escaping(&mut self.writer), "{shown}")
         } else {
-            // In quotes nothing can pretend to be another field.
+            // In quotes nothing can imitate another field.
             write!(Escaping(&mut self.writer), "{shown:?}")
         }
     }
 }
 
-/// Whether a value is told from the fields beside it as it is.
+/// Returns whether a value can be told apart from the fields beside it without quotes.
 fn is_one_word(shown: &str) -> bool {
     !shown.is_empty()
         && !shown
             .contains(|character: char| character.is_whitespace() || matches!(character, '=' | '"'))
 }
 
-/// Whether a value is one text in quotes already.
+/// Returns whether a value is one text in quotes already.
 fn is_quoted(shown: &str) -> bool {
     let inner = shown.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut is_escaped = false;
@@ -331,14 +330,14 @@ impl Visit for Human<'_> {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // The record's place, which `log` adds as fields, stands before the fields already.
+        // The location of a record, which `log` adds as fields, stands before the fields already.
         if self.result.is_ok() && !field.name().starts_with("log.") {
             self.result = self.write(field.name(), value);
         }
     }
 }
 
-/// What may be said now and then.
+/// Lets a line through at most once in [`CONNECTION_LOG_INTERVAL`].
 struct Seldom {
     ticks: fn() -> Instant,
     logged: Mutex<Option<Instant>>,
@@ -349,7 +348,7 @@ impl Seldom {
         Seldom { ticks, logged: Mutex::new(None) }
     }
 
-    /// Whether it is time to say it again; then it counts as said.
+    /// Returns whether a line may be logged now, and takes note of it if so.
     fn is_due(&self) -> bool {
         let now = (self.ticks)();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,7 +362,7 @@ impl Seldom {
 }
 
 /// Lets only a few of the HTTP libraries' lines about connections into the log: anybody can cause
-/// 10,000 of them a second. HTTP/1's errors are [`Counted`]'s to tell.
+/// 10,000 of them a second. The errors of HTTP/1 are left to [`ConnectionErrorCounter`].
 struct Throttled {
     of_heads: Seldom,
     of_frames: Seldom,
@@ -385,15 +384,15 @@ impl<S> Filter<S> for Throttled {
     }
 }
 
-/// Counts the failed connections, and warns of them now and then: to the HTTP library they are
-/// errors, but a stranger's mistake is none of the manager's.
+/// Counts failed connections, and warns of them now and then. For the HTTP library they are errors,
+/// but a mistake of a stranger is no error of the manager.
 struct Counted(Seldom);
 
 impl<S: Subscriber> Layer<S> for Counted {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut said = Said(String::new());
         event.record(&mut said);
-        // Each failed connection is told by such a line.
+        // The HTTP library logs one such line for each failed connection.
         if said.0.starts_with("stream error") {
             let kind = if said.0.contains("parse error") { "malformed" } else { "other" };
             CONNECTION_ERRORS.with_label_values(&[kind]).inc();
@@ -493,7 +492,7 @@ mod tests {
         assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
     }
 
-    /// Where a test's subscriber writes.
+    /// The output of a test's subscriber.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
 

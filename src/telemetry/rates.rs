@@ -1,5 +1,5 @@
-//! What became of top-level jobs, minute by minute, for a page to draw: of the last day at most.
-//! What is counted for ever is in the metrics.
+//! Counts of created and ended top-level jobs, minute by minute, for the charts of the page. They
+//! reach back one day at most; totals are in the metrics.
 
 use crate::engine::{JobState, Timestamp};
 use serde::Serialize;
@@ -7,33 +7,33 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
-/// For how long minutes are kept.
+/// How many minutes are kept.
 const MINUTES_KEPT: usize = 24 * 60;
 
-/// Of how many jobs of a workflow the duration is kept: the newest that completed.
+/// How many durations are kept for a workflow: those of the jobs that completed last.
 const DURATIONS_KEPT: usize = 1_000;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 
-/// For how long they are kept, in nanoseconds.
+/// How far back the counts reach, in nanoseconds.
 pub const KEPT_NS: i64 = MINUTES_KEPT as i64 * MINUTE_NS;
 
-/// What became of the jobs of each workflow.
+/// The counts of all workflows.
 #[derive(Default)]
 pub struct Rates(Mutex<HashMap<Arc<str>, Kept>>);
 
-/// What is kept of a workflow.
+/// The counts of one workflow.
 #[derive(Default)]
 struct Kept {
-    /// Minutes in which something happened, in order.
+    /// The minutes in which something happened, in order.
     minutes: VecDeque<Minute>,
-    /// The minute in which a job completed, and how long it took, in nanoseconds.
+    /// For each completed job the minute of its end, and how long it took, in nanoseconds.
     durations: VecDeque<(i64, i64)>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Minute {
-    /// Minutes since 1970.
+    /// The number of the minute, counted from 1970.
     minute: i64,
     created: u32,
     completed: u32,
@@ -41,7 +41,7 @@ struct Minute {
     cancelled: u32,
 }
 
-/// What became of a workflow's jobs within a span.
+/// The counts of a workflow's jobs within a time span.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rate {
@@ -53,24 +53,24 @@ pub struct Rate {
     pub failed: u32,
     /// Jobs that were cancelled.
     pub cancelled: u32,
-    /// For each minute, the oldest first: how many completed, and how many failed.
+    /// For each minute, the oldest first: how many jobs completed, and how many failed.
     #[schema(value_type = Vec<Vec<u32>>)]
     pub per_minute: Vec<(u32, u32)>,
-    /// How long half of the newest thousand that completed took at most, in nanoseconds.
+    /// The median duration of the newest thousand completed jobs, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<i64>,
-    /// The same for 95 of 100.
+    /// The 95th percentile of the same durations, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p95: Option<i64>,
 }
 
 impl Rates {
-    /// A job was created.
+    /// Counts a job that was created.
     pub fn created(&self, workflow: &str, at: Timestamp) {
         self.change(workflow, |kept| kept.minute(at).created += 1);
     }
 
-    /// A job has ended, so long after its creation.
+    /// Counts a job that has ended. `elapsed_ns` is the time since its creation.
     pub fn ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
         self.change(workflow, |kept| {
             let minute = kept.minute(at).end(state);
@@ -83,7 +83,8 @@ impl Rates {
         });
     }
 
-    /// A job that ended then goes on: what it becomes is counted at its next end.
+    /// Takes back the count of a job that goes on after its end. It is counted again at its next
+    /// end.
     pub fn goes_on(&self, workflow: &str, ended: Timestamp, state: JobState) {
         self.change(workflow, |kept| {
             let minute = ended.0.div_euclid(MINUTE_NS);
@@ -97,12 +98,12 @@ impl Rates {
         });
     }
 
-    /// A job was created before the process began.
+    /// Counts a job that was created before the process began.
     pub fn was_created(&self, workflow: &str, at: Timestamp) {
         self.created(workflow, at);
     }
 
-    /// A job ended before the process began: before all that were told so far.
+    /// Counts a job that ended before the process began, and before all that were counted so far.
     pub fn had_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
         self.change(workflow, |kept| {
             let minute = kept.minute(at).end(state);
@@ -112,7 +113,7 @@ impl Rates {
         });
     }
 
-    /// What became of a workflow's jobs within the last minutes, this one included.
+    /// Returns the counts of a workflow's jobs within the last minutes, the current one included.
     pub fn of(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
         let minutes = minutes.clamp(1, MINUTES_KEPT);
         let span = i64::try_from(minutes).unwrap_or(i64::MAX);
@@ -153,7 +154,7 @@ impl Rates {
 }
 
 impl Minute {
-    /// A job has ended in it; gives its number.
+    /// Counts a job that ended in this minute. Returns the number of the minute.
     fn end(&mut self, state: JobState) -> i64 {
         if let Some(count) = self.count(state) {
             *count += 1;
@@ -161,7 +162,7 @@ impl Minute {
         self.minute
     }
 
-    /// How many ended so in it.
+    /// Returns the counter of jobs that ended in this state.
     fn count(&mut self, state: JobState) -> Option<&mut u32> {
         match state {
             JobState::Completed => Some(&mut self.completed),
@@ -173,7 +174,8 @@ impl Minute {
 }
 
 impl Kept {
-    /// The minute of this time. What is a day older than the newest is dropped.
+    /// Returns the minute of a time. Minutes that are more than a day older than the newest are
+    /// dropped.
     fn minute(&mut self, at: Timestamp) -> &mut Minute {
         let minute = at.0.div_euclid(MINUTE_NS);
         let found = self.minutes.binary_search_by_key(&minute, |kept| kept.minute);
@@ -189,7 +191,7 @@ impl Kept {
     }
 }
 
-/// The smallest of these, in order, that so many of a hundred do not exceed.
+/// Returns the nearest-rank percentile of a sorted slice.
 fn nearest_rank(ordered: &[i64], percent: usize) -> Option<i64> {
     let rank = (ordered.len() * percent).div_ceil(100);
     ordered.get(rank.checked_sub(1)?).copied()
@@ -236,7 +238,7 @@ mod tests {
         let rate = rates.of("w", at(103), 4);
         assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
         assert_eq!((rate.completed, rate.failed), (1, 1));
-        // Its end is older than what is kept, or is not counted yet.
+        // These ends are older than what is kept, or not counted yet.
         rates.goes_on("w", at(1), JobState::Failed);
         rates.goes_on("w", at(103), JobState::Cancelled);
         assert_eq!(rates.of("w", at(103), 4), rate);

@@ -1,6 +1,6 @@
-//! Which workflows and steps have series of their own. There are as many as the workflow files say,
-//! up to a bound, and none of what is gone: a workflow that is in no file any more, and that no
-//! running job has, is told of no longer.
+//! The workflows and steps that have series of their own in the metrics. There are as many as the
+//! workflow files have, up to a bound. A workflow that is in no file any more, and that no running
+//! job has, loses its series.
 
 use super::Metrics;
 use crate::engine::Definition;
@@ -8,39 +8,39 @@ use prometheus::core::Collector;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// The label of the steps that have no series of their own. No step has this name.
+/// The label value of all steps without series of their own. No step has this name.
 pub const OTHER: &str = "__other__";
 
-/// Definitions by the workflows' full names.
+/// Definitions by the full names of their workflows.
 type Definitions = BTreeMap<String, Arc<Definition>>;
 
-/// What has series of its own.
+/// Decides which steps have series of their own.
 #[derive(Default)]
 pub struct Series(RwLock<Known>);
 
 #[derive(Default)]
 struct Known {
     steps_max: usize,
-    /// Those in the files.
+    /// The definitions in the files.
     current: HashMap<String, Arc<Definition>>,
-    /// Others, which running jobs have.
+    /// Other definitions, which running jobs have.
     former: Vec<Weak<Definition>>,
-    /// The steps that have series of their own, by the workflows' full names.
+    /// The steps that have series of their own, by the full names of their workflows.
     own: HashMap<String, HashSet<Arc<str>>>,
 }
 
-/// What there are too many of, to be told.
+/// Says that there are too many steps for each to have its own series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany {
-    /// So many steps have no series of their own.
+    /// The number of steps without series of their own.
     pub without: usize,
-    /// Of so many.
+    /// The number of all steps.
     pub steps: usize,
 }
 
 impl Series {
-    /// Replaces what the files say; what running jobs have stays. With more steps than `steps_max`
-    /// those of the largest workflows are counted together.
+    /// Replaces the definitions of the files; those of running jobs stay. If there are more steps
+    /// than `steps_max`, those of the largest workflows share one series.
     pub fn redefine(&self, definitions: &Definitions, steps_max: usize) -> Option<TooMany> {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut known.current);
@@ -66,7 +66,7 @@ impl Series {
         }
         let with: usize = shown.values().map(HashSet::len).sum();
         known.own = shown;
-        // What a running job has goes on being told of, if it was.
+        // A running job's definition keeps the series that it had.
         for definition in known.alive() {
             let name = definition.full_name();
             let Some(before) = own.get(&*name) else { continue };
@@ -77,7 +77,7 @@ impl Series {
         (with < all).then_some(TooMany { without: all - with, steps: all })
     }
 
-    /// A job has this definition, which may be in no file.
+    /// Adds the definition of a job, which may be in no file.
     pub fn needs(&self, definition: &Arc<Definition>) {
         let name = definition.full_name();
         let is_known = |known: &Known| {
@@ -104,15 +104,15 @@ impl Series {
         }
     }
 
-    /// The label of a step.
+    /// Returns the label value of a step: its name, or [`OTHER`].
     pub fn label<'s>(&self, workflow: &str, step: &'s str) -> &'s str {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_own = known.own.get(workflow).is_some_and(|steps| steps.contains(step));
         if is_own { step } else { OTHER }
     }
 
-    /// Forgets the definitions that no job has any more; whether there were any. What is left is
-    /// needed.
+    /// Removes the definitions that no job has any more. Returns what is still used, or `None` if
+    /// nothing was removed.
     fn forget(&self) -> Option<Needed> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if known.former.iter().all(|former| former.strong_count() > 0) {
@@ -143,7 +143,7 @@ impl Known {
     }
 }
 
-/// What series may tell of.
+/// The workflows and steps whose series are still used.
 struct Needed(HashMap<String, HashSet<Arc<str>>>);
 
 impl Needed {
@@ -159,7 +159,7 @@ fn steps(definition: &Definition) -> HashSet<Arc<str>> {
 }
 
 impl Metrics {
-    /// Takes what the files say, and tells if there is too much of it.
+    /// Replaces the definitions of the files, and warns if they have too many steps.
     pub fn series_of(&self, definitions: &Definitions, steps_max: usize) {
         if let Some(TooMany { without, steps }) = self.series.redefine(definitions, steps_max) {
             tracing::warn!(
@@ -184,7 +184,7 @@ impl Metrics {
                     if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
                         let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
                         let names: HashMap<&str, &str> = pairs.collect();
-                        // Somebody else may have removed it.
+                        // Another thread may have removed it.
                         let _ = self.$family.remove(&names);
                     }
                 }
@@ -220,7 +220,7 @@ mod tests {
         definitions.iter().map(|found| (found.full_name(), (*found).clone())).collect()
     }
 
-    /// Counts a step, as a job does.
+    /// Counts a step in the metrics as a job does.
     fn count(metrics: &Metrics, workflow: &str, step: &str) {
         let label = metrics.series.label(workflow, step);
         metrics.replied.with_label_values(&[workflow, label]).inc();
@@ -282,7 +282,7 @@ mod tests {
         drop(before);
         assert!(told(&metrics).is_empty());
 
-        // One that was recovered has a definition that no file had in this process.
+        // A recovered job has a definition that no file had in this process.
         let recovered = definition("gone", &["x"]);
         metrics.series.needs(&recovered);
         count(&metrics, "gone", "x");
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(told(&metrics), ["step=__other__,workflow=large", "step=a,workflow=small"]);
         assert!(metrics.render().contains("{step=\"__other__\",workflow=\"large\"} 1001"));
         assert!(metrics.render().lines().count() < 500);
-        // None has any.
+        // No step has series of its own.
         metrics.series.redefine(&all, 0);
         assert_eq!(metrics.series.label("small", "a"), OTHER);
         assert_eq!(metrics.series.redefine(&all, 1_002), None);
