@@ -1,5 +1,5 @@
-//! Reloading the workflow files, the file of tokens and the certificate: all or nothing. Running
-//! jobs keep the definition they started with.
+//! Reloads the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
+//! keep the definition that they started with.
 
 use crate::access::{Certificate, ENDS_SOON_S, Pair};
 use crate::actors::common::{Common, by_name};
@@ -18,53 +18,53 @@ use std::time::Duration;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-/// How often the files of the certificate are looked at.
+/// How often the files of the certificate are checked.
 const LOOKED_EVERY: Duration = Duration::from_secs(60);
 
-/// How often a certificate that ends soon is warned of.
+/// How often a certificate that expires soon is warned of.
 const WARNED_EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// The changes that a reload made, by full names.
+/// The changes that a reload made, by the full names of workflows.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Reloaded {
     /// Workflows that were not loaded before.
     pub added: Vec<String>,
     /// Workflows whose definition differs.
     pub changed: Vec<String>,
-    /// Workflows that are no longer in the files: no new jobs.
+    /// Workflows that are no longer in the files: they get no new jobs.
     pub removed: Vec<String>,
     /// Workflows that are unchanged.
     pub unchanged: Vec<String>,
-    /// What is allowed, but most likely not meant.
+    /// Warnings: what is allowed, but most likely not meant.
     pub warnings: Vec<String>,
     /// How many tokens the file of tokens has now, if the settings name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<usize>,
 }
 
-/// Why nothing was changed.
+/// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// The files have errors.
+    /// The workflow files have errors.
     #[error("{0}")]
     Files(LoadErrors),
-    /// No files are named in the settings.
+    /// The settings name no files.
     #[error(
         "no workflow files are named (setting workflows, or serve --workflows FILE…), no file of \
          tokens and no certificate: there is nothing to reload"
     )]
     NoFiles,
-    /// The manager cannot work with these definitions.
+    /// The files cannot be read, or the manager cannot work with their definitions.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Loads the files in the settings again, and replaces the definitions, and the tokens, with
-/// theirs.
+/// Loads the files of the settings again, and replaces the definitions, the tokens and the
+/// certificate with theirs.
 ///
 /// # Errors
 ///
-/// Nothing was changed.
+/// Says why nothing was changed.
 pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     let files = ways.common.settings.workflows.clone();
     let access = &ways.common.access;
@@ -73,7 +73,7 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
         return Err(ReloadError::NoFiles);
     }
     let _alone = access.reloading.lock().await;
-    // All is read before anything is replaced.
+    // Everything is read before anything is replaced.
     let (tokens, pair) = (tokens(ways).await?, pair(ways).await?);
     let reloaded = if files.is_empty() { Reloaded::default() } else { workflows(ways).await? };
     let count = tokens.as_ref().map(BTreeMap::len);
@@ -89,18 +89,18 @@ pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
     Ok(Reloaded { tokens: count, ..reloaded })
 }
 
-/// The certificate that the files have now; none: the API speaks without TLS.
+/// Reads the certificate that the files have now. Returns `None` if the API does not use TLS.
 async fn pair(ways: &Ways) -> Result<Option<Pair>, ReloadError> {
     let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
     blocking(move || certificate.read()).await?.map(Some).map_err(ReloadError::Refused)
 }
 
-/// Looks at the files of the certificate now and then, and shows what they have: who renews them
-/// need not ask for a reload. Warns when the certificate is about to end.
+/// Watches the files of the certificate, and presents new ones: whoever renews them need not ask
+/// for a reload. Warns before the certificate expires.
 pub async fn attend_certificate(ways: Arc<Ways>) {
     let access = &ways.common.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
-    // Not each minute anew.
+    // Kept so that nothing is logged again each minute.
     let (mut refused, mut warned) = (None, None);
     loop {
         tell_end(&ways.common, &certificate);
@@ -138,7 +138,7 @@ pub async fn attend_certificate(ways: Arc<Ways>) {
     }
 }
 
-/// The metric of the certificate's end.
+/// Sets the metric of the certificate's expiry.
 fn tell_end(common: &Common, certificate: &Certificate) {
     if let Some(at) = certificate.shown().not_after {
         let end = i64::try_from(times::seconds(at)).unwrap_or(i64::MAX);
@@ -146,12 +146,12 @@ fn tell_end(common: &Common, certificate: &Certificate) {
     }
 }
 
-/// How many seconds there are until a time; fewer than none: it has passed.
+/// Returns how many seconds there are until a time. Negative: it has passed.
 fn left_until(at: Timestamp) -> i64 {
     at.0.saturating_sub(clock::now().0) / 1_000_000_000
 }
 
-/// What a read of files gives, which other calls do not wait for.
+/// Reads files on a blocking thread, so that other requests do not wait.
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReloadError> {
@@ -159,7 +159,7 @@ async fn blocking<T: Send + 'static>(
     read.map_err(|error| ReloadError::Refused(error.to_string()))
 }
 
-/// The tokens that the file has now; none: the settings name no file.
+/// Reads the tokens that the file has now. Returns `None` if the settings name no file.
 async fn tokens(ways: &Ways) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
     let file = ways.common.settings.http.tokens_file.clone();
     if file.is_empty() {

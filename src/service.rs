@@ -1,5 +1,5 @@
-//! What the service manager of the machine (systemd) is told, over the socket that it names in
-//! `NOTIFY_SOCKET`; without one nothing is told. The words are those of sd_notify(3). This file is
+//! Notifies the service manager of the machine (systemd), over the socket that it names in
+//! `NOTIFY_SOCKET`; without one it does nothing. The protocol is that of sd_notify(3). This file is
 //! the only user of the crate `sd_notify`.
 //!
 //! | when | what |
@@ -11,9 +11,9 @@
 //! | SIGHUP, and the end of its reload | `RELOADING=1` with `MONOTONIC_USEC=`, `READY=1` |
 //! | a stop begins | `STOPPING=1`, with `EXTEND_TIMEOUT_USEC=` |
 //!
-//! A round that does not end feeds no watchdog: the service manager then ends the process, and the
-//! next start recovers. A full disk and a broker that is away end no round: a restart would not
-//! help.
+//! A round that does not end sends no `WATCHDOG=1`: the service manager then ends the process, and
+//! the next start recovers. A full disk or an unreachable broker does not stop a round: a restart
+//! would not help.
 
 use crate::actors::door;
 use crate::actors::ways::Ways;
@@ -27,25 +27,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest time between two rounds: so old can the status be.
+/// The longest time between two rounds, and so the greatest age of the status.
 const ROUND_EVERY_MAX: Duration = Duration::from_secs(5);
 
-/// The largest status, in bytes; systemd reads messages of 4 KiB.
+/// The longest status, in bytes. systemd reads messages of 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
 
-/// What the service manager gives a process in its environment, for this process alone.
+/// The environment variables by which the service manager addresses a process. They are for this
+/// process alone.
 const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 
-/// The service manager, as a process sees it.
+/// The service manager that started this process.
 pub struct Service {
-    /// How often it has to hear of a round; none: it has no watchdog.
+    /// How often the watchdog has to hear of a round. `None`: there is no watchdog.
     watchdog: Option<Duration>,
-    /// It could not be told something; that is logged once.
+    /// Whether a notification has failed, which is logged once.
     is_deaf: AtomicBool,
 }
 
 impl Service {
-    /// The one that the environment names.
+    /// Makes the notifier for the service manager that the environment names.
     pub fn of_environment() -> Arc<Service> {
         Arc::new(Service {
             watchdog: sd_notify::watchdog_enabled(),
@@ -53,7 +54,7 @@ impl Service {
         })
     }
 
-    /// The journal is being recovered.
+    /// Notifies that the journal is being recovered.
     pub fn recovering(&self, journal: &Path) {
         self.tell(&[NotifyState::Status(&line(&format!(
             "recovering the journal {}",
@@ -61,7 +62,8 @@ impl Service {
         )))]);
     }
 
-    /// Tells that the manager is ready, and from then on of rounds and of changes; never ends.
+    /// Notifies that the manager is ready, and from then on of rounds and of changes. Never
+    /// returns.
     pub async fn attend(&self, ways: &Ways) {
         let every = self.watchdog.map_or(ROUND_EVERY_MAX, |limit| limit / 2).min(ROUND_EVERY_MAX);
         let mut told = String::new();
@@ -85,7 +87,7 @@ impl Service {
         }
     }
 
-    /// Waits for the end of a round; one that takes long is logged.
+    /// Waits for the end of a round. Logs a round that takes longer than `long`.
     async fn round(&self, ways: &Ways, long: Duration) {
         let mut round = std::pin::pin!(door::round(ways));
         if tokio::time::timeout(long, &mut round).await.is_ok() {
@@ -101,7 +103,8 @@ impl Service {
         tracing::info!("the supervisor's round has ended");
     }
 
-    /// The files are being reloaded; followed by [`Service::reloaded`].
+    /// Notifies that the files are being reloaded. [`SystemdNotifier::notify_reloaded`] must
+    /// follow.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => self.tell(&[NotifyState::Reloading, now]),
@@ -109,13 +112,13 @@ impl Service {
         }
     }
 
-    /// The reload is over, whatever came of it.
+    /// Notifies that the reload is over, and of its outcome.
     pub fn reloaded(&self, ways: &Ways, came_of_it: &str) {
         let status = line(&format!("{}; {came_of_it}", status_of(ways)));
         self.tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
-    /// A stop has begun, which takes `longest` at most.
+    /// Notifies that a stop has begun, which takes `longest` at most.
     pub fn stopping(&self, longest: Duration) {
         let longest = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
         self.tell(&[
@@ -145,7 +148,7 @@ impl Service {
     }
 }
 
-/// Keeps what is meant for this process from one that it starts.
+/// Removes the service manager's variables from the environment of a process to be started.
 pub fn keep_from(command: &mut Command) {
     for variable in VARIABLES {
         command.env_remove(variable);
@@ -156,7 +159,7 @@ fn status_of(ways: &Ways) -> String {
     status(ways.routes.roots(), &ways.common.health.checks())
 }
 
-/// How many jobs are under way, and what is waited for.
+/// Formats the status: how many jobs are under way, and which checks fail.
 fn status(jobs: usize, checks: &[(String, bool, String)]) -> String {
     let jobs = match jobs {
         1 => "1 job under way".to_owned(),
@@ -167,7 +170,8 @@ fn status(jobs: usize, checks: &[(String, bool, String)]) -> String {
     if waits.is_empty() { jobs } else { line(&format!("{jobs}; waits: {}", waits.join("; "))) }
 }
 
-/// One line that says nothing else to the service manager, whatever a broker has said.
+/// Makes one line that means nothing else to the service manager, whatever a broker's text
+/// contains.
 fn line(text: &str) -> String {
     cut(&escaped(text), STATUS_BYTES_MAX).into_owned()
 }
