@@ -1,11 +1,11 @@
-//! What goes wrong with a journal, and what to do about it.
+//! The errors of a journal, and what to do about them.
 
 use std::sync::Arc;
 
-/// What goes wrong with a journal.
+/// An error of a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process has the file.
+    /// Another process has the journal open.
     #[error(
         "the journal {file} is in use by another process (lock {lock}): stop that one, or give \
          this one a journal of its own with --db"
@@ -13,7 +13,7 @@ pub enum JournalError {
     InUse {
         /// The journal's file.
         file: String,
-        /// The lock's file, beside the real one.
+        /// The lock file, which is beside the resolved file.
         lock: String,
     },
     /// The lock file cannot be used.
@@ -24,10 +24,10 @@ pub enum JournalError {
     Lock {
         /// The lock's file.
         lock: String,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// There is no such place, or it may not be used.
+    /// The path does not exist, or access is denied.
     #[error(
         "cannot open the journal {file}: {error}. Its directory must be there, and writable for \
          this user"
@@ -35,10 +35,10 @@ pub enum JournalError {
     Unreachable {
         /// The journal's file.
         file: String,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// It can be read, but not written.
+    /// The file can be read, but not written.
     #[error(
         "the journal {file} can be read, but not written: chmod 600 it, and chown it to the user \
          of the manager"
@@ -47,7 +47,7 @@ pub enum JournalError {
         /// The journal's file.
         file: String,
     },
-    /// A directory, a device, or another thing that holds no data.
+    /// The path is a directory, a device or another special file.
     #[error(
         "cannot open the journal {file}: it is no regular file. Give --db the name of a file, \
          which need not be there yet"
@@ -56,7 +56,7 @@ pub enum JournalError {
         /// The journal's file.
         file: String,
     },
-    /// The file has several names: each would have a lock and a `-wal` of its own.
+    /// The file has several names: each would have its own lock and `-wal`.
     #[error(
         "the journal {file} has {names} names (hard links), and under each of them SQLite looks \
          for the newest commits in another place. Find them with: find DIRECTORY -xdev \
@@ -65,26 +65,26 @@ pub enum JournalError {
     Linked {
         /// The journal's file.
         file: String,
-        /// How many it has.
+        /// How many names it has.
         names: u64,
     },
-    /// It is no longer read: the manager stops, or has lost it.
+    /// Reading has ended: the manager stops, or has lost the journal.
     #[error("the journal {file} is closed: {why}")]
     Closed {
         /// The journal's file.
         file: String,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// Something was done to its files while it was opened.
+    /// The journal's files were changed while it was being opened.
     #[error("the journal {file} changed while it was opened: {loss}")]
     Lost {
         /// The journal's file.
         file: String,
-        /// What.
+        /// What happened to them.
         loss: Loss,
     },
-    /// A row's checksum, or its content, is wrong.
+    /// A row's checksum or content is wrong.
     #[error(
         "the journal {file} is damaged: table {table}, row {row}: {what}. Nothing was changed. \
          Restore the file from a backup, or move it away to start empty"
@@ -92,7 +92,7 @@ pub enum JournalError {
     Damaged {
         /// The journal's file.
         file: String,
-        /// The table.
+        /// The table of the row.
         table: &'static str,
         /// The row's key.
         row: i64,
@@ -110,7 +110,7 @@ pub enum JournalError {
         /// SQLite's findings.
         what: String,
     },
-    /// It has tables, triggers or the like that this program does not make.
+    /// The file has tables, triggers or other objects that this program does not create.
     #[error(
         "the journal {file} is not as this program makes it: it has {what}. That can change or \
          hide what is read and written, so nothing was opened or changed. If you have added it \
@@ -121,10 +121,10 @@ pub enum JournalError {
     Altered {
         /// The journal's file.
         file: String,
-        /// What it has, or has not.
+        /// The unexpected or missing objects.
         what: String,
     },
-    /// Written by a later version.
+    /// The file was written by a later version.
     #[error(
         "the journal {file} has schema version {found}, this program knows {known}: it was written \
          by a newer version, run that one"
@@ -132,12 +132,12 @@ pub enum JournalError {
     Newer {
         /// The journal's file.
         file: String,
-        /// Its version.
+        /// The schema version of the file.
         found: i64,
-        /// The newest known.
+        /// The newest known schema version.
         known: i64,
     },
-    /// Written by an earlier version, and to be read only.
+    /// The file was written by an earlier version, and is opened only for reading.
     #[error(
         "the journal {file} has schema version {found}, this program reads {known}: start the \
          manager on it once, which brings it up (workflow-manager serve --db {file})"
@@ -145,9 +145,9 @@ pub enum JournalError {
     Older {
         /// The journal's file.
         file: String,
-        /// Its version.
+        /// The schema version of the file.
         found: i64,
-        /// The newest known.
+        /// The newest known schema version.
         known: i64,
     },
     /// There is no such file.
@@ -156,53 +156,53 @@ pub enum JournalError {
          (setting journal.file)"
     )]
     Missing {
-        /// The file.
+        /// The path of the file.
         file: String,
     },
-    /// Something is where a new file is to be.
+    /// Something exists where a new file is to be created.
     #[error("{file} is there already: name another file, or move it away")]
     Exists {
-        /// The file.
+        /// The path of the file.
         file: String,
     },
-    /// A SQLite database of something else.
+    /// The file is a SQLite database of another program.
     #[error(
         "{file} is a SQLite database of another program (application id {found:#x}): give --db a \
          file of its own"
     )]
     Foreign {
-        /// The file.
+        /// The path of the file.
         file: String,
-        /// The application id found.
+        /// The application id in the file.
         found: i64,
     },
-    /// Anything else that its database says.
+    /// Any other error of the database.
     #[error("journal {file}: {what}")]
     Failed {
         /// The journal's file.
         file: String,
-        /// What the database says.
+        /// SQLite's message.
         what: String,
-        /// What to do about it.
+        /// What to do about the error.
         remedy: Remedy,
     },
 }
 
-/// What to do about a commit that failed.
+/// What to do about a failed commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// No room: the transaction is rolled back; try again when there is room.
+    /// Wait for room: the transaction was rolled back, and can be tried again when there is room.
     WaitForRoom,
-    /// Another program keeps the file locked, which is no damage: the transaction is rolled back;
-    /// try again when it has let go.
+    /// Wait for a lock: another program keeps the file locked, which is no damage. The transaction
+    /// was rolled back, and can be tried again when the lock is released.
     WaitForLock,
-    /// An I/O error or anything unforeseen: what the kernel still holds cannot be trusted; end the
-    /// process, recover at the next start.
+    /// End the process, after an I/O error or another unexpected one: what the kernel still holds
+    /// cannot be trusted. The next start recovers.
     Exit,
 }
 
 impl Remedy {
-    /// Whether it can be tried again.
+    /// Returns whether the commit can be tried again.
     pub fn is_wait(self) -> bool {
         match self {
             Remedy::WaitForRoom | Remedy::WaitForLock => true,
@@ -212,7 +212,7 @@ impl Remedy {
 }
 
 impl JournalError {
-    /// The error of a row that is not as it was written.
+    /// Makes the error of a row that is not as it was written.
     pub(super) fn damaged_row(
         file: &str,
         table: &'static str,
@@ -222,7 +222,7 @@ impl JournalError {
         JournalError::Damaged { file: file.to_owned(), table, row, what }
     }
 
-    /// What to do about it.
+    /// Returns what to do about the error.
     pub fn remedy(&self) -> Remedy {
         match self {
             JournalError::Failed { remedy, .. } => *remedy,
@@ -246,29 +246,29 @@ impl JournalError {
     }
 }
 
-/// What has happened to a journal that is in use.
+/// What has happened to the files of an open journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// Its name leads nowhere.
+    /// The name leads nowhere.
     #[error("{0} was removed or renamed")]
     Removed(String),
-    /// Its name leads to another file.
+    /// The name leads to another file.
     #[error("{0} was replaced by another file")]
     Replaced(String),
-    /// It is shorter than it was.
+    /// The file is shorter than it was.
     #[error("{file} was truncated to {bytes} bytes, it had {expected}")]
     Truncated {
-        /// The file.
+        /// The path of the file.
         file: String,
-        /// Its size.
+        /// The size of the file, in bytes.
         bytes: u64,
-        /// The size that it must have at least.
+        /// The size that the file must have at least, in bytes.
         expected: u64,
     },
-    /// Somebody else has written into it.
+    /// Another program has written to the file.
     #[error("{0} was overwritten by another program")]
     Overwritten(String),
-    /// Its lock was removed, and another process has taken it since.
+    /// The lock file was removed, and another process has taken the lock since.
     #[error("the lock {0} was removed, and another process has taken it since")]
     Locked(String),
 }

@@ -1,8 +1,8 @@
 //! The journal: the durable, ordered record from which all state can be rebuilt.
 //!
-//! A job's *number* gives the order of creation, and ties its rows together. Its UUID may come back
-//! once the job has ended. What is said here holds for every journal, through the traits
-//! [`Journal`] and [`Records`]; [`sqlite`] is the one in a file.
+//! A job's *number* gives the order of creation and ties its rows together. Its UUID may be used
+//! again once the job has ended. The traits [`Journal`] and [`Records`] describe any journal;
+//! [`sqlite`] stores one in a file.
 
 mod error;
 mod query;

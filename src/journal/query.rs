@@ -1,4 +1,4 @@
-//! What readers ask a journal for, and what they are answered.
+//! The parameters and results of a journal's queries.
 
 use super::record::JobNumber;
 use crate::engine::{
@@ -7,35 +7,35 @@ use crate::engine::{
 };
 use std::sync::Arc;
 
-/// A job that the journal keeps.
+/// A job in the journal, with its numbers.
 pub struct KeptJob {
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
-    /// The top-level job's number.
+    /// The root job's number.
     pub root: JobNumber,
-    /// The job.
+    /// The job, rebuilt from its entries.
     pub job: Job,
 }
 
-/// A part of a job's record.
+/// One page of a job's record.
 pub struct RecordPage {
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// The graph of it.
+    /// The index of the graph within the definition.
     pub graph: u16,
-    /// The rows, in order; the first and the last may be cut.
+    /// The rows, in order. The first and the last may be cut.
     pub rows: Vec<Recorded>,
-    /// Whether the record ends with them, for now.
+    /// Whether the record ends with these rows, for now.
     pub is_last: bool,
 }
 
 impl RecordPage {
-    /// The graph that the job runs.
+    /// Returns the graph that the job runs.
     pub fn graph(&self) -> &Graph {
         &self.definition.graphs[usize::from(self.graph)]
     }
 
-    /// The number of the last entry, if there are more behind it.
+    /// Returns the number of the last entry on this page, if there are more after it.
     pub fn next(&self) -> Option<u64> {
         let last = self.rows.last().filter(|_| !self.is_last)?;
         Some(last.first + last.entries.len() as u64)
@@ -46,105 +46,105 @@ impl RecordPage {
 pub struct RecordHead {
     /// The definition that the job runs.
     pub definition: Arc<Definition>,
-    /// The graph of it.
+    /// The index of the graph within the definition.
     pub graph: u16,
     /// When the job was created.
     pub created: Timestamp,
 }
 
 impl RecordHead {
-    /// The graph that the job runs.
+    /// Returns the graph that the job runs.
     pub fn graph(&self) -> &Graph {
         &self.definition.graphs[usize::from(self.graph)]
     }
 }
 
-/// A job at a point of its record.
+/// A job as it was after one of its entries.
 pub enum JobAt {
-    /// As it was then.
+    /// The entry exists.
     Was {
-        /// The job.
+        /// The job after that entry.
         job: Box<Job>,
         /// When the entry was decided.
         at: Timestamp,
     },
-    /// There is no entry of that number.
+    /// The job has no entry with that number.
     Never {
-        /// How many there are.
+        /// How many entries the job has.
         entries: u64,
     },
 }
 
 /// How a job was created.
 pub struct Creation {
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
     /// The workflow's full name.
     pub workflow: String,
     /// Whether it is a child job.
     pub is_child: bool,
-    /// A top-level job's message.
+    /// A root job's message.
     pub message: Option<Message>,
 }
 
-/// Where a page of ended jobs goes on: below this time and number.
+/// The cursor of a list of ended jobs: the next page is below this time and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedCursor {
-    /// When the last one on the page before ended.
+    /// When the last job of the previous page ended.
     pub ended: Timestamp,
-    /// Its number.
+    /// The number of that job.
     pub number: JobNumber,
 }
 
 impl EndedCursor {
-    /// Before the newest.
+    /// The cursor before the job that ended last.
     pub const NEWEST: EndedCursor = EndedCursor { ended: Timestamp(i64::MAX), number: i64::MAX };
 }
 
-/// Which jobs are looked for: those that meet all that is set.
+/// The criteria of a search: a job must meet all that are set.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// The workflow's full name.
     pub workflow: Option<String>,
-    /// The states, of which one must fit; none given: any.
+    /// The states, one of which must match; empty: any state.
     pub states: Vec<JobState>,
-    /// The ids lie between these two, which are among them.
+    /// The lowest and the highest id, both inclusive.
     pub ids: Option<(JobId, JobId)>,
-    /// Statuses by step; only with a workflow.
+    /// Statuses by step; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
-    /// Created at this time or later.
+    /// The earliest creation time, inclusive.
     pub created_from: Option<Timestamp>,
-    /// Created before this time.
+    /// The end of the range of creation times, exclusive.
     pub created_before: Option<Timestamp>,
-    /// Ended at this time or later.
+    /// The earliest end time, inclusive.
     pub ended_from: Option<Timestamp>,
-    /// Ended before this time.
+    /// The end of the range of end times, exclusive.
     pub ended_before: Option<Timestamp>,
-    /// Child jobs of this job; none: top-level jobs.
+    /// Searches the child jobs of this job; `None`: root jobs.
     pub parent: Option<ParentRow>,
 }
 
-/// Where the child jobs of a job are found.
+/// The numbers by which the child jobs of a job are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParentRow {
     /// The job's number.
     pub number: JobNumber,
-    /// The top-level job's number.
+    /// The root job's number.
     pub root: JobNumber,
 }
 
-/// In which order jobs are found: top-level jobs by creation, child jobs by step and item.
+/// The order of search results: root jobs by creation, child jobs by step and item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SearchOrder {
-    /// The newest, or the last, first.
+    /// The newest first; of child jobs the last one first.
     #[default]
     NewestFirst,
-    /// The oldest, or the first, first.
+    /// The oldest first; of child jobs the first one first.
     OldestFirst,
 }
 
 impl SearchOrder {
-    /// What the first page begins behind.
+    /// Returns the cursor before the first page.
     pub fn start(self) -> JobNumber {
         match self {
             SearchOrder::NewestFirst => NEWEST,
@@ -154,7 +154,7 @@ impl SearchOrder {
 }
 
 impl Filter {
-    /// Whether it lets every job through.
+    /// Returns whether the filter matches every root job.
     pub fn is_empty(&self) -> bool {
         let Filter {
             workflow,
@@ -177,16 +177,16 @@ impl Filter {
     }
 }
 
-/// A job that was found.
+/// A job that a search found.
 #[derive(Clone, Debug)]
 pub struct Hit {
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
-    /// Its id.
+    /// The job's id.
     pub id: JobId,
     /// The workflow's full name.
     pub workflow: String,
-    /// Its state.
+    /// The job's state.
     pub state: String,
     /// When it was created.
     pub created: Timestamp,
@@ -194,26 +194,26 @@ pub struct Hit {
     pub ended: Option<Timestamp>,
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
-    /// Of a child job: the step of its parent, and the item's index.
+    /// For a child job: the parent's step and the item's index.
     pub place: Option<(StepIndex, u32)>,
-    /// How many steps it has, if its definition can be read.
+    /// How many steps the job has, if its definition can be read.
     pub steps: Option<usize>,
 }
 
-/// How many kept jobs run a definition.
+/// How many stored jobs run a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionUse {
-    /// The definition.
+    /// The content hash of the definition.
     pub hash: DefinitionHash,
-    /// Top-level jobs under way.
+    /// The number of running root jobs.
     pub running: i64,
-    /// Top-level jobs that have ended.
+    /// The number of ended root jobs.
     pub ended: i64,
-    /// When the last of these ended.
+    /// When the last of the ended ones ended.
     pub last_ended: Option<Timestamp>,
 }
 
-/// A job whose child jobs are asked for.
+/// A job whose child jobs are queried.
 #[derive(Clone)]
 pub struct Family {
     pub(super) number: JobNumber,
@@ -223,54 +223,54 @@ pub struct Family {
 }
 
 impl Family {
-    /// Where its child jobs are found.
+    /// Returns the key by which its child jobs are found.
     pub fn row(&self) -> ParentRow {
         ParentRow { number: self.number, root: self.root }
     }
 
-    /// The graph that the parent runs.
+    /// Returns the graph that the job runs.
     pub fn graph(&self) -> &Graph {
         &self.definition.graphs[usize::from(self.graph)]
     }
 }
 
-/// Which child jobs are looked for.
+/// Selects child jobs: they must match everything that is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChildFilter {
-    /// The state.
+    /// The state of the child job.
     pub state: Option<JobState>,
-    /// The step of the parent.
+    /// The parent's step.
     pub step: Option<StepIndex>,
 }
 
-/// The last child job of a page; the next page begins behind it.
+/// The last child job of a page; the next page begins after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildCursor {
-    /// The step of the parent.
+    /// The parent's step.
     pub step: i64,
     /// The item's index.
     pub item: i64,
-    /// Its number.
+    /// The child job's number.
     pub number: JobNumber,
 }
 
 impl ChildCursor {
-    /// Before the first.
+    /// The cursor before the first child job.
     pub const START: ChildCursor = ChildCursor { step: -1, item: -1, number: -1 };
 }
 
-/// A child job as lists show it.
+/// A child job in a list.
 #[derive(Clone, Debug)]
 pub struct ChildRow {
-    /// Where the page goes on behind it.
+    /// The cursor after this row.
     pub cursor: ChildCursor,
-    /// Its id.
+    /// The child job's id.
     pub id: JobId,
-    /// The step of the parent.
+    /// The parent's step.
     pub step: StepIndex,
     /// The item's index.
     pub item: u32,
-    /// Its state.
+    /// The child job's state.
     pub state: String,
     /// When it was created.
     pub created: Timestamp,
@@ -283,43 +283,43 @@ pub struct ChildRow {
 /// An item of a fan-out whose child job was started.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemRow {
-    /// Its index.
+    /// The item's index.
     pub item: u32,
     /// The state of its child job.
     pub state: JobState,
-    /// When that was created.
+    /// When that child job was created.
     pub created: Timestamp,
     /// When it ended.
     pub ended: Option<Timestamp>,
 }
 
-/// Which rows are wanted: all that it names must hold.
+/// Selects rows of a status table: they must match everything that is set.
 #[derive(Clone, Debug, Default)]
 pub struct StatusFilter {
-    /// The job.
+    /// The job's id.
     pub job: Option<JobId>,
     /// The job's state.
     pub state: Option<JobState>,
-    /// Steps, by their columns, and the status of each.
+    /// Statuses by step column.
     pub steps: Vec<(String, String)>,
 }
 
-/// A row of a relation.
+/// A row of a status table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusRow {
-    /// The job's number; the page after this row goes on below it.
+    /// The job's number; the next page is below it.
     pub number: JobNumber,
     /// The job's id.
     pub job: String,
-    /// Its state.
+    /// The job's state.
     pub state: String,
-    /// When it was created, RFC 3339.
+    /// When the job was created, in RFC 3339.
     pub created: String,
-    /// When its state or a status changed last.
+    /// When the state or a status last changed, in RFC 3339.
     pub updated: String,
-    /// The statuses, in the order of the columns asked for.
+    /// The statuses, in the order of the requested columns.
     pub statuses: Vec<String>,
 }
 
-/// Where the first page begins.
+/// The cursor before the newest job, where the first page begins.
 pub const NEWEST: JobNumber = JobNumber::MAX;

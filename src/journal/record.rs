@@ -1,40 +1,41 @@
-//! What goes into a journal, what a deletion took out of it, and what it takes on the disk.
+//! What is written to a journal, the result of a deletion, and the space a journal uses on the
+//! disk.
 
 use crate::engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A job's number in this journal: rising in the order of creation, a parent's below its
-/// children's.
+/// A job's number in this journal. Numbers rise in the order of creation; a parent's is lower than
+/// its children's.
 pub type JobNumber = i64;
 
-/// What goes into the journal together for one job.
+/// What is appended to the journal together for one job.
 #[derive(Debug)]
 pub struct Record {
-    /// The job.
+    /// The job's number.
     pub job: JobNumber,
-    /// Set with the first record of a job.
+    /// The new job; only in the first record of a job.
     pub created: Option<NewJob>,
-    /// What was decided, if anything was.
+    /// The decision; it has no entries if nothing was decided.
     pub recorded: Recorded,
     /// The new state, if it changed.
     pub state: Option<JobState>,
     /// Whether nothing is left to do for the job.
     pub closed: bool,
-    /// The new statuses of a top-level job's steps.
+    /// The new statuses of a root job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
-    /// The notice for the webhook, if it is to be told.
+    /// The notice for the webhook, if there is one.
     pub notice: Option<Notice>,
 }
 
 impl Record {
-    /// What a decision puts into the journal. Whoever calls this sees to its effects.
+    /// Makes the record of a decision. The caller is responsible for the effects.
     pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
         Record { job, created, recorded, state, closed, statuses, notice: None }
     }
 
-    /// Whether these are records of jobs that they cancel, and of no others.
+    /// Returns whether these records cancel jobs, and contain no records of other jobs.
     pub(super) fn all_cancelled(records: &[&Record]) -> bool {
         let ends = |record: &&&Record| record.state == Some(JobState::Cancelled);
         let cancelled: BTreeSet<JobNumber> =
@@ -42,18 +43,18 @@ impl Record {
         !cancelled.is_empty() && records.iter().all(|record| cancelled.contains(&record.job))
     }
 
-    /// Of a job for which nothing was decided.
+    /// Makes a record of a job without a decision.
     pub fn nothing(job: JobNumber) -> Record {
         Record::of(job, None, Decision::default())
     }
 }
 
-/// The parts of a new job's row that its entries do not hold.
+/// The fields of a new job's row that its entries do not contain.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Where the job comes from.
+    /// The origin of the job.
     pub origin: Arc<Origin>,
-    /// The top-level job's number.
+    /// The root job's number.
     pub root: JobNumber,
     /// The parent's number.
     pub parent: Option<JobNumber>,
@@ -62,60 +63,60 @@ pub struct NewJob {
 /// A notice for the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// When it happened.
+    /// When the event happened.
     pub at: Timestamp,
-    /// The text.
+    /// The text of the notice.
     pub body: Arc<str>,
 }
 
-/// A notice's number: rising, and never used again.
+/// A notice's number. Numbers rise and are never reused.
 pub type NoticeNumber = i64;
 
-/// How far a bus has come in a partition of a topic: what lies before is done.
+/// How far a bus has read a partition of a topic: everything before the offset is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The bus, by its name in the settings.
+    /// The name of the bus in the settings.
     pub bus: Arc<str>,
-    /// The topic.
+    /// The name of the topic.
     pub topic: Arc<str>,
-    /// The partition.
+    /// The number of the partition.
     pub partition: i32,
     /// The offset of the first message that is not done.
     pub offset: i64,
 }
 
-/// What a deletion took away.
+/// The result of a deletion.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    /// How many top-level jobs, each with all its children.
+    /// How many root jobs were deleted, each with its whole job tree.
     pub roots: usize,
-    /// How many rows: a job is one, and each of its records.
+    /// How many rows were deleted: each job is one, and each of its records.
     pub rows: usize,
-    /// There is more to delete, for which the rows did not last.
+    /// Whether the limit of rows was reached before everything was deleted.
     pub is_part: bool,
-    /// How many were left because they run.
+    /// How many root jobs were skipped because they are running.
     pub left: usize,
-    /// The top-level jobs, and those child jobs that still waited for late replies: an actor may
-    /// have them.
+    /// Deleted jobs that may still have an actor: the root jobs, and the child jobs that waited for
+    /// late replies.
     pub open: Vec<Open>,
 }
 
 /// A deleted job that may still have an actor, which may have taken input until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its id.
+    /// The job's id.
     pub id: JobId,
-    /// Its number.
+    /// The job's number.
     pub number: JobNumber,
 }
 
-/// What a journal takes on the disk, in bytes.
+/// The disk space that a journal uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The main file.
+    /// The size of the main file.
     pub main: u64,
-    /// What is committed and not in the main file yet.
+    /// The size of what is committed but not yet in the main file.
     pub wal: u64,
-    /// What is free within the main file, and used again.
+    /// The free space within the main file, which is used again.
     pub free: u64,
 }

@@ -1,5 +1,5 @@
-//! Rebuilds jobs from their rows, whatever stores them: at a start all that take input; later
-//! single ones, for a reader, after a panic, or when something comes for a job that has ended.
+//! Rebuilds jobs from their rows, whatever stores them. At a start, all that take input; later
+//! single ones: for a reader, after a panic, or when an input arrives for a job that has ended.
 
 use super::error::JournalError;
 use super::query::JobAt;
@@ -12,33 +12,34 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What rebuilding needs of a journal's rows. Each row is checked when it is read.
+/// The rows of a journal, as rebuilding reads them. Each row is checked when it is read.
 pub(super) trait Rows {
-    /// The job with this number.
+    /// Returns the job with this number.
     fn job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
-    /// All jobs that take input, by their numbers.
+    /// Returns all jobs that take input, ordered by number.
     fn open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
-    /// The child jobs of a job that have not ended.
+    /// Returns the child jobs of a job that have not ended.
     fn live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
-    /// The newest child job with this id at a place of its parent.
+    /// Returns the number of the newest child job with this key.
     fn child(&self, root: JobNumber, place: &ChildPlace)
     -> Result<Option<JobNumber>, JournalError>;
-    /// Hands over what was decided for a job, in order, row by row: a record may be large.
+    /// Calls `each` with the decisions of a job in order, row by row, because a record may be
+    /// large.
     fn recorded(
         &self,
         job: JobNumber,
         each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
-    /// Where a job's entry with this number, from 0, stands among the rows of all jobs: of two
-    /// entries the one that was decided first has the smaller place.
+    /// Returns the position, among the rows of all jobs, of the row that has this entry of the job
+    /// (numbered from 0). Of two entries the one that was decided first has the lower position.
     fn place_of(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
-    /// The text of the definition with this number.
+    /// Returns the text of the definition with this number.
     fn definition(&self, number: i64) -> Result<String, JournalError>;
-    /// The error for a row whose content cannot be.
+    /// Returns the error for a row with impossible content.
     fn damaged(&self, table: &'static str, row: i64, what: String) -> JournalError;
 }
 
-/// What never changes about a job.
+/// The fields of a job that never change.
 pub(super) struct JobRow {
     pub(super) number: JobNumber,
     pub(super) id: JobId,
@@ -70,7 +71,7 @@ impl JobRow {
         }
     }
 
-    /// A child job's place in its parent.
+    /// Returns the key of a child job.
     fn place(&self) -> ChildPlace {
         ChildPlace {
             parent: self.parent.unwrap_or_default(),
@@ -81,7 +82,7 @@ impl JobRow {
     }
 }
 
-/// A child job's place. Its id belongs to it: a step that is rerun has child jobs of its own.
+/// Identifies a child job. The id is part of it: a step that is rerun has new child jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChildPlace {
     pub(super) parent: JobNumber,
@@ -90,36 +91,36 @@ pub(super) struct ChildPlace {
     pub(super) id: JobId,
 }
 
-/// A job as the journal knows it.
+/// A job, rebuilt from the journal.
 pub struct Recovered {
     /// Its number.
     pub number: JobNumber,
-    /// The top-level job's number.
+    /// The root job's number.
     pub root: JobNumber,
     /// The parent's number.
     pub parent: Option<JobNumber>,
     /// The job.
     pub job: Job,
-    /// What may have been lost when the process stopped, ready to go out.
+    /// The effects that may have been lost when the process stopped, ready to be sent.
     pub effects: Vec<Effect>,
-    /// The orders of its parent that it may have missed.
+    /// Orders of its parent that it may have missed.
     pub orders: Vec<Order>,
 }
 
-/// What is done with each family.
+/// The callback that receives each job tree.
 pub(super) type EachFamily<'a> = &'a (dyn Fn(Vec<Recovered>) + Sync);
 
-/// Jobs that take input, in parts that can be rebuilt side by side: a family stays together, for
-/// nothing else ties jobs to each other.
+/// Jobs that take input, split into parts that can be rebuilt in parallel. A job tree stays in one
+/// part, because only jobs of the same tree depend on each other.
 pub(super) struct JobParts {
-    /// The jobs of each part, by their numbers.
+    /// The jobs of each part, ordered by number.
     pub(super) jobs: Vec<Vec<JobRow>>,
-    /// What all of them run: one copy for all parts.
+    /// The definitions of all these jobs: one copy for all parts.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
 }
 
 impl JobParts {
-    /// All jobs that take input, in up to `count` parts.
+    /// Splits all jobs that take input into up to `count` parts.
     pub(super) fn of(rows: &dyn Rows, count: usize) -> Result<JobParts, JournalError> {
         let open = rows.open_jobs()?;
         let count = count.min(open.len() / PART_JOBS_MIN).max(1);
@@ -135,11 +136,10 @@ impl JobParts {
     }
 }
 
-/// Fewer jobs than these are not worth a thread.
+/// The fewest jobs per part: fewer are not worth a thread.
 const PART_JOBS_MIN: usize = 1_000;
 
-/// Hands over the jobs of one part, family by family, with what is to be done for them. None is
-/// kept.
+/// Rebuilds the jobs of one part and passes them to `each`, tree by tree, without keeping them.
 pub(super) fn families(
     rows: &dyn Rows,
     jobs: Vec<JobRow>,
@@ -160,7 +160,7 @@ pub(super) fn families(
     Ok(())
 }
 
-/// The jobs of a family with these numbers that exist.
+/// Rebuilds those of these jobs of one job tree that exist.
 pub(super) fn family(
     rebuild: &mut Rebuild<'_>,
     numbers: &[JobNumber],
@@ -172,7 +172,7 @@ pub(super) fn family(
     of_family(rebuild, rows)
 }
 
-/// The jobs of a family that take input, parents before their children.
+/// Rebuilds jobs of one job tree that take input, parents before their children.
 fn of_family(rebuild: &mut Rebuild<'_>, jobs: Vec<JobRow>) -> Result<Vec<Recovered>, JournalError> {
     let rows = rebuild.rows;
     for row in jobs {
@@ -191,7 +191,7 @@ fn of_family(rebuild: &mut Rebuild<'_>, jobs: Vec<JobRow>) -> Result<Vec<Recover
     rebuild.finish()
 }
 
-/// Those of these jobs that exist, with what is to be done for them, as at a start.
+/// Rebuilds those of these jobs that exist, with their open effects, as at a start.
 pub(super) fn some(
     rebuild: &mut Rebuild<'_>,
     numbers: &[JobNumber],
@@ -201,8 +201,8 @@ pub(super) fn some(
             continue;
         }
         rebuild.wanted.push(number);
-        // A failed child that is kept for late replies does not count as live: its parent may not
-        // have heard that it ended.
+        // A failed child that waits for late replies does not count as live: its parent may not
+        // have learned that it ended.
         for row in rebuild.rows.live_children(number)? {
             rebuild.live_children.insert(row.place());
         }
@@ -210,30 +210,29 @@ pub(super) fn some(
     Ok(rebuild.finish()?.into_iter().map(|recovered| (recovered.number, recovered)).collect())
 }
 
-/// A job as its entries have left it.
+/// A job after all its entries.
 pub(super) struct Past {
-    /// The job.
     pub(super) job: Job,
-    /// When its state or a status changed last.
+    /// When its state or a status last changed.
     pub(super) changed: Timestamp,
     /// The number of its definition.
     pub(super) definition: i64,
 }
 
-/// The fold of a job's first entries.
+/// The result of applying a job's first entries.
 struct Fold {
     job: Job,
-    /// How many entries the job has, all in all.
+    /// How many entries the job has in total.
     entries: u64,
-    /// When the last one that was folded was decided.
+    /// When the last applied entry was decided.
     at: Timestamp,
-    /// When its state or a status changed last.
+    /// When its state or a status last changed.
     changed: Timestamp,
-    /// How many entries come before each of its reruns.
+    /// The number of entries before each of its reruns.
     reruns: Vec<u64>,
 }
 
-/// A child's message, which follows from its parent's input as soon as the fan-out step has
+/// Returns a child job's message, which follows from the parent's input once the fan-out step has
 /// started.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     let run = parent.steps().nth(step.at()).map(|(_, run)| run)?;
@@ -241,7 +240,7 @@ fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
     if is_known { parent.child_message(step, index) } else { None }
 }
 
-/// Does a part of a fold, or says why the entries cannot be right.
+/// Runs part of the fold, or returns why the entries cannot be right.
 fn followed<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
     unwound(fold).map_err(|reason| format!("its entries do not follow from one another: {reason}"))
 }
@@ -252,8 +251,8 @@ fn parsed(body: &str) -> Result<Definition, String> {
 }
 
 /// Turns a panic into an error. The engine asserts its invariants. Rows with the right checksum may
-/// break them if a faulty program wrote them. That is damage: it is refused, and must not end the
-/// process in the middle of a start.
+/// break them if a faulty program wrote them. Such damage is reported and must not end the process
+/// during a start.
 fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
         let text = panic
@@ -264,15 +263,15 @@ fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Jobs under reconstruction; ancestors that are closed are loaded as their children need them.
+/// Rebuilds jobs. Ancestors that are closed are loaded when their children need them.
 pub(super) struct Rebuild<'a> {
     rows: &'a dyn Rows,
-    /// By their numbers; one never changes.
+    /// Definitions by number. A definition never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
-    /// How many entries come before each rerun, for those that were rerun.
+    /// The number of entries before each rerun, for jobs that were rerun.
     reruns: HashMap<JobNumber, Vec<u64>>,
-    /// Jobs as they were before a rerun, if their child jobs of that time need them.
+    /// Jobs as they were before a rerun, if child jobs of that time need them.
     before_reruns: HashMap<(JobNumber, u64), Job>,
     wanted: Vec<JobNumber>,
     live_children: HashSet<ChildPlace>,
@@ -291,7 +290,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// Loads the job with this number, if there is one.
+    /// Loads the job with this number, if it exists.
     pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
         if !self.jobs.contains_key(&number) {
             let Some(row) = self.rows.job(number)? else { return Ok(None) };
@@ -300,7 +299,7 @@ impl<'a> Rebuild<'a> {
         Ok(self.jobs.get(&number).map(|(_, job)| job))
     }
 
-    /// The job with this number as it was after its first `entries` entries, if there is one.
+    /// Returns the job with this number as it was after its first `entries` entries, if it exists.
     pub(super) fn load_at(
         &mut self,
         number: JobNumber,
@@ -314,13 +313,13 @@ impl<'a> Rebuild<'a> {
         Ok(Some(JobAt::Was { job: Box::new(job), at }))
     }
 
-    /// The number of the top-level job that this job belongs to.
+    /// Returns the number of the root job of a job.
     pub(super) fn root(&mut self, number: JobNumber) -> Result<Option<JobNumber>, JournalError> {
         self.load(number)?;
         Ok(self.jobs.get(&number).map(|(row, _)| row.root))
     }
 
-    /// A job. Nothing of it is kept here.
+    /// Rebuilds a job without keeping it here.
     pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
         let Some(row) = self.rows.job(number)? else { return Ok(None) };
         let Fold { job, changed, .. } = self.fold(&row, u64::MAX)?;
@@ -336,7 +335,7 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// Folds the first `count` entries of a job.
+    /// Applies the first `count` entries of a job.
     fn fold(&mut self, row: &JobRow, count: u64) -> Result<Fold, JournalError> {
         let (origin, message) = self.origin(row)?;
         let (rows, number) = (self.rows, row.number);
@@ -367,7 +366,7 @@ impl<'a> Rebuild<'a> {
         Ok(fold)
     }
 
-    /// Where a job comes from, and a child job's message.
+    /// Returns the origin of a job and, for a child job, its message.
     fn origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
         let (rows, number) = (self.rows, row.number);
         let damaged = |what: String| rows.damaged("jobs", number, what);
@@ -377,7 +376,7 @@ impl<'a> Rebuild<'a> {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
         }
         let (parent, root, message) = match (row.parent, row.step, row.item) {
-            // Also keeps rows that are one another's parents from being followed for ever.
+            // This also prevents endless loops through rows that are each other's parents.
             (Some(parent_number), ..) if parent_number >= number => {
                 return Err(damaged(format!("its parent, {parent_number}, is not older")));
             }
@@ -398,14 +397,14 @@ impl<'a> Rebuild<'a> {
             root,
             depth: row.depth,
             created: row.created,
-            // The first entry tells it.
+            // The first entry has it.
             trace: None,
         };
         Ok((origin, message))
     }
 
-    /// The parent of a child job, from which the child's message follows: as it was before the
-    /// first rerun that came after the child job, or as it is.
+    /// Returns the parent of a child job, from which the child's message follows: as it was before
+    /// the first rerun after the child job was created, or as it is now.
     fn parent_of(
         &mut self,
         child: JobNumber,
@@ -422,7 +421,7 @@ impl<'a> Rebuild<'a> {
         self.load(parent)
     }
 
-    /// A job that is loaded, as it was before one of its reruns.
+    /// Returns a loaded job as it was before one of its reruns.
     fn before_rerun(
         &mut self,
         number: JobNumber,
@@ -437,7 +436,7 @@ impl<'a> Rebuild<'a> {
         Ok(self.before_reruns.get(&key))
     }
 
-    /// The definition with this number.
+    /// Returns the definition with this number.
     pub(super) fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
         if let Some(known) = self.definitions.get(&number) {
             return Ok(known.clone());
@@ -479,8 +478,8 @@ impl<'a> Rebuild<'a> {
         Ok(recovered)
     }
 
-    /// A job's open effects, without the starts of child jobs that live. A child job that has ended
-    /// unheard reports to its parent again.
+    /// Returns a job's open effects, without the starts of child jobs that are live. A child job
+    /// whose end the parent missed reports it again.
     fn open_effects(&mut self, number: JobNumber) -> Result<Vec<Effect>, JournalError> {
         let Some((row, job)) = self.jobs.get(&number) else { return Ok(Vec::new()) };
         let (root, all) = (row.root, job.open_effects());
@@ -494,7 +493,7 @@ impl<'a> Rebuild<'a> {
                     item: parent.index,
                     id: origin.id,
                 }),
-                // It is for the child job whose start came before it.
+                // This effect is for the child job whose start came before it.
                 Effect::TellChild { .. } if !is_started => continue,
                 Effect::Dispatch { .. }
                 | Effect::TellChild { .. }
@@ -520,8 +519,8 @@ impl<'a> Rebuild<'a> {
         Ok(effects)
     }
 
-    /// What is left to do for a child job that is not live: it reports its end to the parent again,
-    /// or goes on if its parent has ordered that.
+    /// Returns the effects for a child job that is not live: it reports its end to the parent
+    /// again, or continues if its parent has ordered that. `None` if there is no such child job.
     fn ended_child(
         &mut self,
         root: JobNumber,
@@ -536,7 +535,7 @@ impl<'a> Rebuild<'a> {
         let orders =
             self.load(parent)?.map(|parent| parent.orders_missed_by(&child)).unwrap_or_default();
         if !orders.is_empty() && !child.is_closed() {
-            // It is live, and told with the others.
+            // It is live, and gets the orders with the other live jobs.
             return Ok(Some(Vec::new()));
         }
         if !orders.is_empty() {

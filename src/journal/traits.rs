@@ -1,5 +1,5 @@
-//! What the manager asks of a journal, whatever stores it: the end that writes, which one process
-//! holds, and the end that reads.
+//! The interface of a journal, independent of its storage: the writing end, which one process
+//! holds, and the reading end.
 
 use super::error::{JournalError, Loss};
 use super::query::{
@@ -15,66 +15,67 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The writing end. Its calls block, for it has a thread of its own. An error means that nothing of
-/// the call was committed; [`JournalError::remedy`] says what helps.
+/// The writing end of a journal. Its calls block, so it runs on a thread of its own. An error means
+/// that nothing of the call was committed; [`JournalError::remedy`] says what to do about it.
 pub trait Journal: Send {
-    /// A reader that sees all that is committed.
+    /// Returns a reader that sees everything that is committed.
     fn records(&self) -> Arc<dyn Records>;
 
-    /// Checks that the files are still those that were opened. If they are not, what was committed
-    /// to them is gone with the process, and nothing more is written.
+    /// Checks that the files are still those that were opened. If they are not, whatever was
+    /// committed to them is lost when the process ends, and nothing more is written.
     ///
     /// # Errors
     ///
-    /// What has happened to it.
+    /// Returns what happened to the files.
     fn check_files(&mut self) -> Result<(), Loss>;
 
-    /// What it takes on the disk now; none, if that cannot be told.
+    /// Returns how much of the disk the journal uses now; `None` if that cannot be found out.
     fn sizes(&mut self) -> Option<Sizes>;
 
-    /// Makes what is missing of the room that is kept on the disk for emptying the journal, as far
-    /// as there is some.
+    /// Tops up the reserve: the disk space that is kept for emptying the journal. It grows as far
+    /// as there is room.
     fn keep_reserve(&mut self);
 
-    /// Whether the disk has no room, not the file alone: then less may find some.
+    /// Returns whether the disk is full, and not only the file: then a smaller write may still
+    /// succeed.
     fn is_disk_full(&self) -> bool;
 
-    /// The number after the highest in use.
+    /// Returns the number after the highest in use.
     fn next_number(&mut self) -> Result<JobNumber, JournalError>;
 
-    /// Commits records, in order, all or nothing. Records of jobs that were deleted are void: a
-    /// child job may still be about to start, or to hear that it is over, when its top-level job is
-    /// deleted. Returns the numbers of such jobs. A record that the journal has already, by its job
-    /// and its place, changes nothing.
+    /// Commits records in order, all or nothing, and returns the numbers of the jobs that no longer
+    /// exist. Records of deleted jobs are ignored: when its root job is deleted, a child job may
+    /// still be about to start, or to learn that it has ended. A record that the journal already
+    /// has, by its job and its first entry, changes nothing.
     fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
 
-    /// Whether lists, searches and statuses are behind what is committed.
+    /// Returns whether lists, searches and statuses lag behind what is committed.
     fn is_behind(&self) -> bool;
 
-    /// Derives what is committed: after that, lists, searches and statuses show it. If it fails, it
-    /// is done later.
+    /// Projects what is committed, so that lists, searches and statuses show it. If this fails, a
+    /// later call does it.
     fn derive(&mut self) -> Result<(), JournalError>;
 
-    /// Whether confirms wait for a record of their jobs.
+    /// Returns whether confirms wait for a record of their jobs.
     fn has_confirms(&self) -> bool;
 
-    /// Writes a record for each job whose confirms have waited since the last call, or longer, but
-    /// not for more than some thousands. Tells whether any still wait.
+    /// Writes a record for each job whose confirms have waited since the last call or longer, for
+    /// at most a few thousand jobs. Returns whether any confirms still wait.
     fn write_confirms(&mut self) -> Result<bool, JournalError>;
 
-    /// Commits positions, all or none, over those of the same partitions. Whatever they count as
-    /// done must be committed already.
+    /// Stores offsets, all or none, replacing those of the same partitions. Everything before an
+    /// offset must be committed already.
     fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError>;
 
-    /// All jobs that take input, parents before their children, with what is left to do for them.
+    /// Returns all jobs that take input, parents before their children, with their open effects.
     fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
 
-    /// The same, family by family: a top-level job with its child jobs. Each is handed over and not
-    /// kept; on several threads, in no order.
+    /// Calls `each` with every job tree that takes input: a root job with its descendants. The
+    /// trees are not kept, and arrive from several threads in no particular order.
     fn each_family(&self, each: EachFamily<'_>) -> Result<(), JournalError>;
 
-    /// Makes what is missing of the tables of statuses. Called with the loaded definitions before
-    /// their first jobs.
+    /// Creates the status tables, columns and rows that are missing. Called with the loaded
+    /// definitions before their first jobs.
     fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
     /// When the newest record was written; none: there is none.
@@ -93,35 +94,37 @@ pub trait Journal: Send {
         rows_max: u32,
     ) -> Result<Deleted, JournalError>;
 
-    /// Deletes up to `rows_max` rows of top-level jobs by number, with their children; not of those
-    /// that run. If a part of one is left, whatever comes for it is void: it is deleted further by
-    /// further calls, and, once its retention is over, after a crash.
+    /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
+    /// running. If part of a tree is left, it takes no more input. Further calls delete the rest;
+    /// after a crash, `delete_expired` does so once its retention is over.
     fn delete(&mut self, roots: &[JobNumber], rows_max: u32) -> Result<Deleted, JournalError>;
 
     /// Deletes notices, all or none.
     fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
 }
 
-/// The reading end. Many threads read at once, and never hold up the one that writes. Of several
-/// jobs with the same id the newest is meant.
+/// The reading end of a journal. Many threads read at once and never hold up the writer. If several
+/// jobs have the same id, methods that take an id mean the newest.
 pub trait Records: Send + Sync {
-    /// A job or child job, rebuilt from its entries.
+    /// Returns a job or child job, rebuilt from its entries.
     fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError>;
 
-    /// The job or child job with this number, also where a newer one has its id.
+    /// Returns the job or child job with this number, even if a newer one has its id.
     fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
 
-    /// All rows of the record of the job with this number, in order; none: there is no such job.
+    /// Returns all rows of the record of the job with this number, in order; `None` if there is no
+    /// such job.
     fn rows_numbered(&self, number: JobNumber) -> Result<Option<Vec<Recorded>>, JournalError>;
 
-    /// The bytes of the entries from which a job is rebuilt, those of its parents included.
+    /// Returns the size in bytes of the entries from which a job is rebuilt, including those of its
+    /// ancestors.
     fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
-    /// A job as it was after the entry numbered `at`.
+    /// Returns a job as it was after the entry numbered `at`.
     fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError>;
 
-    /// The entries of a job behind the entry numbered `after`, up to `limit` of them, and rows of
-    /// about `bytes_max` bytes.
+    /// Returns up to `limit` entries of a job after the entry numbered `after`, in rows of about
+    /// `bytes_max` bytes in total.
     fn record(
         &self,
         id: JobId,
@@ -130,44 +133,45 @@ pub trait Records: Send + Sync {
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError>;
 
-    /// Hands over all rows of a job's record, in order. Returns what never changes about the job;
-    /// none: there is no such job.
+    /// Calls `each` with all rows of a job's record, in order. Returns what never changes about the
+    /// job; `None` if there is no such job.
     fn each_row(
         &self,
         id: JobId,
         each: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError>;
 
-    /// When a job was created, and how many entries its record has.
+    /// Returns when a job was created, and how many entries its record has.
     fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
 
-    /// The definition of this content, if any job that is kept has it.
+    /// Returns the definition with this content hash, if any stored job has it.
     fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError>;
 
-    /// The definitions of a workflow that kept jobs run, the newest first.
+    /// Returns the definitions of a workflow that stored jobs run, the newest first.
     fn definitions_of(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
 
-    /// How a job was created.
+    /// Returns how a job was created.
     fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError>;
 
-    /// The number of a job or child job.
+    /// Returns the number of a job or child job.
     fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
-    /// The number of a job's child job.
+    /// Returns the number of the child job of this parent with this id.
     fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
-    /// The jobs among these that exist, with what is left to do for them, as at a start. Everything
-    /// committed of them and their families must be derived before.
+    /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
+    /// committed for them and their job trees must be projected before.
     fn recover_some(
         &self,
         numbers: &[JobNumber],
     ) -> Result<HashMap<JobNumber, Recovered>, JournalError>;
 
-    /// The jobs of a family, as [`Journal::each_family`] gives them: those of these numbers that
-    /// exist. Everything committed of them must be derived before.
+    /// Rebuilds those of these jobs of one job tree that exist, as [`Journal::for_each_job_tree`]
+    /// does. Everything committed for them must be projected before.
     fn recover_family(&self, numbers: &[JobNumber]) -> Result<Vec<Recovered>, JournalError>;
 
-    /// Top-level jobs of a workflow under way, oldest first, beyond `after`, with their states.
+    /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
+    /// with their states.
     fn running(
         &self,
         workflow: &str,
@@ -175,21 +179,22 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError>;
 
-    /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
+    /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
+    /// oldest first.
     fn all_running(
         &self,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
 
-    /// The number of top-level jobs by workflow and state.
+    /// Returns the number of root jobs by workflow and state.
     fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
 
-    /// The number of running top-level jobs by workflow.
+    /// Returns the number of running root jobs by workflow.
     fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError>;
 
-    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
-    /// cursor, with their states.
+    /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
+    /// newest end first, with their states.
     fn ended(
         &self,
         workflow: &str,
@@ -198,9 +203,9 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
-    /// Hands over the workflow and the time of creation of top-level jobs below a number, the
-    /// newest first. Jobs that came after the journal was opened may be missing. Returns the number
-    /// of the last one; none: there are no more.
+    /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
+    /// first. Jobs created since the journal was opened may be missing. Returns the number of the
+    /// last one; `None` if there are no more.
     fn creations(
         &self,
         below: JobNumber,
@@ -208,8 +213,9 @@ pub trait Records: Send + Sync {
         each: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError>;
 
-    /// Hands over, in the same way, the top-level jobs of a workflow that ended at or after
-    /// `since`: state, creation and end.
+    /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
+    /// ended at or after `since`, the newest end first. Returns the cursor of the last one; `None`
+    /// if there are no more.
     fn ends(
         &self,
         workflow: &str,
@@ -219,7 +225,7 @@ pub trait Records: Send + Sync {
         each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError>;
 
-    /// Jobs that the filter lets through, beyond the one with a number in this order.
+    /// Returns the jobs that match the filter, beyond the job with this number in this order.
     fn search(
         &self,
         filter: &Filter,
@@ -228,13 +234,13 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Hit>, JournalError>;
 
-    /// How many jobs the filter lets through; counted up to `most`.
+    /// Returns how many jobs match the filter, counting up to `most`.
     fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError>;
 
-    /// A job whose child jobs are asked for.
+    /// Returns a job as the parent whose child jobs are queried.
     fn family(&self, id: JobId) -> Result<Option<Family>, JournalError>;
 
-    /// Its child jobs, by step, item and number, behind the cursor.
+    /// Returns the child jobs of a parent beyond the cursor, by step, item and number.
     fn children(
         &self,
         of: &Family,
@@ -243,8 +249,8 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError>;
 
-    /// Hands over the items of a step whose child jobs were started, in order, each as its newest
-    /// child job has it.
+    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
+    /// has several child jobs, the newest counts.
     fn items(
         &self,
         of: &Family,
@@ -252,17 +258,18 @@ pub trait Records: Send + Sync {
         each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
 
-    /// Whether lists, searches and statuses show all that is committed; derives it, if it is not.
+    /// Makes sure that lists, searches and statuses show everything that is committed, by
+    /// projecting it if necessary.
     ///
     /// # Errors
     ///
-    /// They do not, and cannot be made to for now: a list would be wrong.
+    /// Returns an error if it cannot be projected now: a list would be wrong.
     fn lists_follow(&self) -> Result<(), JournalError>;
 
-    /// The columns of a workflow's statuses; none if it has no table of them.
+    /// Returns the step columns of a workflow's status table; `None` if it has no such table.
     fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
 
-    /// Rows of a workflow's statuses, newest first, below a number.
+    /// Returns rows of a workflow's status table below a number, the newest first.
     fn statuses(
         &self,
         workflow: &str,
@@ -272,23 +279,23 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError>;
 
-    /// Notices behind this one, in order.
+    /// Returns the notices after this one, in order.
     fn notices(
         &self,
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError>;
 
-    /// The notice with this number.
+    /// Returns the notice with this number.
     fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
 
-    /// How many notices there are.
+    /// Returns the number of notices.
     fn notice_count(&self) -> Result<i64, JournalError>;
 
-    /// The positions of a bus.
+    /// Returns the stored offsets of a bus.
     fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError>;
 
-    /// Ends all reading. Reads under way are interrupted, and waited for up to `patience`. New ones
-    /// are refused, with `why` as the reason. Tells whether none is left.
+    /// Ends all reading. Interrupts reads under way and waits for them up to `timeout`. Refuses
+    /// new ones with `why` as the reason. Returns whether no read is left.
     fn close(&self, why: &str, patience: Duration) -> bool;
 }

@@ -1,6 +1,6 @@
-//! Committing records: rows at the end of `entries`, with what cannot wait: definitions that are
-//! used for the first time, confirms, and notices for the webhook. What follows from the rows is
-//! derived later (`derive`).
+//! Commits records: appends rows to `entries`, with what cannot wait: definitions that are used for
+//! the first time, confirms, and notices for the webhook. What follows from the rows is projected
+//! later (`projection`).
 
 use super::confirms::Confirms;
 use super::core::{Core, fail_point};
@@ -17,35 +17,36 @@ use crate::journal::recover::JobRow;
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// What has become of the records of one transaction.
+/// The result of writing the records of one transaction.
 #[derive(Default)]
 struct Written {
-    /// Jobs that are deleted.
+    /// Jobs that no longer exist.
     gone: BTreeSet<JobNumber>,
-    /// The row of each record that has one.
+    /// The `seq` of each record's row, if it has one.
     rows: Vec<Option<i64>>,
-    /// New jobs.
+    /// The rows of new jobs.
     new: HashMap<JobNumber, JobRow>,
-    /// Jobs that have a record here. The first of each has taken their confirms along.
+    /// Jobs that have a record in this transaction. The first record of each has taken its confirms
+    /// along.
     with_confirms: HashSet<JobNumber>,
-    /// The confirms of jobs that have no later record here.
+    /// Confirms of jobs that have no later record in this transaction.
     confirmed: BTreeMap<JobNumber, Vec<InnerRow>>,
-    /// The place of each job's last record here.
+    /// The number of the first entry of each job's last record in this transaction.
     lasts: HashMap<JobNumber, u64>,
-    /// The row that has it.
+    /// The `seq` of the row that has the confirms.
     group: Option<i64>,
-    /// The last row.
+    /// The last `seq`.
     last: i64,
 }
 
-/// At most this many rows are committed and not yet derived; then they are derived at once.
+/// The most rows that are committed but not projected; then they are projected at once.
 const TAIL_ROWS_MAX: usize = 4_096;
 
 impl Core {
-    /// Commits records, in order, in one transaction: all or nothing. Records of jobs that were
-    /// deleted are void: a child job may still be about to start, or to hear that it is over, when
-    /// its top-level job is deleted. Returns the numbers of such jobs. A record that is in the
-    /// journal already, by its job and its place, changes nothing.
+    /// Commits records in order, in one transaction, and returns the numbers of the jobs that no
+    /// longer exist. Records of deleted jobs are ignored: when its root job is deleted, a child job
+    /// may still be about to start, or to learn that it has ended. A record that the journal
+    /// already has, by its job and its first entry, changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],
@@ -53,7 +54,7 @@ impl Core {
         self.unless_broken()?;
         let write = |core: &mut Core| {
             core.append_in_transaction(records).map_err(|failed| {
-                // The transaction is gone, and with it what it may have added.
+                // The transaction was rolled back, and with it the definitions it may have added.
                 core.forget_definitions();
                 match failed {
                     WriteFailed::Sqlite(error) | WriteFailed::Relation(_, error) => {
@@ -63,7 +64,7 @@ impl Core {
                 }
             })
         };
-        // What is cancelled can be deleted.
+        // Cancelled jobs can be deleted, so these records may use the reserve.
         let written = if Record::all_cancelled(records) {
             self.emptying(write)?
         } else {
@@ -191,12 +192,12 @@ impl Core {
     }
 }
 
-/// What [`insert_entry`] executes.
+/// The statement that [`insert_entry`] executes.
 pub(super) const INSERT_ENTRY: &str =
     "INSERT INTO entries(seq, job, first, at, body, checksum, confirms, origin)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// Writes a row of `entries`, with its checksum. Its texts are its body, the confirms before it,
+/// Inserts a row of `entries` with its checksum. Its texts are its body, the confirms before it,
 /// and the origin of its job.
 pub(super) fn insert_entry(
     insert: &mut Statement<'_>,
@@ -209,13 +210,13 @@ pub(super) fn insert_entry(
     insert.execute(params![seq, job, place(first), at.0, body, sum, confirms, origin]).map(|_| ())
 }
 
-/// Whether a record is in the journal already, by its job and its place; an error if another one
-/// is.
+/// Checks that the journal has this very record in its place, and returns an error if it has
+/// another one.
 fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteFailed> {
     let rows = FileRows { connection, file, is_derived: false };
     let known = rows.rows_of(record.job)?;
     let row = known.iter().find(|row| row.first == record.recorded.first);
-    // A confirm has no row of its own for long.
+    // A confirm soon has no row of its own.
     if row.is_some_and(|row| row.is(&record.recorded)) || Confirms::is_confirm(record) {
         return Ok(());
     }

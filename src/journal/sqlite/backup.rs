@@ -1,4 +1,4 @@
-//! Copies of a journal's file: taken while a manager runs on it, and put in its place again.
+//! Backups of a journal: made while a manager runs on it, and restored.
 
 use super::place;
 use super::row::failed;
@@ -17,28 +17,29 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pages that are copied at once.
+/// How many pages are copied at once.
 const STEP_PAGES: u16 = 256;
 
-/// Records that are committed at once to a restored journal.
+/// How many records are committed at once to a restored journal.
 const RECORDS_AT_ONCE: usize = 1_000;
 
-/// What a copy holds.
+/// Describes a copy of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// The size of its file.
+    /// The size of the copy's file, in bytes.
     pub bytes: u64,
-    /// Jobs and child jobs that take input: what a manager goes on with.
+    /// How many jobs and child jobs take input: a manager continues with these.
     pub open_jobs: usize,
 }
 
-/// Copies the journal at `from`, as it is now, to a new file, at most so many bytes a second. A
-/// manager may run on it and is not held up; its `-wal` grows meanwhile. The copy is verified, and
-/// has its name only then. `is_vacuumed`: without what is free within the file.
+/// Copies the journal at `from`, as it is now, to a new file, at most `bytes_a_second`. A manager
+/// may run on it and is not held up; its `-wal` grows meanwhile. The copy gets its name only after
+/// it is verified. `is_vacuumed` leaves out the free pages of the file.
 ///
 /// # Errors
 ///
-/// There is no such journal, `to` exists or cannot be written, or the copy cannot be read.
+/// Returns an error if there is no such journal, if `to` exists or cannot be written, or if the
+/// copy cannot be read.
 pub fn back_up(
     from: &Path,
     to: &Path,
@@ -53,13 +54,13 @@ pub fn back_up(
     new.finish(open_jobs)
 }
 
-/// Puts a backup in the place of a journal that is not there: verified, brought up to this version,
-/// and without the confirms of running steps. A broker has gone on since the backup: the reply to a
-/// message that it had then may be gone by now. So the next start dispatches these steps again.
+/// Restores a backup to a place where no journal is: verified, migrated to this version, and
+/// without the confirms of running steps. A broker has gone on since the backup: the reply to a
+/// message that it had then may be lost by now. So the next start dispatches these steps again.
 ///
 /// # Errors
 ///
-/// The backup cannot be read, or `to` exists or cannot be written.
+/// Returns an error if the backup cannot be read, or if `to` exists or cannot be written.
 pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
     let new = New::copied(backup, to, None)?;
     let mut store = new.open()?;
@@ -72,7 +73,7 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
     new.finish(jobs.len())
 }
 
-/// What takes back the confirms of a job's running steps, if it has any.
+/// Returns the record that revokes the confirms of a job's running steps, if it has any.
 fn unconfirmed(recovered: &Recovered) -> Option<Record> {
     let Recovered { number, job, .. } = recovered;
     let confirmed = job.confirmed_steps();
@@ -83,11 +84,11 @@ fn unconfirmed(recovered: &Recovered) -> Option<Record> {
     (!decision.recorded.entries.is_empty()).then(|| Record::of(*number, None, decision))
 }
 
-/// What a backup holds. It is left as it is: what is looked at is a copy of it, in `directory`.
+/// Describes a backup. The backup is not changed: a copy of it in `directory` is inspected.
 ///
 /// # Errors
 ///
-/// The backup cannot be read, or there is no room for a copy.
+/// Returns an error if the backup cannot be read, or if there is no room for the copy.
 pub fn check(backup: &Path, directory: &Path) -> Result<Copied, JournalError> {
     let name = format!("workflow-manager-{}.db", clock::new_id());
     let copy = directory.join(name);
@@ -96,14 +97,14 @@ pub fn check(backup: &Path, directory: &Path) -> Result<Copied, JournalError> {
     checked
 }
 
-/// A file that has its name once it is complete.
+/// A file that gets its name once it is complete.
 struct New {
     path: PathBuf,
     partial: PathBuf,
 }
 
 impl New {
-    /// A copy of the journal at `from`, that is to have the name `to`.
+    /// Copies the journal at `from` to a file that will get the name `to`.
     fn copied(
         from: &Path,
         to: &Path,
@@ -127,19 +128,19 @@ impl New {
             }
         }
         let partial = place::beside(&path, ".partial");
-        // Of a try that was cut off.
+        // Left by an attempt that was cut off.
         remove_all(&partial);
         place::make(&partial).map_err(unreachable)?;
         Ok(New { path, partial })
     }
 
-    /// Leaves out the pages that are free.
+    /// Removes the free pages.
     fn vacuum(&self) -> Result<(), JournalError> {
         let vacuum = || Connection::open(&self.partial)?.execute_batch("VACUUM");
         vacuum().map_err(|error| failed(&self.partial.display().to_string(), &error))
     }
 
-    /// Opens it: verified, as at a start.
+    /// Opens and verifies the journal, as at a start.
     fn open(&self) -> Result<Store, JournalError> {
         Store::open(&Options {
             file: self.partial.clone(),
@@ -149,13 +150,13 @@ impl New {
         })
     }
 
-    /// Gives it its name.
+    /// Gives the file its name.
     fn finish(self, open_jobs: usize) -> Result<Copied, JournalError> {
         let shown = self.path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
         let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
         File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
-        // What is beside it is empty by now, and goes with this.
+        // The files beside it are empty by now, and are removed when this is dropped.
         fs::rename(&self.partial, &self.path).map_err(unreachable)?;
         let directory = self.path.parent().unwrap_or(Path::new("."));
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(unreachable)?;
@@ -169,10 +170,10 @@ impl Drop for New {
     }
 }
 
-/// Removes a file of ours with what SQLite and the lock leave beside it.
+/// Removes a file with what SQLite and the lock leave beside it.
 fn remove_all(path: &Path) {
     for suffix in ["", "-wal", "-shm", ".lock"] {
-        // Mostly it is not there.
+        // It usually does not exist.
         let _ = fs::remove_file(place::beside(path, suffix));
     }
 }
@@ -187,7 +188,7 @@ fn copy(from: &Path, to: &Path, bytes_a_second: Option<NonZero<u64>>) -> Result<
         return Err(JournalError::Missing { file });
     }
     schema::check_objects(&source, version, &file)?;
-    // One snapshot for the whole copy: else each commit of the manager would begin it anew.
+    // One snapshot for the whole copy: otherwise each commit of the manager would restart it.
     source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
     let page: u32 =
         source.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(of_source)?;

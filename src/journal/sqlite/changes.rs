@@ -1,4 +1,4 @@
-//! What is committed, and not yet in the tables that are derived from the entries.
+//! Changes that are committed but not yet in the projected tables.
 
 use crate::engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
 use crate::journal::record::{JobNumber, Record};
@@ -6,64 +6,63 @@ use crate::journal::recover::JobRow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is committed and not derived yet.
+/// The changes that are committed but not projected yet.
 #[derive(Default)]
 pub(super) struct Tail {
-    /// The rows of `entries`, each by its job, its place and its number.
+    /// The rows of `entries`: each row's job, first entry and `seq`.
     pub(super) places: Vec<(JobNumber, u64, i64)>,
-    /// The place of each job's last row of these.
+    /// The first entry of each job's last row.
     lasts: HashMap<JobNumber, u64>,
-    /// What changes in `jobs`.
+    /// The changes to `jobs`.
     pub(super) jobs: BTreeMap<JobNumber, JobChange>,
-    /// What changes in the relations of statuses.
+    /// The changes to the status tables.
     pub(super) statuses: StatusChanges,
 }
 
-/// What changes in a row of `jobs`: several records of a job come to one change.
+/// The change to a row of `jobs`, merged from several records of a job.
 #[derive(Default)]
 pub(super) struct JobChange {
-    /// The row itself, of a job that is new, and its workflow's full name.
+    /// The row of a new job, and its workflow's full name.
     pub(super) new: Option<(JobRow, String)>,
-    /// Its state, and when it ended.
+    /// The new state, and when the job ended.
     pub(super) state: Option<(JobState, Option<Timestamp>)>,
-    /// Whether it takes input.
+    /// Whether the job takes input.
     pub(super) open: Option<bool>,
 }
 
 impl Tail {
-    /// Whether all is derived.
+    /// Returns whether everything is projected.
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The row of a job that is new.
+    /// Returns the row of a new job.
     pub(super) fn new_job(&self, number: JobNumber) -> Option<&JobRow> {
         self.jobs.get(&number)?.new.as_ref().map(|(row, _)| row)
     }
 
-    /// Whether a top-level job, or a child job of it, is new.
+    /// Returns whether a root job, or a descendant of it, is new.
     pub(super) fn has_new_of(&self, root: JobNumber) -> bool {
         let new = self.jobs.values().filter_map(|change| change.new.as_ref());
         new.map(|(row, _)| row.root).any(|other| other == root)
     }
 
-    /// The place of the last row of a job.
+    /// Returns the first entry of a job's last row.
     pub(super) fn last_of(&self, job: JobNumber) -> Option<u64> {
         self.lasts.get(&job).copied()
     }
 
-    /// Adds a row.
     pub(super) fn add_row(&mut self, job: JobNumber, first: u64, seq: i64) {
         self.places.push((job, first, seq));
         self.lasts.insert(job, first);
     }
 
-    /// Adds what follows from a record whose entries are in the row `seq`; `new` is the row of its
-    /// job, if that is new.
+    /// Adds the changes of a record whose entries are in the row `seq`; `new` is the row of a new
+    /// job.
     pub(super) fn add(&mut self, record: &Record, seq: i64, new: Option<JobRow>) {
         self.add_row(record.job, record.recorded.first, seq);
         self.statuses.add(record, new.as_ref().map(|row| row.definition));
-        // An ended job is open again for a caller that is to be answered.
+        // An ended job is open again if a caller is to be answered.
         let is_opened = record
             .recorded
             .entries
@@ -85,14 +84,14 @@ impl Tail {
     }
 }
 
-/// What changes in the relations of statuses: for each job one row, written once.
+/// The changes to the status tables: one row for each job, written once.
 #[derive(Default)]
 pub(super) struct StatusChanges(pub(super) BTreeMap<JobNumber, StatusChange>);
 
-/// What changes in one row.
+/// The change to one row.
 pub(super) struct StatusChange {
     pub(super) job: JobNumber,
-    /// Of a job that is new: its id, its time, its definition's number.
+    /// For a new job: its id, its creation time, and the number of its definition.
     pub(super) created: Option<(JobId, Timestamp, i64)>,
     pub(super) state: Option<JobState>,
     pub(super) updated: Timestamp,
@@ -100,7 +99,7 @@ pub(super) struct StatusChange {
 }
 
 impl StatusChange {
-    /// The whole row of a job.
+    /// Makes a change that writes the whole row of a job.
     pub(super) fn whole(
         number: JobNumber,
         job: &Job,
@@ -118,8 +117,7 @@ impl StatusChange {
 }
 
 impl StatusChanges {
-    /// Adds what a record changes; `definition` is the number of the definition of a job that is
-    /// new.
+    /// Adds the changes of a record; `definition` is the number of a new job's definition.
     fn add(&mut self, record: &Record, definition: Option<i64>) {
         let created = record.created.as_ref();
         let is_child = created.is_some_and(|created| created.parent.is_some());
@@ -150,8 +148,8 @@ impl StatusChanges {
     }
 }
 
-/// The ids of jobs whose rows are not derived yet. Only these do readers look for among the newest
-/// entries.
+/// The ids of jobs whose rows are not projected yet. Readers search the newest entries only for
+/// these.
 #[derive(Default)]
 pub(super) struct NewIds(Mutex<HashSet<JobId>>);
 
@@ -160,7 +158,7 @@ impl NewIds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before the commit, so that no reader misses one.
+    /// Adds an id; called before the commit, so that no reader misses it.
     pub(super) fn add(&self, id: JobId) {
         self.ids().insert(id);
     }
@@ -169,7 +167,7 @@ impl NewIds {
         self.ids().contains(&id)
     }
 
-    /// All are derived.
+    /// Removes all ids, once they are projected.
     pub(super) fn clear(&self) {
         self.ids().clear();
     }

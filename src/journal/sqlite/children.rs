@@ -1,4 +1,4 @@
-//! The child jobs of a job, a page at a time, in the order of their steps and items.
+//! Pages of the child jobs of a job, in the order of their steps and items.
 
 use super::reader::{Reader, id_of};
 use super::rows::FileRows;
@@ -11,12 +11,12 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
 
-/// How many rows are read at once to find how a job ended, from the last row backwards. Little
+/// How many rows are read at once, from the last row backwards, to find how a job ended. Little
 /// comes after the end, such as a late reply.
 const ROWS_AT_ONCE: u32 = 16;
 
 impl Reader {
-    /// The newest job with this id, as a parent.
+    /// Returns the newest job with this id, as the parent of child jobs.
     pub(super) fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
         self.with_derived(|connection| {
             let row = connection
@@ -39,8 +39,8 @@ impl Reader {
         })
     }
 
-    /// The child jobs that meet the filter, behind a cursor, by step and item. Of an item whose
-    /// step was rerun the newest.
+    /// Returns the child jobs that match the filter, beyond the cursor, by step and item. If a step
+    /// was rerun, each item has its newest child job.
     pub(super) fn children(
         &self,
         of: &Family,
@@ -72,7 +72,7 @@ impl Reader {
                 rows.collect()
             };
             let mut rows = read().map_err(|error| self.failed(error))?;
-            // Only the entries have it, so it is read for the rows of this page alone.
+            // Only the entries have it, so it is read only for the rows of this page.
             for row in rows.iter_mut().filter(|row| ends_with_reason(&row.state)) {
                 row.reason = self.reason(connection, row.cursor.number)?;
             }
@@ -80,8 +80,8 @@ impl Reader {
         })
     }
 
-    /// Hands over the items of a step whose child jobs were started, in order, each as its newest
-    /// child job has it.
+    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
+    /// has several child jobs, the newest counts.
     pub(super) fn items(
         &self,
         of: &Family,
@@ -94,7 +94,7 @@ impl Reader {
             let read = || -> rusqlite::Result<()> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let mut rows = statement.query(params![of.root, of.number, step.0])?;
-                // Of several child jobs of an item the newest comes last.
+                // If an item has several child jobs, the newest comes last.
                 let mut newest: Option<ItemRow> = None;
                 while let Some(row) = rows.next()? {
                     let Some(state) = JobState::of_word(row.get_ref(1)?.as_str()?) else {
@@ -116,7 +116,7 @@ impl Reader {
         })
     }
 
-    /// Why a job came to its end, from the last entry that gave it a state.
+    /// Returns why a job ended, from the last entry that changed its state.
     pub(super) fn reason(
         &self,
         connection: &Connection,

@@ -1,4 +1,5 @@
-//! The writing end's state: the connection, what is known of the file, and what is behind.
+//! The state of the writing end: the connection, what is known of the file, and what is not
+//! projected yet.
 
 use super::changes::{NewIds, Tail};
 use super::confirms::Confirms;
@@ -24,46 +25,47 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// Commits leave one in this many pages free: for what is derived from them, and for deletions.
+/// One in this many pages is kept free by commits: for projecting them, and for deletions.
 const RESERVE_SHARE: u32 = 8;
 
-/// Families of which a part is deleted already, by their top-level jobs: the jobs that are left,
-/// parents before their children. Whatever comes for one of them is void.
+/// Job trees that are deleted in part, by their root jobs: the remaining jobs, parents before their
+/// children. Inputs for them are rejected.
 pub(super) type Leaving = HashMap<JobNumber, Vec<JobNumber>>;
 
-/// The writing end of the journal. One per file over all processes: it holds a lock.
+/// The writing end of the journal. There is one per file across all processes: it holds a lock.
 pub(super) struct Core {
     pub(super) connection: Connection,
     pub(super) file: Arc<str>,
     path: PathBuf,
-    /// Definitions that are in the file, by content hash.
+    /// Numbers of the definitions in the file, by content hash.
     pub(super) definitions: HashMap<DefinitionHash, i64>,
-    /// The one looked up last: mostly the next one too, and its hash need not be made again.
+    /// The definition that was looked up last. Usually the next one is the same, and its hash need
+    /// not be computed again.
     pub(super) latest: Option<(Arc<Definition>, i64)>,
     pub(super) relations: Relations,
     pub(super) leaving: Leaving,
-    /// How long each definition, by its number, has its jobs kept.
+    /// The retention of each definition, by number.
     pub(super) retentions: BTreeMap<i64, Option<Millis>>,
-    /// Dropped behind the connection, as what it holds open must be.
+    /// Dropped after the connection, because SQLite loses its locks when this closes its files.
     watch: Watch,
-    /// Dropped behind the connection too.
+    /// Dropped after the connection, for the same reason.
     pub(super) shm: Option<Shm>,
     lock: Lock,
-    /// Room on the disk, for when that is full.
+    /// Room on the disk for when it is full.
     pub(super) reserve: Reserve,
     is_lost: bool,
-    /// The last row of `entries` or `confirmed`.
+    /// The highest `seq` in `entries` and `confirmed`.
     pub(super) last: i64,
-    /// What is not derived yet.
+    /// What is committed and not projected yet.
     pub(super) tail: Tail,
     pub(super) new_ids: Arc<NewIds>,
     pub(super) confirms: Confirms,
-    /// The last row at the last call of `write_confirms`: what has waited since then, or longer, is
-    /// written at the next one.
+    /// The value of `last_seq` at the last call of `write_confirms`. The next call writes the
+    /// confirms that have waited since then or longer.
     pub(super) confirms_written_to: i64,
     /// The most pages that the file may have; 0: no limit.
     pages_max: u32,
-    /// Another program kept the file locked at the last try to write.
+    /// Whether another program kept the file locked at the last attempt to write.
     pub(super) is_locked: Cell<bool>,
     /// Why nothing can be written any more.
     pub(super) broken: Option<String>,
@@ -123,22 +125,22 @@ impl Core {
             broken: None,
         };
         let caught_up = core.catch_up().and_then(|()| core.allow(core.for_commits()));
-        // A journal that is refused keeps its bytes.
+        // A rejected journal must keep its bytes.
         core.is_lost = caught_up.is_err();
         caught_up.map(|()| core)
     }
 
-    /// The real file, without symbolic links: readers must not follow another.
+    /// Returns the path without symbolic links; readers must not follow another.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the files are still those that were opened. Once they are not, what is committed is
-    /// gone with the process, and nothing is written to them any more when this is dropped.
+    /// Checks that the files are still those that were opened. If they are not, what is committed
+    /// is lost when the process ends, and nothing is written to them when this is dropped.
     pub(super) fn check_files(&mut self) -> Result<(), Loss> {
         let held = |lock: &mut Lock| match lock.hold() {
             Err(NotTaken::InUse) => Err(Loss::Locked(lock.path().display().to_string())),
-            // As it was; the next look tries again.
+            // The next check tries again.
             Err(NotTaken::Failed(_)) | Ok(()) => Ok(()),
         };
         let found = self.watch.look().and_then(|()| held(&mut self.lock));
@@ -146,7 +148,7 @@ impl Core {
         found
     }
 
-    /// What the files take on the disk now.
+    /// Returns how much of the disk the files use now.
     pub(super) fn sizes(&self) -> Option<Sizes> {
         let bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
         let pragma = |name: &str| {
@@ -159,7 +161,7 @@ impl Core {
         Some(Sizes { main: bytes(&self.path)?, wal, free })
     }
 
-    /// The number after the highest in use.
+    /// Returns the number after the highest in use.
     pub(super) fn next_number(&mut self) -> Result<JobNumber, JournalError> {
         self.derive()?;
         self.connection
@@ -167,17 +169,17 @@ impl Core {
             .map_err(|error| self.error(error))
     }
 
-    /// The most pages that the file may have; 0: no limit.
+    /// Returns the most pages that the file may have; 0: no limit.
     pub(super) fn pages_max(&self) -> u32 {
         self.pages_max
     }
 
-    /// How many pages the file may have for a commit.
+    /// Returns how many pages the file may have for a commit.
     pub(super) fn for_commits(&self) -> u32 {
         self.pages_max - self.pages_max / RESERVE_SHARE
     }
 
-    /// Lets the file have so many pages; it keeps those that it has. 0: no limit.
+    /// Sets the most pages that the file may have; it keeps those that it has. 0: no limit.
     pub(super) fn allow(&self, pages: u32) -> Result<(), JournalError> {
         if pages == 0 {
             return Ok(());
@@ -186,9 +188,9 @@ impl Core {
         set.map_err(|error| self.error(error))
     }
 
-    /// As [`Core::mending`], and may also use the room that commits leave: for deriving, and for
-    /// deletions. Without it a full journal could not delete a job that is not derived yet, and not
-    /// derive it either.
+    /// Runs `write` like [`JournalWriter::write_with_repair`], and also lets it use the pages that
+    /// commits leave free: for projections and deletions. Otherwise a full journal could neither
+    /// project a job nor delete one that is not projected.
     pub(super) fn with_reserve<T>(
         &mut self,
         mut write: impl FnMut(&mut Core) -> Result<T, WriteFailed>,
@@ -196,7 +198,8 @@ impl Core {
         self.emptying(|core| core.mending(&mut write))
     }
 
-    /// Does what empties the journal, in the room that commits leave, and in that of the reserve.
+    /// Runs a write that empties the journal, in the pages that commits leave free, and in the room
+    /// of the reserve.
     pub(super) fn emptying<T>(
         &mut self,
         write: impl FnMut(&mut Core) -> Result<T, JournalError>,
@@ -204,14 +207,13 @@ impl Core {
         self.allow(self.pages_max)?;
         let written = self.or_in_reserve(Use::Empty, write);
         if let Err(error) = self.allow(self.for_commits()) {
-            // What is written is written. The next commit may use more room.
+            // The write has succeeded. The next commit may use more room than it should.
             tracing::warn!(%error, "the reserve of the journal is not kept for now");
         }
         written
     }
 
-    /// Does `write` without waiting for the disk: what a crash takes away of it is done again
-    /// later.
+    /// Runs `write` without waiting for the disk. Whatever a crash undoes is written again later.
     pub(super) fn relaxed<T>(
         &mut self,
         write: impl FnOnce(&mut Core) -> Result<T, JournalError>,
@@ -219,7 +221,7 @@ impl Core {
         self.synchronize("NORMAL")?;
         let written = write(self);
         if let Err(error) = self.synchronize("FULL") {
-            // A commit that does not wait for the disk must not be taken for one that does.
+            // A commit that does not wait for the disk must not pass for one that does.
             self.broken = Some(error.to_string());
             return written.and(Err(error));
         }
@@ -231,8 +233,8 @@ impl Core {
         set.map_err(|error| self.error(error))
     }
 
-    /// Does `write`. If a relation makes it fail, the relation is dropped and `write` is done
-    /// again, which makes it anew. If that fails in the same relation, it is not written until the
+    /// Runs `write`. If it fails because of a status table, drops that table and runs `write`
+    /// again, which creates it anew. If the same table fails again, it is not written until the
     /// next start.
     pub(super) fn mending<T>(
         &mut self,
@@ -244,7 +246,7 @@ impl Core {
                 Ok(done) => return Ok(done),
                 Err(failed) => failed,
             };
-            // The transaction is gone, and with it what it may have added.
+            // The transaction was rolled back, and with it the definitions it may have added.
             self.forget_definitions();
             self.relations.layouts.clear();
             let (relation, error) = match failed {
@@ -271,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Drops a relation; false if that fails in the relation itself.
+    /// Drops a status table; returns false if that fails because of the table itself.
     fn discarded(&mut self, relation: &Relation, is_damaged: bool) -> Result<bool, JournalError> {
         let mut discard = || {
             let transaction = self.connection.transaction()?;
@@ -285,7 +287,7 @@ impl Core {
         }
     }
 
-    /// All jobs that take input, parents before their children, with what is to be done for them.
+    /// Returns all jobs that take input, parents before their children, with their open effects.
     pub(super) fn recover(&mut self) -> Result<Vec<Recovered>, JournalError> {
         let (sender, families) = mpsc::channel();
         // The receiver lives until all are found.
@@ -296,8 +298,8 @@ impl Core {
         Ok(recovered)
     }
 
-    /// Hands over all jobs that take input, family by family. Each core rebuilds a part of them,
-    /// over a connection of its own.
+    /// Passes all jobs that take input to `each`, one job tree at a time. Each CPU core rebuilds a
+    /// part of them, over a connection of its own.
     pub(super) fn each_family(&mut self, each: EachFamily<'_>) -> Result<(), JournalError> {
         self.derive()?;
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -334,13 +336,13 @@ impl Core {
         }
     }
 
-    /// What a transaction that has failed may have added.
+    /// Clears the cache of definitions, because a transaction that failed may have added some.
     pub(super) fn forget_definitions(&mut self) {
         self.definitions.clear();
         self.latest = None;
     }
 
-    /// After an I/O error nothing is written any more.
+    /// Returns an error after an I/O error: then nothing is written any more.
     pub(super) fn unless_broken(&self) -> Result<(), JournalError> {
         let broken = |what: &String| JournalError::Failed {
             file: self.file.to_string(),
@@ -375,10 +377,10 @@ fn lock(path: &Path, file: &str) -> Result<Lock, JournalError> {
 }
 
 impl Drop for Core {
-    /// Puts all that is committed into the main file, so that it can be copied alone.
+    /// Writes everything that is committed to the main file, so that it can be copied alone.
     fn drop(&mut self) {
         if self.is_lost {
-            // The name may lead to the file of somebody else, whose -wal would be removed.
+            // The name may lead to another program's file, whose -wal would be removed.
             if let Err(error) = schema::leave_wal(&self.connection, true) {
                 tracing::error!(%error, "the journal may be written once more when it is closed");
             }
@@ -417,8 +419,8 @@ impl Drop for Core {
     }
 }
 
-/// Lets tests make a write or commit fail: `full` as with a full disk, anything else as with a
-/// broken one.
+/// Lets tests make a write or a commit fail: `full` as on a full disk, anything else as on a broken
+/// one.
 pub(super) fn fail_point(name: &'static str) -> rusqlite::Result<()> {
     let code = match faults::hit(name).as_deref() {
         None => return Ok(()),

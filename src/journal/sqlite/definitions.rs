@@ -1,4 +1,4 @@
-//! The definitions that kept jobs run.
+//! Queries of the definitions that stored jobs run.
 
 use super::reader::Reader;
 use crate::engine::{Definition, DefinitionHash, Timestamp};
@@ -7,8 +7,9 @@ use crate::journal::query::DefinitionUse;
 use rusqlite::OptionalExtension;
 use std::sync::Arc;
 
-/// A definition says whose it is, so none of another workflow is counted. A body that is no JSON is
-/// damage, which is told where it is read.
+/// Selects the definitions of a workflow. A definition contains the name of its workflow, so
+/// definitions of other workflows are not counted. A body that is no JSON is damaged, which is
+/// reported when it is read.
 const USES: &str = "
 SELECT hash, running, ended, last FROM (
   SELECT d.number, d.hash,
@@ -24,7 +25,7 @@ SELECT hash, running, ended, last FROM (
 ) WHERE running + ended > 0 ORDER BY number DESC";
 
 impl Reader {
-    /// The definition of this content, if any job that is kept has it.
+    /// Returns the definition with this content hash, if any stored job has it.
     pub(super) fn definition(
         &self,
         hash: DefinitionHash,
@@ -41,7 +42,7 @@ impl Reader {
         })
     }
 
-    /// The definitions of a workflow that kept jobs run, the newest first.
+    /// Returns the definitions of a workflow that stored jobs run, the newest first.
     pub(super) fn definitions_of(
         &self,
         workflow: &str,

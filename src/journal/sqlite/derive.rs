@@ -1,6 +1,6 @@
-//! Deriving: what follows from rows of `entries` is written behind them, many rows at once. The
-//! index by job, the rows of `jobs` and the relations of statuses are changed in one transaction,
-//! which also says up to which row they are true.
+//! Projection: what follows from rows of `entries` is written later, for many rows at once. The
+//! index by job, the rows of `jobs` and the status tables are changed in one transaction, which
+//! also stores up to which row they are complete.
 
 use super::append::{INSERT_ENTRY, insert_entry};
 use super::changes::{StatusChange, StatusChanges, Tail};
@@ -17,12 +17,12 @@ use crate::journal::recover::{JobRow, Past, Rebuild};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many jobs get a record for their confirms in one transaction: commits wait for it.
+/// How many jobs get a record for their confirms in one transaction; commits wait for it.
 const CONFIRMS_AT_ONCE: usize = 5_000;
 
 impl Core {
-    /// Derives what is committed. It does not wait for the disk: what a crash takes away of it is
-    /// derived again at the next start.
+    /// Projects what is committed, without waiting for the disk: whatever a crash undoes is
+    /// projected again at the next start.
     pub(super) fn derive(&mut self) -> Result<(), JournalError> {
         self.unless_broken()?;
         let is_done = self.tail.is_empty() && self.confirms.done.is_empty();
@@ -48,8 +48,9 @@ impl Core {
         derived
     }
 
-    /// The same for a reader. While another program keeps the file locked, each reader would hold
-    /// up the next one: the journal's own tries tell when that is over.
+    /// Projects what is committed, for a reader. While another program keeps the file locked, each
+    /// reader would hold up the next one, so this returns an error: the journal's own attempts find
+    /// out when the lock is gone.
     pub(super) fn derive_for_reader(&mut self) -> Result<(), JournalError> {
         if !self.is_locked.get() || self.tail.is_empty() {
             return self.derive();
@@ -61,7 +62,7 @@ impl Core {
         })
     }
 
-    /// Derives what is committed, or says why that cannot be.
+    /// Projects what is committed, or returns why that is impossible.
     pub(super) fn derive_all(&mut self) -> Result<(), JournalError> {
         self.derive_for_reader()?;
         if self.tail.is_empty() {
@@ -109,8 +110,8 @@ impl Core {
         Ok(transaction.commit()?)
     }
 
-    /// Writes a record for each job whose confirms have waited since the last call, or longer, but
-    /// not for more than some thousands. Tells whether any still wait.
+    /// Writes a record for each job whose confirms have waited since the last call or longer, for
+    /// at most a few thousand jobs. Returns whether any confirms still wait.
     pub(super) fn write_confirms(&mut self) -> Result<bool, JournalError> {
         let mut jobs = self.confirms.since(self.confirms_written_to);
         if jobs.len() <= CONFIRMS_AT_ONCE {
@@ -145,8 +146,8 @@ impl Core {
         Ok(last)
     }
 
-    /// Derives what the process before has left, from the file alone. Each job whose confirms are
-    /// in no record of it gets one for them.
+    /// Projects what the previous process has left, from the file alone. Each job whose confirms
+    /// are in no record of it gets one for them.
     pub(super) fn catch_up(&mut self) -> Result<(), JournalError> {
         let read = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
         let behind = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > (SELECT upto FROM derived))
@@ -205,7 +206,7 @@ impl Core {
     }
 }
 
-/// The confirms of jobs that have no later row.
+/// Returns the confirms of jobs that have no later row.
 fn unwritten(
     connection: &Connection,
     file: &str,
@@ -218,7 +219,7 @@ fn unwritten(
         let (seq, group) = checked_group(row, file)?;
         for (job, confirms) in group {
             let last: Option<i64> = last_of.query_row([job], |row| row.get(0))?;
-            // None: the job is deleted.
+            // `None`: the job is deleted.
             if last.is_some_and(|last| last < seq) {
                 unwritten.entry(job).or_default().extend(confirms);
             }
@@ -227,7 +228,7 @@ fn unwritten(
     Ok(unwritten)
 }
 
-/// What changes about a job.
+/// The columns of a job that change.
 struct JobNow {
     state: JobState,
     ended: Option<Timestamp>,
@@ -283,7 +284,7 @@ fn insert_place(
         .map(|_| ())
 }
 
-/// Writes a row of confirms alone; gives its place.
+/// Inserts a row that has only confirms. Returns the number of its first entry.
 fn insert_confirms(
     connection: &Connection,
     seq: i64,

@@ -1,5 +1,5 @@
-//! Entries as versions before schema 6 wrote them, once read when such a journal is opened. Their
-//! rows had no place and no time; most entries told their time themselves.
+//! Entries as versions before schema 6 wrote them, read once when such a journal is opened. Their
+//! rows had no entry number and no time; most entries contained their own time.
 
 use super::row::{checksum, damaged_entry, damaged_or_failed, encode, entry_checksum, place};
 use crate::engine::{
@@ -13,10 +13,10 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The rows of the table as it was.
+/// Selects the rows of the old table.
 pub(super) const ROWS: &str = "SELECT job, body, checksum, seq FROM entries";
 
-/// Reads a row of [`ROWS`] and compares its checksum.
+/// Reads a row of [`SELECT_PREVIOUS_ENTRIES`] and checks its checksum.
 pub(super) fn checked(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let seq: i64 = row.get(3).unwrap_or_default();
     let read = || -> rusqlite::Result<(JobNumber, String, u32)> {
@@ -31,8 +31,8 @@ pub(super) fn checked(row: &Row<'_>, file: &str) -> Result<String, JournalError>
     }
 }
 
-/// Writes the rows of the table `former_entries` into `entries`, and drops it. Of a row whose
-/// entries tell no time it is the time of the row before, or of the job's creation.
+/// Writes the rows of the table `former_entries` to `entries`, and drops it. A row whose entries
+/// contain no time gets the time of the row before, or of the job's creation.
 pub(super) fn rewrite(connection: &Connection, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     let mut pasts: HashMap<JobNumber, Past> = HashMap::new();
@@ -74,7 +74,7 @@ pub(super) fn drop_table(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("DROP TABLE former_entries;")
 }
 
-/// What came before a row of a job.
+/// What was written of a job so far.
 struct Past {
     entries: u64,
     at: Timestamp,
@@ -206,7 +206,7 @@ enum Former {
 }
 
 impl Former {
-    /// As it is written now, and its time, if it told one.
+    /// Converts the entry to the current type, with its time, if it contained one.
     fn now(self) -> (Entry, Option<Timestamp>) {
         match self {
             Former::JobCreated { message, deadline } => {

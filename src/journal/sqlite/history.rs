@@ -1,5 +1,5 @@
-//! The record of one job, a page at a time, and a job as it was; also of a file that another
-//! process has open.
+//! Pages of the record of one job, and a job as it was; also from a file that another process has
+//! open.
 
 use super::reader::Reader;
 use super::schema;
@@ -12,12 +12,13 @@ use rusqlite::Connection;
 use std::path::Path;
 
 impl Reader {
-    /// A reader of a file that this process has no [`super::Store`] of; another one may run on it,
-    /// and notices nothing.
+    /// Opens a reader of a file that this process has no [`super::SqliteJournal`] of. Another
+    /// process may have it open, and notices nothing.
     ///
     /// # Errors
     ///
-    /// There is no such file; it is no journal, or one of another schema version.
+    /// Returns an error if there is no such file, or if it is no journal or has another schema
+    /// version.
     pub fn open(path: &Path) -> Result<Reader, JournalError> {
         if !path.is_file() {
             return Err(JournalError::Missing { file: path.to_string_lossy().into_owned() });
@@ -27,8 +28,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The entries of the newest job with this id behind the entry numbered `after`, up to `limit`
-    /// of them, and rows of about `bytes_max` bytes.
+    /// Returns up to `limit` entries of the newest job with this id after the entry numbered
+    /// `after`, in rows of about `bytes_max` bytes in total.
     pub(super) fn record(
         &self,
         id: JobId,
@@ -67,7 +68,7 @@ impl Reader {
         })
     }
 
-    /// Hands over all rows of the newest job with this id, in order.
+    /// Calls `each` with all rows of the newest job with this id, in order.
     pub(super) fn each_row(
         &self,
         id: JobId,
@@ -87,14 +88,15 @@ impl Reader {
         })
     }
 
-    /// The job or child job with this number, also where a newer one has its id.
+    /// Returns the job or child job with this number, even if a newer one has its id.
     pub(super) fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
         self.with(|connection| {
             self.with_definitions(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
         })
     }
 
-    /// All rows of the record of the job with this number, in order; none: there is no such job.
+    /// Returns all rows of the record of the job with this number, in order; `None` if there is no
+    /// such job.
     pub(super) fn rows_numbered(
         &self,
         number: JobNumber,
@@ -113,7 +115,7 @@ impl Reader {
         })
     }
 
-    /// What never changes about the newest job with this id.
+    /// Returns the fields that never change of the newest job with this id.
     fn newest_row(
         &self,
         connection: &Connection,
@@ -126,7 +128,7 @@ impl Reader {
         }
     }
 
-    /// When the newest job with this id was created, and how many entries its record has.
+    /// Returns when the newest job with this id was created, and how many entries its record has.
     pub(super) fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
@@ -146,7 +148,7 @@ impl Reader {
         })
     }
 
-    /// The newest job with this id as it was after the entry numbered `at`.
+    /// Returns the newest job with this id as it was after the entry numbered `at`.
     pub(super) fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
@@ -156,7 +158,7 @@ impl Reader {
     }
 }
 
-/// Adds what lies behind the entry numbered `after`, as far as there is room.
+/// Adds the entries of a row after the entry numbered `after` to a page, as far as there is room.
 fn add(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut usize) {
     let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
     let skipped = skipped.min(row.entries.len());

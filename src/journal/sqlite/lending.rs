@@ -1,10 +1,11 @@
-//! The reserve: a file beside the journal that keeps room on its disk. When the disk is full, the
-//! journal works on in the room that the file gives up: jobs are cancelled and deleted, lists are
-//! derived, and commits go into the pages that deletions have freed. Each time the `-wal`, which
-//! has taken the room, is written into the main file and emptied, and the reserve is made again.
+//! The use of the reserve: a file beside the journal that keeps room on its disk. When the disk is
+//! full, the reserve shrinks and the journal continues in the room that it frees: jobs are
+//! cancelled and deleted, lists are projected, and commits go into pages that deletions have freed.
+//! Each time, the `-wal`, which has taken the room, is written to the main file and emptied, and
+//! the reserve grows again.
 //!
-//! Only what empties the journal may make the main file grow then, and only by a part of the
-//! reserve: the rest stays for the `-wal`.
+//! While the disk is full, only what empties the journal may make the main file grow, and only by a
+//! part of the reserve: the rest stays for the `-wal`.
 
 use super::core::Core;
 use super::place;
@@ -16,41 +17,41 @@ use rustix::fs::statvfs;
 use std::fs;
 use std::time::Duration;
 
-/// What empties the journal may make it grow by one part in so many of the whole reserve.
+/// A write that empties the journal may make it grow by the target size divided by this.
 const GROWTH_SHARE: u64 = 2;
 
-/// What of the reserve is given up for a write: one part in so many, and more if that is not
-/// enough. What another program takes in between is gone.
+/// The reserve shrinks for a write by its size divided by these: first by a little, then by more if
+/// that is not enough. Whatever another program takes in between is lost.
 const SHARES: [u64; 3] = [16, 4, 1];
 
-/// The `-wal` is written into the main file when it has one part in so many of the reserve: what
-/// the main file has to grow by then is less than what the reserve gives up.
+/// The `-wal` is written to the main file when it is as large as the reserve divided by this. The
+/// main file then grows by less than the reserve shrinks.
 const WAL_SHARE: u64 = 4;
 
-/// SQLite writes it back after so many pages anyway.
+/// SQLite writes the `-wal` back after this many pages anyway.
 const WAL_PAGES_MAX: u32 = 1_000;
 
-/// How long an emptying of the `-wal` waits for readers, in milliseconds.
+/// How long emptying the `-wal` waits for readers, in milliseconds.
 const READERS_WAIT_MS: u64 = 100;
 
 /// SQLite's largest number of pages.
 const NO_LIMIT: u32 = u32::MAX - 1;
 
-/// The size of a whole reserve, in bytes. To derive 8,000 new jobs, about the most that can be left
-/// to derive, takes 3.4 MB of `-wal`, and then as much of the main file. To delete a job with
-/// 10,000 child jobs takes 1.4 MB of `-wal`.
+/// The target size of the reserve, in bytes. Projecting 8,000 new jobs, about the most that can be
+/// pending, takes 3.4 MB of `-wal`, and then as much of the main file. Deleting a job with 10,000
+/// child jobs takes 1.4 MB of `-wal`.
 const WHOLE_BYTES: u64 = 16 << 20;
 
-/// Of a small file system it is one part in so many.
+/// On a small file system the target size is its size divided by this.
 const SMALLEST_SHARE: u64 = 4;
 
 impl Core {
-    /// Opens a journal that cannot be opened for want of room, in that of its reserve.
+    /// Opens a journal in the room of its reserve, if it could not be opened for want of room.
     pub(super) fn open_in_reserve(
         options: &Options,
         error: JournalError,
     ) -> Result<Core, JournalError> {
-        // It has the lock: the reserve is nobody else's.
+        // The process that opened the file has the lock, so the reserve belongs to nobody else.
         let (JournalError::Failed { .. }, Ok(path)) = (&error, place::real(&options.file)) else {
             return Err(error);
         };
@@ -71,8 +72,8 @@ impl Core {
 }
 
 impl Core {
-    /// Keeps a reserve from now on, and makes it as far as there is room. Called again, it makes
-    /// what is missing.
+    /// Keeps a reserve from now on, and grows it as far as there is room. Further calls add what is
+    /// missing.
     pub(super) fn keep_reserve(&mut self) {
         if self.reserve.whole == 0 {
             let disk = statvfs(self.path()).map_or(0, |disk| disk.f_blocks * disk.f_frsize);
@@ -82,7 +83,8 @@ impl Core {
             if let Err(error) = self.connection.pragma_update(None, "wal_autocheckpoint", pages) {
                 tracing::debug!(%error, "the -wal is written back as usual");
             }
-            // A new journal stays in its -wal: so a copy without that has no tables, and says so.
+            // A new journal stays in its -wal, so that a copy without the -wal has no tables and is
+            // noticed.
             let missing = self.reserve.whole.saturating_sub(self.reserve.held);
             if missing > 0 && self.reserve.finds_no_room_for(missing) {
                 self.empty_wal();
@@ -94,8 +96,7 @@ impl Core {
         }
     }
 
-    /// Does `write`. If it finds no room on the disk, it is done once more in the room of the
-    /// reserve.
+    /// Runs `write`. If it finds no room on the disk, runs it again in the room of the reserve.
     pub(super) fn or_in_reserve<T>(
         &mut self,
         purpose: Use,
@@ -133,12 +134,12 @@ impl Core {
         written
     }
 
-    /// Whether it is the disk that has no room, and not the file that has as many pages as it may.
+    /// Returns whether the disk is full, and not only the file.
     pub(super) fn is_disk_full(&self) -> bool {
         self.reserve.whole > 0 && self.reserve.finds_no_room_for(self.reserve.whole)
     }
 
-    /// Whether the room of the reserve can help a write that found none.
+    /// Returns whether the room of the reserve can help a write that found none.
     fn can_help(&self, purpose: Use) -> bool {
         let has_free = || self.number("freelist_count").is_ok_and(|pages| pages > 0);
         self.reserve.held > 0
@@ -146,7 +147,7 @@ impl Core {
             && (purpose == Use::Empty || has_free() || self.wal_bytes() > 0)
     }
 
-    /// Lets the file grow by so many bytes, and no further than it may for this.
+    /// Lets the file grow by this many bytes, within the limit for this purpose.
     fn limit_growth(&self, bytes: u64, purpose: Use) -> Result<(), JournalError> {
         let failed = |error| self.error(error);
         let (pages, each) = (self.number("page_count"), self.page_bytes());
@@ -159,8 +160,8 @@ impl Core {
         self.allow(u32::try_from(grown).unwrap_or(NO_LIMIT).clamp(1, most))
     }
 
-    /// Writes the `-wal` into the main file and empties it, if what that grows by is less than
-    /// `room`.
+    /// Writes the `-wal` to the main file and empties it, if that makes the file grow by at most
+    /// `room` bytes.
     fn write_back_within(&self, room: u64) {
         let grows = || -> rusqlite::Result<u64> {
             let bytes = self.number("page_count")? * self.page_bytes()?;
@@ -171,7 +172,7 @@ impl Core {
         }
     }
 
-    /// Writes the `-wal` into the main file and empties it, as far as nobody reads it.
+    /// Writes the `-wal` to the main file and empties it, as far as no reader needs it.
     fn empty_wal(&self) {
         let wait = |millis| self.connection.busy_timeout(Duration::from_millis(millis));
         let emptied = wait(READERS_WAIT_MS)

@@ -1,11 +1,11 @@
 //! A journal in one SQLite file (docs/guarantees.md).
 //!
-//! Table `entries` is the truth: one row for each decision of a job, its entries as JSON under a
-//! checksum. A commit writes at the end of this table, with what cannot wait (`append`). Everything
-//! else is derived later, from many commits at once, and says up to which row it is true
-//! (`derive`): the index of a job's rows (`places`), the table `jobs`, which lists and searches
-//! read, and the tables `status_…`, for users to read (`status`, `status_query`). Confirms are the
-//! exception (`confirms`).
+//! Table `entries` is the source of truth: one row for each decision of a job, with its entries as
+//! JSON and a checksum. A commit appends to this table and writes what cannot wait (`append`).
+//! Everything else is projected later, for many commits at once, with a mark up to which row it is
+//! complete (`projection`): the index of a job's rows (`places`), the table `jobs`, which lists and
+//! searches read, and the status tables `status_…`, for users to read (`status_projection`,
+//! `status_query`). Confirms are the exception (`confirms`).
 
 mod append;
 mod backup;
@@ -45,8 +45,7 @@ pub use relation::INDEXED_COLUMNS_MAX;
 pub use schema::Options;
 pub use store::Store;
 
-/// A journal without jobs, for tests that ask SQLite how it would read one; and the folder that it
-/// is in.
+/// Creates a journal without jobs, for tests of SQLite's query plans; returns its folder too.
 #[cfg(test)]
 fn empty_journal() -> (tempfile::TempDir, rusqlite::Connection) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,6 @@
-//! Notices: the ends of top-level jobs, for the webhook. A row is written together with the end,
-//! and deleted once the webhook has it. So none is lost, and however many wait, they wait on the
-//! disk.
+//! Notices of ended root jobs, for the webhook. A row is written together with the end of the job,
+//! and deleted once the webhook has received it. So none is lost, and however many wait, they wait
+//! on the disk.
 
 use super::core::Core;
 use super::reader::Reader;
@@ -26,7 +26,7 @@ impl Core {
 }
 
 impl Reader {
-    /// Notices in the order in which they were written, beyond `after`.
+    /// Returns the notices after `after`, in the order in which they were written.
     pub(super) fn notices(
         &self,
         after: NoticeNumber,
@@ -38,13 +38,13 @@ impl Reader {
         )
     }
 
-    /// One notice, unless it is deleted.
+    /// Returns the notice with this number, unless it is deleted.
     pub(super) fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
         let rows = self.notice_rows(&format!("{NOTICE_ROWS} WHERE number = ?1"), [number])?;
         Ok(rows.into_iter().next().map(|(_, notice)| notice))
     }
 
-    /// How many there are.
+    /// Returns the number of notices.
     pub(super) fn notice_count(&self) -> Result<i64, JournalError> {
         self.with(|connection| {
             let count = connection.query_row("SELECT count(*) FROM notices", [], |row| row.get(0));

@@ -1,6 +1,6 @@
-//! What the file has besides rows: its tables and indexes must be those that this program makes. A
-//! trigger could change what is written, and a table that is defined otherwise what is read, behind
-//! checksums that are right.
+//! The schema of the file: its tables and indexes must be those that this program creates. A
+//! trigger could change what is written, and a redefined table what is read, in spite of valid
+//! checksums.
 
 use super::relation::is_named_as_relation;
 use super::row::damaged_or_failed;
@@ -9,13 +9,13 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::BTreeMap;
 
-/// Differences that are told.
+/// How many differences are reported.
 const TOLD_MAX: usize = 5;
 
-/// In the order in which they are told.
+/// The order in which the kinds of objects are reported.
 const KINDS: [&str; 4] = ["trigger", "view", "table", "index"];
 
-/// The tables that SQLite keeps for itself.
+/// The tables that SQLite creates for itself.
 const OF_SQLITE: [&str; 4] = ["sqlite_sequence", "sqlite_stat1", "sqlite_stat3", "sqlite_stat4"];
 
 /// A table, an index, a view or a trigger.
@@ -23,11 +23,11 @@ struct Object {
     kind: String,
     name: String,
     table: String,
-    /// Its definition, without white space; none: SQLite has made it for a constraint.
+    /// The definition without white space; `None` if SQLite created it for a constraint.
     sql: Option<String>,
 }
 
-/// Keeps a connection from running what others have put into the file.
+/// Keeps a connection from running code that others have put into the file.
 pub(super) fn restrict(connection: &Connection) -> rusqlite::Result<()> {
     for (config, on) in [
         (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
@@ -40,8 +40,8 @@ pub(super) fn restrict(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Refuses a journal that has other tables than `model`, an empty one of the same schema version,
-/// or what may change what is read and written.
+/// Refuses a journal whose tables differ from those of `model`, an empty journal of the same schema
+/// version, or that has objects which may change what is read and written.
 pub(super) fn check(
     connection: &Connection,
     model: &Connection,
@@ -84,7 +84,7 @@ fn differences(connection: &Connection, model: &Connection) -> rusqlite::Result<
         let what = format!("no {}", object.told());
         told.push((object.kind, what));
     }
-    // With a table its indexes differ: what was done is told first.
+    // The indexes of a table differ with it, so the cause is reported first.
     told.sort_by_key(|(kind, _)| KINDS.iter().position(|known| known == kind));
     Ok(told.into_iter().map(|(_, what)| what).collect())
 }
@@ -114,20 +114,21 @@ impl Object {
         }
     }
 
-    /// Whether it is none of the journal's own, and can change nothing: a table of statuses, which
-    /// is derived; what SQLite keeps; an index that finds rows and refuses none.
+    /// Returns whether the object is not the journal's own and can change nothing: a status table,
+    /// which is a projection; SQLite's own table; an index that finds rows and refuses none.
     fn is_harmless(&self, connection: &Connection) -> rusqlite::Result<bool> {
         let is_of_statuses = is_named_as_relation(&self.table);
         match (&*self.kind, &self.sql) {
             ("index", None) => Ok(true),
             ("index", Some(_)) if is_of_statuses => Ok(true),
             ("index", Some(_)) => self.is_plain_index(connection),
-            // It is dropped, and the table made.
+            // It is dropped, and the table created.
             ("view", _) => Ok(is_of_statuses),
             ("table", _) if OF_SQLITE.contains(&&*self.name) => Ok(true),
             ("table", Some(sql)) if is_of_statuses => {
                 let is_virtual = sql.to_ascii_lowercase().starts_with("createvirtual");
-                // A row that refers to one of the journal's would keep it from being deleted.
+                // A row that refers to one of the journal's rows would keep that from being
+                // deleted.
                 let refers = "SELECT 1 FROM pragma_foreign_key_list(?1)";
                 let refers = connection.query_row(refers, [&self.name], |_| Ok(())).optional()?;
                 Ok(!is_virtual && refers.is_none())
@@ -136,7 +137,8 @@ impl Object {
         }
     }
 
-    /// Of columns alone, of all rows, in SQLite's own order, and not unique.
+    /// Returns whether the index is over plain columns of all rows, in SQLite's own order, and not
+    /// unique.
     fn is_plain_index(&self, connection: &Connection) -> rusqlite::Result<bool> {
         let whole = "SELECT 1 FROM pragma_index_list(?1) WHERE name = ?2 AND \"unique\" = 0 \
                      AND partial = 0";
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
     use crate::journal::sqlite::empty_journal;
 
-    /// What is refused of a journal to which this was done.
+    /// Returns the error for a journal to which this was done.
     fn refused(sql: &str) -> Option<String> {
         let (_folder, connection) = empty_journal();
         connection.execute_batch(sql).expect(sql);

@@ -1,5 +1,6 @@
-//! What became of top-level jobs, row by row, for statistics. Everything from before this process
-//! was derived when the journal was opened. So these reads derive nothing, and hold up nobody.
+//! Reads the creations and ends of root jobs, row by row, for statistics. Everything from before
+//! this process was projected when the journal was opened. So these reads project nothing, and hold
+//! up nobody.
 
 use super::reader::Reader;
 use crate::engine::{JobState, Timestamp};
@@ -16,8 +17,8 @@ const ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXED BY jo
     AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
 
 impl Reader {
-    /// Hands over the workflow and creation of top-level jobs below a number, the newest first;
-    /// gives the number of the last.
+    /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
+    /// first. Returns the number of the last one.
     pub(super) fn creations(
         &self,
         below: JobNumber,
@@ -39,8 +40,8 @@ impl Reader {
         })
     }
 
-    /// Hands over how top-level jobs of a workflow ended that ended at or after `since`, the newest
-    /// end first: state, creation and end.
+    /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
+    /// ended at or after `since`, the newest end first. Returns the cursor of the last one.
     pub(super) fn ends(
         &self,
         workflow: &str,

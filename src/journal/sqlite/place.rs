@@ -1,9 +1,9 @@
-//! Where a journal lies: the real file behind the name that was given, the lock that keeps a second
-//! process out, and who else may read it.
+//! The files of a journal: the path behind the given name, the lock that keeps a second process
+//! out, and the permissions.
 //!
-//! SQLite keeps what belongs to a file beside its real name, and so does the lock: through whatever
-//! symbolic link the file is named, it is the same lock. Two hard links are two real names of one
-//! file, so a file with more than one is refused.
+//! SQLite keeps its other files beside the resolved path, and so does the lock: whatever symbolic
+//! link names the file, the lock is the same. Two hard links are two resolved paths of one file, so
+//! a file with more than one is refused.
 
 use crate::journal::error::JournalError;
 use std::ffi::OsString;
@@ -12,20 +12,20 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The access that new files get: only their owner's. SQLite gives the same to the files that it
-/// makes beside the main file.
+/// The permissions of new files: owner only. SQLite gives the same to the files that it creates
+/// beside the main file.
 const MODE: u32 = 0o600;
 
-/// The access of everybody.
+/// The permission bits of all other users.
 const MODE_OF_OTHERS: u32 = 0o007;
 
-/// Symbolic links that are followed to a file which is not there yet.
+/// How many symbolic links are followed to a file that does not exist yet.
 const LINKS_FOLLOWED_MAX: u32 = 40;
 
 /// How often the lock is taken again while others remove its file.
 const LOCK_TRIES_MAX: u32 = 10;
 
-/// A file that was seen, whatever its name leads to later.
+/// Identifies a file, whatever its name leads to later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -38,7 +38,7 @@ impl From<&Metadata> for Identity {
     }
 }
 
-/// The path without symbolic links. The file itself need not be there, its directory must.
+/// Returns the path without symbolic links. Its directory must exist; the file need not.
 pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_FOLLOWED_MAX {
@@ -49,7 +49,7 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::read_link(&path) {
-            // A link to a file that is not there: SQLite would make that one.
+            // A link to a file that does not exist: SQLite would create that file.
             Ok(target) => path = directory.join(target),
             Err(_) => {
                 let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
@@ -60,14 +60,14 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("its symbolic links go in a circle"))
 }
 
-/// The path of what lies beside the file under its name and `suffix`.
+/// Returns the path of the file's sibling with `suffix` appended to its name.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
 }
 
-/// Refuses what a journal cannot be in; a file that is not there is fine.
+/// Refuses a file that cannot hold a journal; a missing file is fine.
 pub(super) fn check(path: &Path, file: &str) -> Result<(), JournalError> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
     if !metadata.is_file() {
@@ -88,7 +88,7 @@ pub(super) fn check(path: &Path, file: &str) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Makes the file with its access, if it is not there: SQLite would leave that to the umask.
+/// Creates the file with its permissions, if it is missing: SQLite would leave them to the umask.
 pub(super) fn make(path: &Path) -> io::Result<()> {
     // Only a new file is opened: closing one that is in use would drop SQLite's own locks on it.
     match new_file().create_new(true).open(path) {
@@ -109,13 +109,13 @@ pub(super) struct Lock {
     path: PathBuf,
     _file: File,
     identity: Identity,
-    /// Its file was not there before.
+    /// Whether this process created the lock file.
     is_new: bool,
 }
 
-/// Why a lock was not taken.
+/// Why a lock could not be taken.
 pub(super) enum NotTaken {
-    /// Another process has it.
+    /// Another process holds it.
     InUse,
     Failed(io::Error),
 }
@@ -137,9 +137,10 @@ impl Lock {
                 Err(TryLockError::Error(error)) => return Err(NotTaken::Failed(error)),
             }
             let identity = Identity::from(&file.metadata().map_err(NotTaken::Failed)?);
-            // Removed between opening and locking it, it keeps nobody out.
+            // If the file was removed between opening and locking it, the lock keeps nobody out.
             if is_at(path, identity) {
-                // Whoever may open it may lock it too. A file of another user stays as it is.
+                // Whoever can open it can lock it too. The file of another user keeps its
+                // permissions.
                 let _ = file.set_permissions(Permissions::from_mode(MODE));
                 return Ok(Lock { path: path.to_owned(), _file: file, identity, is_new });
             }
@@ -147,7 +148,7 @@ impl Lock {
         Err(NotTaken::Failed(io::Error::other("its file is removed again and again")))
     }
 
-    /// Takes it again if its file was removed meanwhile.
+    /// Takes the lock again if its file was removed.
     pub(super) fn hold(&mut self) -> Result<(), NotTaken> {
         if is_at(&self.path, self.identity) {
             return Ok(());
@@ -160,15 +161,16 @@ impl Lock {
         Ok(())
     }
 
-    /// Where its file is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives it up, for a file that turned out to be no journal: nothing is left beside that.
+    /// Releases the lock of a file that turned out to be no journal, and removes the lock file if
+    /// it is new.
     pub(super) fn give_up(self) {
         if self.is_new {
-            // Still locked. Whoever has opened it meanwhile finds it gone, and makes another.
+            // Still locked. A process that has opened it meanwhile notices that it is gone, and
+            // creates another.
             let _ = fs::remove_file(&self.path);
         }
     }

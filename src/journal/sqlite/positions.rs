@@ -1,4 +1,4 @@
-//! Positions of buses: how far their topics are read and written (table `bus_positions`).
+//! The offsets of buses: how far their topics are read and written (table `bus_positions`).
 
 use super::core::{Core, fail_point};
 use super::reader::Reader;
@@ -8,7 +8,7 @@ use crate::journal::record::Position;
 use rusqlite::params;
 
 impl Core {
-    /// Writes positions, all or none, over those of the same partitions.
+    /// Stores offsets, all or none, replacing those of the same partitions.
     pub(super) fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError> {
         self.unless_broken()?;
         self.positions_in_transaction(positions).map_err(|error| self.error(error))
@@ -39,7 +39,7 @@ impl Core {
 }
 
 impl Reader {
-    /// The positions of a bus.
+    /// Returns the stored offsets of a bus.
     pub(super) fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError> {
         self.with(|connection| {
             let mut found = Vec::new();

@@ -1,5 +1,4 @@
-//! Read-only queries: what the API shows. Readers see what is committed and never hold up the
-//! writer (WAL).
+//! Read-only queries for the API. Readers see what is committed and never hold up the writer (WAL).
 
 use super::changes::NewIds;
 use super::core::Core;
@@ -27,11 +26,11 @@ struct Shared {
     path: PathBuf,
     file: String,
     pool: Mutex<Pool>,
-    /// A read has ended.
+    /// Notified when a read has ended.
     returned: Condvar,
-    /// What is behind, and who derives it. None: the file is nobody's, and only read.
+    /// What is not projected, and who projects it. `None`: the file is only read.
     writer: Option<Writer>,
-    /// Those read before, by their numbers: to parse one takes longer than to read a job.
+    /// A cache of definitions, by number: parsing one takes longer than reading a job.
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
 
@@ -41,27 +40,27 @@ struct Writer {
     new_ids: Arc<NewIds>,
 }
 
-/// Definitions kept, at most.
+/// The most definitions in the cache.
 const DEFINITIONS_KEPT_MAX: usize = 1_000;
 
-/// Connections kept open while nobody reads.
+/// The most connections that are kept open while nobody reads.
 const IDLE_MAX: usize = 8;
 
-/// How often reads under way are interrupted while they are waited for: a read is of several
+/// How often active reads are interrupted while closing waits for them: a read consists of several
 /// statements.
 const INTERRUPTED_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Pool {
     idle: Vec<Connection>,
-    /// Those that read, each under a number, and how to interrupt them.
+    /// The interrupt handle of each active read, by the number of the read.
     reading: HashMap<u64, InterruptHandle>,
     next: u64,
-    /// Why nobody reads any more.
+    /// Why reading has ended; `None` while it is allowed.
     closed: Option<Arc<str>>,
 }
 
-/// A read under way.
+/// An active read; dropping it ends the read.
 struct Reading<'a> {
     shared: &'a Shared,
     number: u64,
@@ -81,13 +80,13 @@ impl Shared {
 }
 
 impl Reader {
-    /// A reader of the journal at `path`, which a [`super::Store`] has open.
-    /// Lists, searches and statuses are as they were derived last; jobs are as they are.
+    /// Makes a reader of the journal at `path`, which a [`super::SqliteJournal`] has open. Lists,
+    /// searches and statuses are as of the last projection; jobs are up to date.
     pub fn new(path: &Path) -> Reader {
         Reader::made(path, None)
     }
 
-    /// A reader of an open journal, which has what it reads derived first.
+    /// Makes a reader of an open journal, which projects what is read first.
     pub(super) fn of(path: &Path, core: Weak<Mutex<Core>>, new_ids: Arc<NewIds>) -> Reader {
         Reader::made(path, Some(Writer { core, new_ids }))
     }
@@ -104,7 +103,7 @@ impl Reader {
         Reader { shared: Arc::new(shared) }
     }
 
-    /// The newest job or child job with this id, rebuilt from its entries.
+    /// Returns the newest job or child job with this id, rebuilt from its entries.
     pub(super) fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
@@ -116,12 +115,12 @@ impl Reader {
         })
     }
 
-    /// Whether a job with this id may be among the rows that are not derived yet.
+    /// Returns whether a job with this id may be among the rows that are not projected yet.
     pub(super) fn may_be_new(&self, id: JobId) -> bool {
         self.shared.writer.as_ref().is_none_or(|writer| writer.new_ids.has(id))
     }
 
-    /// The number of the newest job with this id.
+    /// Returns the number of the newest job with this id.
     pub(super) fn newest(
         &self,
         connection: &Connection,
@@ -139,7 +138,7 @@ impl Reader {
             .map_err(|error| self.failed(error))
     }
 
-    /// The first row of the newest job with this id, if it is not derived yet.
+    /// Returns the first row of the newest job with this id, if it is not projected yet.
     fn new_row(
         &self,
         connection: &Connection,
@@ -153,7 +152,7 @@ impl Reader {
         FileRows { connection, file: &self.shared.file, is_derived: false }
     }
 
-    /// Rebuilds with the definitions that are known, and keeps those that become known.
+    /// Rebuilds jobs with the cached definitions, and caches those that were loaded.
     pub(super) fn with_definitions<T>(
         &self,
         connection: &Connection,
@@ -171,8 +170,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// The bytes of the entries from which the newest job with this id is rebuilt, those of its
-    /// parents included.
+    /// Returns the size in bytes of the entries from which the newest job with this id is rebuilt,
+    /// including those of its ancestors.
     pub(super) fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
@@ -181,7 +180,7 @@ impl Reader {
             let (mut bytes, mut next) = (0, Some(newest));
             while let Some(number) = next {
                 bytes += rows.bytes_of(number)?;
-                // A parent is older; what is not is damage, which the fold names.
+                // A parent is older; if not, that is damage, which the fold reports.
                 let parent = rows.job(number)?.and_then(|row| row.parent);
                 next = parent.filter(|parent| *parent < number);
             }
@@ -189,8 +188,8 @@ impl Reader {
         })
     }
 
-    /// How the newest job with this id was created: its number, workflow and message; no message
-    /// for a child job.
+    /// Returns how the newest job with this id was created: its number, workflow and message. A
+    /// child job has no message.
     pub(super) fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| {
@@ -210,7 +209,7 @@ impl Reader {
         })
     }
 
-    /// The number of a job's child job with this id.
+    /// Returns the number of a job's child job with this id.
     pub(super) fn child(
         &self,
         parent: JobNumber,
@@ -239,14 +238,14 @@ impl Reader {
         })
     }
 
-    /// The number of the newest job or child job with this id.
+    /// Returns the number of the newest job or child job with this id.
     pub(super) fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
         let is_new = self.may_be_new(id);
         self.with(|connection| self.newest(connection, id, is_new))
     }
 
-    /// The jobs among these that exist, with what is left to do for them, as at a start. Everything
-    /// committed of them and their families must be derived before.
+    /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
+    /// committed for them and their job trees must be projected before.
     pub(super) fn recover_some(
         &self,
         numbers: &[JobNumber],
@@ -256,8 +255,8 @@ impl Reader {
         })
     }
 
-    /// The jobs of a family with these numbers that exist, with what is left to do for them, as at
-    /// a start. Everything committed of them must be derived before.
+    /// Rebuilds those of these jobs of one job tree that exist, with their open effects, as at a
+    /// start. Everything committed for them must be projected before.
     pub(super) fn recover_family(
         &self,
         numbers: &[JobNumber],
@@ -267,7 +266,8 @@ impl Reader {
         })
     }
 
-    /// Jobs of a workflow under way, top-level, oldest first, beyond `after`, with their states.
+    /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
+    /// with their states.
     pub(super) fn running(
         &self,
         workflow: &str,
@@ -288,7 +288,8 @@ impl Reader {
         })
     }
 
-    /// Running jobs and child jobs of all workflows, oldest first, beyond `after`.
+    /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
+    /// oldest first.
     pub(super) fn all_running(
         &self,
         after: JobNumber,
@@ -301,8 +302,8 @@ impl Reader {
         )
     }
 
-    /// Ended top-level jobs of a workflow, newest first, that ended at or after `since`, beyond the
-    /// cursor, with their states.
+    /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
+    /// newest end first, with their states.
     pub(super) fn ended(
         &self,
         workflow: &str,
@@ -332,7 +333,7 @@ impl Reader {
         })
     }
 
-    /// The number of running top-level jobs by workflow.
+    /// Returns the number of running root jobs by workflow.
     pub(super) fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
         self.with_derived(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
@@ -363,11 +364,11 @@ impl Reader {
         })
     }
 
-    /// Reads what is derived, up to what is committed by now.
+    /// Reads projected tables, after projecting what is committed by now.
     ///
     /// # Errors
     ///
-    /// Also while what is committed cannot be derived: lists without it would be wrong.
+    /// Returns an error also if that cannot be projected: lists without it would be wrong.
     pub(super) fn with_derived<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
@@ -388,7 +389,7 @@ impl Reader {
             None => self.connect()?,
         };
         let _reading = self.begin(&connection)?;
-        // One snapshot for all that the closure reads.
+        // One snapshot for everything that the closure reads.
         let result = connection
             .execute_batch("BEGIN")
             .map_err(|error| self.failed(error))
@@ -417,8 +418,8 @@ impl Reader {
             .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
     }
 
-    /// Ends all reading. Reads under way are interrupted, and waited for up to `patience`. New ones
-    /// are refused, with `why` as the reason. Tells whether none is left.
+    /// Ends all reading. Interrupts active reads and waits for them up to `timeout`. Refuses new
+    /// ones with `why` as the reason. Returns whether no read is left.
     pub(super) fn close(&self, why: &str, patience: Duration) -> bool {
         let mut pool = self.shared.pool();
         pool.closed.get_or_insert_with(|| why.into());
@@ -451,7 +452,7 @@ impl Reader {
     }
 
     fn connect(&self) -> Result<Connection, JournalError> {
-        // Once it is closed the name may lead to another file.
+        // Once the reader is closed, the name may lead to another file.
         self.unless_closed(&self.shared.pool())?;
         read_only(&self.shared.path).map_err(|error| self.failed(error))
     }

@@ -1,4 +1,4 @@
-//! The relation of one workflow: its table, columns, indexes and rows.
+//! The status table of one workflow: its columns, indexes and rows.
 
 use super::changes::StatusChange;
 use super::rows::FileRows;
@@ -12,27 +12,27 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// The first so many step columns of a relation have an index; a filter on a later one reads every
+/// How many step columns of a status table have an index. A filter on a later column reads every
 /// row.
 pub const INDEXED_COLUMNS_MAX: usize = 64;
 
-/// The most step columns of a relation, those that only earlier definitions had counted. SQLite has
-/// no more than 2,000 columns in a table; a step beyond has none.
+/// The most step columns of a status table, including those that only earlier definitions had.
+/// SQLite allows no more than 2,000 columns in a table; further steps have none.
 const STEP_COLUMNS_MAX: usize = 1_900;
 
 /// The columns before those of the steps.
 const OWN_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The names of relations begin so, and those of no other table or index of the journal.
+/// The prefix of the names of status tables, which no other table or index of the journal has.
 const PREFIX: &str = "status_";
 
-/// Why a transaction failed.
+/// The error of a write transaction.
 pub(super) enum WriteFailed {
     /// In the journal's own tables, or for want of room.
     Sqlite(rusqlite::Error),
-    /// In a relation: it is not as it was made, or damaged.
+    /// In a status table: it is damaged, or was altered.
     Relation(Relation, rusqlite::Error),
-    /// A job that a row follows from cannot be rebuilt.
+    /// A job from which a row is projected cannot be rebuilt.
     Journal(JournalError),
 }
 
@@ -48,8 +48,8 @@ impl From<JournalError> for WriteFailed {
     }
 }
 
-/// Whether an error that came up in a relation is that relation's own, and not the disk's or the
-/// whole file's.
+/// Returns whether an error that occurred in a status table concerns that table alone, and not the
+/// disk or the whole file.
 pub(super) fn is_of_relation(error: &rusqlite::Error) -> bool {
     let own = [
         ErrorCode::Unknown,
@@ -61,7 +61,7 @@ pub(super) fn is_of_relation(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none_or(|code| own.contains(&code))
 }
 
-/// Names of steps, each once, whatever its case.
+/// Names of steps, each once, ignoring case.
 #[derive(Default)]
 pub(super) struct Steps {
     names: Vec<String>,
@@ -80,7 +80,7 @@ impl Steps {
     }
 }
 
-/// Where a definition's statuses go: the quoted column of each step, if it has one.
+/// The status table of a definition and, for each step, its quoted column, if it has one.
 pub(super) struct Layout {
     pub(super) relation: Relation,
     columns: Vec<Option<String>>,
@@ -141,8 +141,8 @@ impl Layout {
     }
 }
 
-/// How many rows there are, and their first and last number. SQLite's VACUUM may number rows anew,
-/// from 1; that shows here too.
+/// The number of rows, and the lowest and highest job number. SQLite's VACUUM may renumber rows
+/// from 1, which shows here too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     rows: i64,
@@ -150,7 +150,7 @@ pub(super) struct Tally {
     last: Option<JobNumber>,
 }
 
-/// The top-level jobs of each workflow, by the key of its relation.
+/// Counts the root jobs of each workflow, by the key of its status table.
 pub(super) fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<String, Tally>> {
     let sql = "SELECT workflow, count(*), min(number), max(number) FROM jobs WHERE parent IS NULL \
                  AND ended IS NULL GROUP BY workflow UNION ALL
@@ -170,7 +170,6 @@ pub(super) fn tallies(connection: &Connection) -> rusqlite::Result<HashMap<Strin
     Ok(tallies)
 }
 
-/// The relation of one workflow.
 #[derive(Clone)]
 pub(super) struct Relation {
     pub(super) workflow: String,
@@ -185,7 +184,7 @@ impl Relation {
         Relation { workflow: definition.full_name() }
     }
 
-    /// What SQLite knows it by: it ignores the case of ASCII letters.
+    /// Returns the name in lower case: SQLite ignores the case of ASCII letters.
     pub(super) fn key(&self) -> String {
         self.workflow.to_ascii_lowercase()
     }
@@ -206,7 +205,8 @@ impl Relation {
         }
     }
 
-    /// Makes what is missing for `definition`; tells whether the table itself was.
+    /// Creates what is missing of the table for `definition`. Returns whether the table itself was
+    /// missing.
     pub(super) fn make(
         &self,
         connection: &Connection,
@@ -226,7 +226,7 @@ impl Relation {
             let mut rebuild = Rebuild::new(&rows);
             let mut steps = Steps::default();
             steps.add(definition);
-            // Those that only earlier definitions have, the newest one's first.
+            // Then the steps that only earlier definitions have, those of the newest first.
             for earlier in jobs
                 .iter()
                 .map(|(_, definition)| *definition)
@@ -257,7 +257,7 @@ impl Relation {
         ))
     }
 
-    /// Adds the columns of steps that are new; false if the table has to be made anew for them.
+    /// Adds the columns of new steps; returns false if the table must be created anew for them.
     fn add_columns(
         &self,
         connection: &Connection,
@@ -289,7 +289,7 @@ impl Relation {
         Ok(true)
     }
 
-    /// Its step columns, in their order; none if it is not there, or not as it was made.
+    /// Returns the step columns in their order; `None` if the table is missing or was altered.
     pub(super) fn columns(&self, connection: &Connection) -> rusqlite::Result<Option<Vec<String>>> {
         if self.kind(connection)?.as_deref() != Some("table") {
             return Ok(None);
@@ -312,7 +312,7 @@ impl Relation {
         Ok(Some(columns.into_iter().skip(OWN_COLUMNS.len()).map(|(name, ..)| name).collect()))
     }
 
-    /// What has its name: `table`, or what somebody else has put there.
+    /// Returns the kind of object with this name: `table`, or whatever somebody else has created.
     pub(super) fn kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE \
                    AND type IN ('table', 'view', 'index')";
@@ -326,7 +326,7 @@ impl Relation {
             .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
         for column in columns {
             let unique = if column == "job" { "UNIQUE " } else { "" };
-            // No name of a step has a space, and no name of a relation begins so.
+            // No step name has a space, and no status table's name begins like this.
             let name = quoted(&format!("index {column} of {}", self.workflow));
             connection.execute_batch(&format!(
                 "CREATE {unique}INDEX IF NOT EXISTS {name} ON {}({})",
@@ -355,8 +355,7 @@ impl Relation {
         Ok(Layout { relation: self.clone(), columns })
     }
 
-    /// All top-level jobs, in the order of their creation, each with its
-    /// definition's number.
+    /// Returns all root jobs in the order of creation, each with the number of its definition.
     fn jobs(&self, connection: &Connection) -> rusqlite::Result<Vec<(JobNumber, i64)>> {
         let sql = "SELECT number, definition FROM jobs WHERE parent IS NULL AND ended IS NULL \
                      AND workflow = ?1 COLLATE NOCASE UNION ALL
@@ -368,7 +367,7 @@ impl Relation {
             .collect()
     }
 
-    /// Writes the rows of jobs, each as its entries have left it.
+    /// Writes the rows of jobs, each as it is after all its entries.
     fn fill(
         &self,
         connection: &Connection,
@@ -409,8 +408,8 @@ impl Relation {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Drops what has its name. The pages of a damaged table may be in use elsewhere too, so none
-    /// of them is freed.
+    /// Drops the object with this name. The pages of a damaged table may be in use elsewhere too,
+    /// so none of them is freed.
     pub(super) fn discard(
         &self,
         connection: &Connection,
@@ -424,7 +423,7 @@ impl Relation {
     }
 }
 
-/// The tables of the relations that are damaged by themselves.
+/// Returns the names of the status tables that are damaged on their own.
 pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' \
                AND substr(name, 1, length(?1)) = ?1 COLLATE NOCASE";
@@ -441,7 +440,7 @@ pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<String>> 
     Ok(names)
 }
 
-/// Takes a table and its indexes out of the schema, without touching a page of theirs.
+/// Removes a table and its indexes from the schema, without touching their pages.
 pub(super) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()> {
     let defend = |on| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, on);
     defend(false)?;
@@ -453,12 +452,12 @@ pub(super) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()
     deleted.map(|_| ())
 }
 
-/// Whether a table with this name is a relation's, or in the place of one.
+/// Returns whether a table has the name of a status table.
 pub(super) fn is_named_as_relation(table: &str) -> bool {
     table.get(..PREFIX.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(PREFIX))
 }
 
-/// A name as an identifier of SQL.
+/// Quotes a name as an SQL identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -1,5 +1,5 @@
-//! How long ended jobs are kept: as long as their definition says (key `retention`), else as long
-//! as the setting.
+//! Deletes ended jobs once their retention is over: that of their definition (key `retention`),
+//! else that of the settings.
 
 use super::core::Core;
 use super::relation::WriteFailed;
@@ -8,15 +8,15 @@ use crate::journal::error::{JournalError, Remedy};
 use crate::journal::record::{Deleted, JobNumber, Open};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// What one transaction has deleted.
+/// The result of a deletion transaction.
 #[derive(Default)]
 struct Taken {
     deleted: Deleted,
-    /// Jobs of which rows were deleted.
+    /// The jobs of which rows were deleted.
     numbers: Vec<JobNumber>,
-    /// Families that are gone.
+    /// The root jobs of the trees that are completely deleted.
     gone: Vec<JobNumber>,
-    /// The family of which a part is left.
+    /// The root job of a tree that is deleted in part, and the jobs that are left.
     begun: Option<(JobNumber, Vec<JobNumber>)>,
 }
 
@@ -64,10 +64,10 @@ impl Core {
         self.unless_broken()?;
         match self.derive() {
             Err(error) if error.remedy() == Remedy::Exit => return Err(error),
-            // What is not derived is not deleted.
+            // A job that is not projected is not deleted.
             Ok(()) | Err(_) => {}
         }
-        // A family has at least a row.
+        // Each job tree has at least one row.
         let roots = self.past_retention(now, kept, rows_max).map_err(|error| self.error(error))?;
         let is_more = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
         let mut deleted = self.delete(&roots, rows_max)?;
@@ -75,8 +75,8 @@ impl Core {
         Ok(deleted)
     }
 
-    /// Deletes up to `rows_max` rows of top-level jobs by number, with their children; not of those
-    /// that run.
+    /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
+    /// running.
     pub(super) fn delete(
         &mut self,
         roots: &[JobNumber],
@@ -96,8 +96,9 @@ impl Core {
         Ok(deleted)
     }
 
-    /// Those of these jobs that can be deleted: all, once everything is derived. While there is no
-    /// room for that, a deletion has to make it: of jobs for which nothing is left to derive.
+    /// Returns those of these jobs that can be deleted: all, once everything is projected. If there
+    /// is no room for that, the deletion has to make it, so it takes jobs of which everything is
+    /// projected.
     fn deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
         let no_room = match self.derive() {
             Ok(()) => return Ok(roots.to_vec()),
@@ -115,7 +116,7 @@ impl Core {
         if derived.is_empty() { Err(no_room) } else { Ok(derived) }
     }
 
-    /// Whether nothing is left to derive of a top-level job and its child jobs.
+    /// Returns whether everything of a root job and its descendants is projected.
     fn is_derived(&self, root: JobNumber) -> rusqlite::Result<bool> {
         if self.tail.has_new_of(root) {
             return Ok(false);
@@ -151,7 +152,7 @@ impl Core {
         Ok(roots)
     }
 
-    /// Definitions are only ever added, and never change.
+    /// Loads the retention of new definitions. Definitions are only ever added, and never change.
     fn learn_retentions(&mut self) -> rusqlite::Result<()> {
         let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
         let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, \
@@ -167,9 +168,9 @@ impl Core {
         Ok(())
     }
 
-    /// Goes through whole families, as far as the rows last. Of a large one the child jobs go
-    /// before their parents, and the last rows of a job before its first. So what a crash leaves of
-    /// it can be read, and is deleted like the others.
+    /// Deletes whole job trees, as long as the limit of rows allows. In a large tree, child jobs
+    /// are deleted before their parents, and a job's last rows before its first. So what a crash
+    /// leaves can be read, and is deleted like other jobs.
     fn delete_in_transaction(
         &mut self,
         roots: &[JobNumber],
@@ -233,7 +234,7 @@ impl Core {
     }
 }
 
-/// The numbers of a family, its top-level job first.
+/// Returns the numbers of a job tree, the root job first.
 fn family(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
     let mut all = connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
     let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
@@ -243,8 +244,8 @@ fn family(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobN
     Ok(numbers)
 }
 
-/// Deletes up to so many rows of a job, the last ones first, and the job itself with its first row.
-/// Tells whether it is gone.
+/// Deletes up to `rows_max` rows of a job, the last ones first, and the job itself with its first
+/// row. Returns whether the job is gone.
 fn delete_rows(
     connection: &Connection,
     job: JobNumber,
@@ -267,7 +268,7 @@ fn delete_rows(
     }
     taken.numbers.push(job);
     taken.deleted.rows += places.len();
-    // It had rows to spare: none is left.
+    // The limit was not reached, so no row is left.
     let is_gone = places.len() < rows_max;
     close(connection, job, (root, is_gone), &mut taken.deleted)?;
     if is_gone {
@@ -277,8 +278,8 @@ fn delete_rows(
     Ok(is_gone)
 }
 
-/// Notes a job that is being deleted, if it may have an actor. One that stays for now takes no more
-/// input, also after a crash.
+/// Reports a job that is being deleted as `maybe_active` if it may have an actor. If the job stays
+/// for now, it takes no more input, also after a crash.
 fn close(
     connection: &Connection,
     job: JobNumber,

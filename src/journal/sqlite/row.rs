@@ -1,4 +1,4 @@
-//! Rows as they stand in the file: their columns and checksums.
+//! The format of rows: their columns and checksums.
 
 use crate::engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
@@ -6,7 +6,7 @@ use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
 use crate::journal::recover::JobRow;
 use rusqlite::{Connection, ErrorCode, Row, params};
 
-/// The checksum of a text, which ties it to a number.
+/// Returns the checksum of a text, which binds it to a number.
 pub(super) fn checksum(number: i64, text: &str) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&number.to_le_bytes());
@@ -14,17 +14,19 @@ pub(super) fn checksum(number: i64, text: &str) -> u32 {
     hash.finalize()
 }
 
-/// A place in a job's life as SQLite has it.
+/// Converts the number of an entry to SQLite's type.
 pub(super) fn place(first: u64) -> i64 {
     i64::try_from(first).unwrap_or(i64::MAX)
 }
 
-/// The checksum of a row of `entries`, which ties the body to its job, its place and its time.
+/// Returns the checksum of a row of `entries`, which binds the body to its job, its first entry and
+/// its time.
 pub(super) fn entry_checksum(job: JobNumber, first: u64, at: Timestamp, body: &str) -> u32 {
     whole_checksum(job, first, at, [Some(body), None, None])
 }
 
-/// The same with what stands beside the body: the confirms before it, and the job's origin.
+/// Returns the checksum of a row of `entries` that also has confirms before its body, or the job's
+/// origin.
 pub(super) fn whole_checksum(
     job: JobNumber,
     first: u64,
@@ -37,7 +39,7 @@ pub(super) fn whole_checksum(
     hash.update(&at.0.to_le_bytes());
     hash.update(body.unwrap_or_default().as_bytes());
     for (mark, text) in [(0xfe, confirms), (0xff, origin)] {
-        // No byte of a text.
+        // No text contains these bytes.
         if let Some(text) = text {
             hash.update(&[mark]);
             hash.update(text.as_bytes());
@@ -51,11 +53,11 @@ pub(super) fn encode<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Res
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// The checked columns of `jobs`, in the order that [`job_row`] reads.
+/// Selects the checked columns of `jobs`, in the order that [`parse_job_row`] reads.
 pub(super) const JOB_ROWS: &str = "SELECT number, id, definition, graph, root, parent, step, item, \
                                    depth, created, checksum, state FROM jobs";
 
-/// The checksum of a row of `jobs`, over what never changes.
+/// Returns the checksum of a row of `jobs`, over the fields that never change.
 pub(super) fn job_checksum(row: &JobRow) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(row.id.0.as_bytes());
@@ -74,7 +76,7 @@ pub(super) fn job_checksum(row: &JobRow) -> u32 {
     hash.finalize()
 }
 
-/// Reads a row of [`JOB_ROWS`] and compares its checksum.
+/// Parses a row of [`SELECT_JOBS`] and checks its checksum.
 pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
     let damaged = |what: String| JournalError::damaged_row(file, "jobs", number, what);
@@ -102,40 +104,39 @@ pub(super) fn job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError>
     }
 }
 
-/// The columns of `entries` that [`checked_entry`] reads. Before schema 7 there were no confirms
+/// The columns of `entries` that [`parse_entry_row`] reads. Before schema 7 there were no confirms
 /// and no origin.
 pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, confirms, origin";
 
 /// A row of `entries`.
 pub(super) struct EntryRow {
-    /// Its place among all rows.
+    /// The position among all rows.
     pub(super) seq: i64,
-    /// Its job.
     pub(super) job: JobNumber,
-    /// Its place among the job's entries.
+    /// The number of its first entry within the job.
     pub(super) first: u64,
     at: Timestamp,
     body: String,
     confirms: Option<String>,
-    /// The job itself, in its first row.
+    /// The fields of the job that never change; only in the job's first row.
     pub(super) origin: Option<JobRow>,
 }
 
-/// A decision that stands within another row: its place, its time, its entries.
+/// A decision within another row: the number of its first entry, its time, its entries.
 pub(super) type InnerRow = (u64, Timestamp, Vec<Entry>);
 
-/// The decision of an inner row, as jobs are rebuilt from it.
+/// Converts an inner decision to the type from which jobs are rebuilt.
 pub(super) fn recorded((first, at, entries): InnerRow) -> Recorded {
     Recorded { first, at, entries }
 }
 
 impl EntryRow {
-    /// How large it is, in bytes.
+    /// Returns the size of the texts in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.body.len() + self.confirms.as_ref().map_or(0, String::len)
     }
 
-    /// What was decided, with the confirms before it.
+    /// Returns the decisions of the row: the confirms before it, then its own.
     pub(super) fn recorded(&self, file: &str) -> Result<Vec<Recorded>, JournalError> {
         let read = || -> serde_json::Result<Vec<Recorded>> {
             let confirms: Option<Vec<InnerRow>> =
@@ -148,18 +149,18 @@ impl EntryRow {
         })
     }
 
-    /// The row's own entries; none if they are not of this version.
+    /// Returns the row's own entries; none if this version cannot read them.
     pub(super) fn entries(&self) -> Vec<Entry> {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// Whether it is this decision.
+    /// Returns whether the row contains this decision.
     pub(super) fn is(&self, other: &Recorded) -> bool {
         self.at == other.at && self.entries() == other.entries
     }
 }
 
-/// The error of a row that is not in its place.
+/// Returns the error of a row that does not continue the entries before it.
 pub(super) fn misplaced(seq: i64, first: u64, entries_before: u64, file: &str) -> JournalError {
     let what = format!(
         "it begins with entry {first} of its job, and {entries_before} entries come before it: a \
@@ -168,12 +169,12 @@ pub(super) fn misplaced(seq: i64, first: u64, entries_before: u64, file: &str) -
     damaged_entry(file, seq, what)
 }
 
-/// The error of a row of `entries`.
+/// Returns the error of a damaged row of `entries`.
 pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError {
     JournalError::damaged_row(file, "entries", seq, what)
 }
 
-/// Reads a row of [`ENTRY_COLUMNS`] and compares its checksum.
+/// Parses a row of [`ENTRY_COLUMNS`] and checks its checksum.
 pub(super) fn checked_entry(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
     let seq: i64 = row.get(5).unwrap_or_default();
     let damaged = |what: String| damaged_entry(file, seq, what);
@@ -197,19 +198,19 @@ pub(super) fn checked_entry(row: &Row<'_>, file: &str) -> Result<EntryRow, Journ
     Ok(EntryRow { seq, job, first, at, body, confirms, origin })
 }
 
-/// A job's id, definition, graph, root, parent, step, item, depth and time, as its first row of
-/// `entries` has them.
+/// The fields of a job that never change, as its first row of `entries` has them: id, definition,
+/// graph, root, parent, step, item, depth and creation time.
 type Origin =
     (uuid::Uuid, i64, u16, JobNumber, Option<JobNumber>, Option<u16>, Option<u32>, u16, i64);
 
-/// The text of a job's origin. The id stands at [`ORIGIN_ID`].
+/// Formats a job's origin for its first row. The id is at [`ORIGIN_ID_SQL`].
 pub(super) fn origin_text(row: &JobRow) -> rusqlite::Result<String> {
     let JobRow { number: _, id, definition, graph, root, parent, step, item, depth, created } = row;
     let id = id.to_string();
     encode(&(id, definition, graph, root, parent, step, item, depth, created.0))
 }
 
-/// Where the id stands in the text of an origin.
+/// The SQL expression of the id within the text of an origin.
 pub(super) const ORIGIN_ID: &str = "substr(origin, 3, 36)";
 
 fn parsed_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
@@ -219,13 +220,13 @@ fn parsed_origin(number: JobNumber, text: &str) -> serde_json::Result<JobRow> {
     Ok(JobRow { number, id, definition, graph, root, parent, step, item, depth, created })
 }
 
-/// The columns of `confirmed` that [`checked_group`] reads.
+/// Selects the columns of `confirmed` that [`parse_confirm_row`] reads.
 pub(super) const GROUP_ROWS: &str = "SELECT seq, body, checksum FROM confirmed";
 
-/// A row of `confirmed`: its place among the rows of `entries`, and what was confirmed to each job.
+/// A row of `confirmed`: its position among the rows of `entries`, and the confirms of each job.
 pub(super) type Group = (i64, Vec<(JobNumber, Vec<InnerRow>)>);
 
-/// Reads a row of [`GROUP_ROWS`] and compares its checksum.
+/// Parses a row of [`SELECT_CONFIRMS`] and checks its checksum.
 pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalError> {
     let seq: i64 = row.get(0).unwrap_or_default();
     let damaged = |what: String| JournalError::damaged_row(file, "confirmed", seq, what);
@@ -239,7 +240,7 @@ pub(super) fn checked_group(row: &Row<'_>, file: &str) -> Result<Group, JournalE
     Ok((seq, group))
 }
 
-/// Reads `number, hash, body` of `definitions` and compares the hash.
+/// Parses `number, hash, body` of `definitions` and checks the hash.
 pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
     let number: i64 = row.get(0).unwrap_or_default();
     let damaged = |what: String| JournalError::damaged_row(file, "definitions", number, what);
@@ -252,7 +253,7 @@ pub(super) fn checked_definition(row: &Row<'_>, file: &str) -> Result<String, Jo
     }
 }
 
-/// What SQLite says, with what to do about it.
+/// Converts an error of SQLite, with advice and what to do about it.
 pub(super) fn failed(file: &str, error: &rusqlite::Error) -> JournalError {
     let (advice, remedy) = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
@@ -273,7 +274,7 @@ pub(super) fn failed(file: &str, error: &rusqlite::Error) -> JournalError {
     JournalError::Failed { file: file.to_owned(), what: format!("{error}{advice}"), remedy }
 }
 
-/// Tells damage of the file from other errors of SQLite.
+/// Converts an error of SQLite, distinguishing damage of the file from other errors.
 pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalError {
     let file = file.to_owned();
     match error.sqlite_error_code() {
@@ -287,10 +288,10 @@ pub(super) fn damaged_or_failed(file: &str, error: rusqlite::Error) -> JournalEr
     }
 }
 
-/// The columns that [`notice`] reads.
+/// Selects the columns that [`parse_notice_row`] reads.
 pub(super) const NOTICE_ROWS: &str = "SELECT number, at, body, checksum FROM notices";
 
-/// Reads a row of [`NOTICE_ROWS`] and compares its checksum.
+/// Parses a row of [`SELECT_NOTICES`] and checks its checksum.
 pub(super) fn notice(row: &Row<'_>, file: &str) -> Result<(NoticeNumber, Notice), JournalError> {
     let number = row.get(0).unwrap_or_default();
     let damaged = |what: String| JournalError::damaged_row(file, "notices", number, what);
@@ -303,7 +304,6 @@ pub(super) fn notice(row: &Row<'_>, file: &str) -> Result<(NoticeNumber, Notice)
     Ok((number, Notice { at: Timestamp(at), body: body.into() }))
 }
 
-/// Writes a notice.
 pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlite::Result<()> {
     let mut statement =
         connection.prepare_cached("INSERT INTO notices(at, body, checksum) VALUES (?1, ?2, ?3)")?;
@@ -312,12 +312,12 @@ pub(super) fn insert_notice(connection: &Connection, notice: &Notice) -> rusqlit
         .map(|_| ())
 }
 
-/// The rows of table `bus_positions`.
+/// Selects the columns that [`parse_offset_row`] reads.
 pub(super) const POSITION_ROWS: &str =
     "SELECT bus, topic, part, position, checksum FROM bus_positions";
 
-/// Reads a row of [`POSITION_ROWS`] and compares its checksum: a position that is too high would
-/// pass replies over.
+/// Parses a row of [`SELECT_OFFSETS`] and checks its checksum: too high an offset would skip
+/// replies.
 pub(super) fn position(row: &Row<'_>, file: &str) -> Result<Position, JournalError> {
     let partition: i32 = row.get(2).unwrap_or_default();
     let damaged =
@@ -336,13 +336,13 @@ pub(super) fn position(row: &Row<'_>, file: &str) -> Result<Position, JournalErr
     Ok(position)
 }
 
-/// The checksum of a row of `bus_positions`.
+/// Returns the checksum of a row of `bus_positions`.
 pub(super) fn position_checksum(Position { bus, topic, partition, offset }: &Position) -> u32 {
-    // No topic has a line break in its name.
+    // No topic's name contains a line break.
     checksum(*offset, &format!("{bus}\n{topic}\n{partition}"))
 }
 
-/// Does something with each row that a query on a file gives.
+/// Calls `each` with every row of a query on a file.
 pub(super) fn each_row(
     (connection, file): (&Connection, &str),
     sql: &str,

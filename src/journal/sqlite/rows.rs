@@ -1,4 +1,4 @@
-//! The rows from which jobs are rebuilt, through any connection to the file.
+//! The rows from which jobs are rebuilt, read through any connection to the file.
 
 use super::row::{
     ENTRY_COLUMNS, EntryRow, GROUP_ROWS, JOB_ROWS, checked_definition, checked_entry,
@@ -10,24 +10,24 @@ use crate::journal::record::JobNumber;
 use crate::journal::recover::{ChildPlace, JobRow, Rows};
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// The rows of a file.
+/// The rows of a journal file.
 pub(super) struct FileRows<'a> {
-    /// Any connection to it.
+    /// Any connection to the file.
     pub(super) connection: &'a Connection,
-    /// Its name.
+    /// The name of the file, for errors.
     pub(super) file: &'a str,
-    /// Whether all of it is derived: else what is not yet is looked for among the newest rows.
+    /// Whether everything is projected; otherwise the newest rows are searched for what is not.
     pub(super) is_derived: bool,
 }
 
-/// The rows of `entries` that are not derived yet.
+/// The condition of the rows of `entries` that are not projected yet.
 pub(super) const TAIL: &str = "seq > (SELECT upto FROM derived)";
 
-/// What is done with each row of `entries`.
+/// The callback that receives each row of `entries`.
 type EachRow<'a> = &'a mut dyn FnMut(EntryRow) -> Result<(), JournalError>;
 
 impl FileRows<'_> {
-    /// The rows of `entries` that meet a condition, in order.
+    /// Returns the rows of `entries` that match a condition, in order.
     pub(super) fn entry_rows(
         &self,
         condition: &str,
@@ -42,7 +42,7 @@ impl FileRows<'_> {
         Ok(found)
     }
 
-    /// The rows of a job, in order.
+    /// Returns the rows of a job, in order.
     pub(super) fn rows_of(&self, job: JobNumber) -> Result<Vec<EntryRow>, JournalError> {
         let mut found = Vec::new();
         self.each_row_of(job, &mut |row| {
@@ -52,8 +52,8 @@ impl FileRows<'_> {
         Ok(found)
     }
 
-    /// The last rows of a job before the entry numbered `before`, the newest first, of a file of
-    /// which all is derived.
+    /// Returns the last rows of a job before the entry numbered `before`, the newest first, from a
+    /// file in which everything is projected.
     pub(super) fn last_before(
         &self,
         job: JobNumber,
@@ -68,7 +68,7 @@ impl FileRows<'_> {
     }
 
     fn each_row_of(&self, job: JobNumber, each: EachRow<'_>) -> Result<(), JournalError> {
-        // By the order of the places: nothing is sorted.
+        // In the order of the index, so nothing is sorted.
         let sql = "SELECT e.job, e.first, e.at, e.body, e.checksum, e.seq, e.confirms, e.origin
                    FROM places p CROSS JOIN entries e ON e.seq = p.seq WHERE p.job = ?1 \
                      ORDER BY p.first";
@@ -91,7 +91,8 @@ impl FileRows<'_> {
         each_row((connection, file), sql, values, |row| each(checked_entry(row, file)?))
     }
 
-    /// The numbers of a job's rows, from the one that has the entry numbered `first`.
+    /// Returns the `seq` of a job's rows, starting with the one that has the entry numbered
+    /// `first`.
     pub(super) fn from(&self, job: JobNumber, first: u64) -> Result<Vec<i64>, JournalError> {
         let sql = format!(
             "SELECT seq FROM (
@@ -108,7 +109,7 @@ impl FileRows<'_> {
         read().map_err(|error| self.failed(error))
     }
 
-    /// A job's first row.
+    /// Returns a job's first row.
     pub(super) fn first_of(&self, job: JobNumber) -> Result<Option<EntryRow>, JournalError> {
         let first = "seq = (SELECT seq FROM places WHERE job = ?1 AND first = 0)";
         let row = self.entry_rows(first, [job])?.pop();
@@ -119,7 +120,7 @@ impl FileRows<'_> {
         Ok(self.entry_rows(&condition, [job])?.pop())
     }
 
-    /// The bytes of a job's rows.
+    /// Returns the size of a job's rows in bytes.
     pub(super) fn bytes_of(&self, job: JobNumber) -> Result<usize, JournalError> {
         let sql = format!(
             "SELECT (SELECT coalesce(sum(octet_length(e.body)), 0) FROM places p \
@@ -132,7 +133,7 @@ impl FileRows<'_> {
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// What was confirmed to a job behind this row of `entries`: none of its own has that yet.
+    /// Returns the confirms of a job after this row of `entries`, which no row of its own has yet.
     pub(super) fn confirmed(
         &self,
         job: JobNumber,

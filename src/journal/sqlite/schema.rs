@@ -1,5 +1,5 @@
-//! Opening the file: pragmas, schema versions, verification. Until all is verified nothing is
-//! written.
+//! Opens the file: pragmas, schema versions, verification. Nothing is written until everything is
+//! verified.
 
 use super::row::{
     ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, POSITION_ROWS, checked_definition,
@@ -12,14 +12,14 @@ use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How to open a journal.
+/// The options with which a journal is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The file.
+    /// The journal's file.
     pub file: PathBuf,
-    /// SQLite's page cache, in bytes.
+    /// The size of SQLite's page cache, in bytes.
     pub cache_bytes: u64,
-    /// Up to this file size every row is verified at start, in bytes.
+    /// The largest file of which every row is verified at start, in bytes.
     pub verify_bytes_max: u64,
     /// The most pages the file may have; 0: no limit.
     pub pages_max: u32,
@@ -28,7 +28,7 @@ pub struct Options {
 /// Marks a SQLite file as a journal of this program ("WfMg").
 const APPLICATION_ID: i64 = 0x5766_4d67;
 
-/// One script for each schema version, from an empty file on; only ever added to.
+/// One script for each schema version, starting with an empty file. Scripts are only ever added.
 const MIGRATIONS: &[&str] = &[
     "
 CREATE TABLE definitions(
@@ -92,7 +92,7 @@ CREATE TABLE notices(
 CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL \
   AND state IN ('failed', 'cancelled');
 ",
-    // The rows of the table before are written anew in between (`former`).
+    // Between the two scripts the rows of the old table are rewritten (`entry_migration`).
     "
 ALTER TABLE entries RENAME TO former_entries;
 CREATE TABLE entries(
@@ -150,44 +150,44 @@ CREATE TABLE bus_positions(
 ",
 ];
 
-/// The schema version whose script is followed by the rewriting of all rows of `entries`.
+/// The schema version whose script is followed by rewriting all rows of `entries`.
 const ENTRIES_HAVE_PLACES: i64 = 6;
 
-/// The schema version since which what follows from the entries is derived behind them.
+/// The first schema version in which tables are projected from the entries later.
 const DERIVED_SINCE: i64 = 7;
 
-/// The schema version since which buses have positions.
+/// The first schema version in which buses have offsets.
 const POSITIONS_SINCE: i64 = 9;
 
-/// How long opening, and a read, waits for another program that keeps the file locked, in
-/// milliseconds; readers never block in WAL.
+/// How long opening the file, and a read, waits while another program keeps the file locked, in
+/// milliseconds. Readers never block in WAL mode.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
 
-/// How long a write of a manager that runs waits for that, in milliseconds: then it tells that it
-/// waits, and tries again.
+/// How long a write of a running manager waits for that, in milliseconds. Then the write reports
+/// that it waits, and is tried again.
 pub(super) const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
 
-/// What a `-wal` that is empty again keeps of its size, in bytes.
+/// The size to which an emptied `-wal` is cut, in bytes.
 const WAL_KEPT_BYTES: i64 = 16 << 20;
 
-/// Prepared statements kept: the relations of statuses have one for each set of columns that change
-/// together.
+/// The number of cached prepared statements: status tables need one for each set of columns that
+/// change together.
 const STATEMENTS_KEPT: usize = 256;
 
-/// Findings that SQLite is asked for: more than there are pages of a relation that was taken out.
+/// How many findings SQLite is asked for: more than the pages of a status table that was removed.
 const FINDINGS_MAX: u32 = 1_000_000;
 
 /// The journal's own tables that have indexes.
 const INDEXED_TABLES: [&str; 3] = ["definitions", "jobs", "entries"];
 
-/// Findings that are told.
+/// How many findings are reported.
 const FINDINGS_SHOWN_MAX: usize = 3;
 
-/// How long a checkpoint waits for readers of other programs when the journal is closed, in
+/// How long closing the journal waits for readers of other programs before the checkpoint, in
 /// milliseconds.
 const CHECKPOINT_WAIT_MS: u64 = 1_000;
 
-/// Opens the file, verifies it and brings it to the newest schema.
+/// Opens the file, verifies it and migrates it to the newest schema.
 pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connection, JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -195,14 +195,14 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let mut connection = Connection::open(path).map_err(failed)?;
     objects::restrict(&connection).map_err(failed)?;
-    // A transaction that begins by reading cannot write once another program has written meanwhile.
-    // One that begins by writing waits for that program instead.
+    // A transaction that begins with a read cannot write once another program has written
+    // meanwhile. One that begins with a write waits for that program instead.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
-    // SQLite is content with reading, until the first commit.
+    // SQLite does not mind a read-only file until the first commit.
     if connection.is_readonly(MAIN_DB).map_err(failed)? {
         return Err(JournalError::ReadOnly { file: file.to_owned() });
     }
-    // A journal that is refused keeps its bytes: closing must not write the WAL back into the file.
+    // A rejected journal keeps its bytes: closing must not write the WAL back into the file.
     leave_wal(&connection, true).map_err(failed)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
     let version = version(&connection, file)?;
@@ -219,14 +219,14 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
                  files of the journal, or use workflow-manager backup"
             );
         }
-        // Before WAL mode, so that it stands in the main file whatever becomes of the rest.
+        // Before WAL mode, so that it is in the main file whatever becomes of the rest.
         connection.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     }
     configure(&connection, options).map_err(failed)?;
     migrate(&connection, version, file)?;
     leave_wal(&connection, false).map_err(failed)?;
-    // After a crash. A new journal has all in its -wal: so a copy without that has no tables, and
-    // is told at its start.
+    // After a crash. A new journal keeps everything in its -wal, so that a copy without the -wal
+    // has no tables, and its start reports that.
     if version > 0
         && let Err(error) = checkpoint(&connection, Checkpoint::Passive)
     {
@@ -236,22 +236,23 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     Ok(connection)
 }
 
-/// Whether the connection, when it is closed as the last one, leaves the `-wal` as it is.
+/// Sets whether the connection, when it is closed as the last one, leaves the `-wal` as it is.
 pub(super) fn leave_wal(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, leave).map(|_| ())
 }
 
-/// What a checkpoint takes from the `-wal`.
+/// What a checkpoint writes back from the `-wal`.
 pub(super) enum Checkpoint {
     /// What nobody reads, without waiting.
     Passive,
-    /// All, and empties it; it waits as long as the connection does for what is locked.
+    /// Everything, and empties the `-wal`. It waits for locks as long as the connection does.
     All,
-    /// The same for a journal that is closed; it waits a moment for readers of other programs.
+    /// Like `Truncate`, for a journal that is being closed: it waits a moment for readers of other
+    /// programs.
     Whole,
 }
 
-/// Writes what is in the `-wal` into the main file; whether that is all.
+/// Writes what is in the `-wal` to the main file. Returns whether that was everything.
 pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite::Result<bool> {
     let mode = match what {
         Checkpoint::Passive => "PASSIVE",
@@ -290,8 +291,8 @@ pub(super) fn version(connection: &Connection, file: &str) -> Result<i64, Journa
     };
     let (found, application) = (pragma("user_version")?, pragma("application_id")?);
     let known = known();
-    // A file without tables is nobody's: new, or of a process that ended between its first page and
-    // the first migration.
+    // A file without tables belongs to nobody: it is new, or its process ended between the first
+    // page and the first migration.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(|error| damaged_or_failed(file, error))?;
@@ -304,7 +305,7 @@ pub(super) fn version(connection: &Connection, file: &str) -> Result<i64, Journa
     Ok(found)
 }
 
-/// Whether a file, which stays as it is, can be read.
+/// Checks that a file, which stays as it is, has the schema version that this program reads.
 pub(super) fn readable(connection: &Connection, file: &str) -> Result<(), JournalError> {
     let (found, known) = (version(connection, file)?, known());
     if found < known {
@@ -313,7 +314,7 @@ pub(super) fn readable(connection: &Connection, file: &str) -> Result<(), Journa
     Ok(())
 }
 
-/// Refuses a journal that has more, or other things, than one of its version.
+/// Refuses a journal whose schema differs from that of its version.
 pub(super) fn check_objects(
     connection: &Connection,
     version: i64,
@@ -323,7 +324,7 @@ pub(super) fn check_objects(
     objects::check(connection, &model, file)
 }
 
-/// An empty journal of this schema version.
+/// Creates an empty journal of this schema version, in memory.
 fn model(version: i64) -> rusqlite::Result<Connection> {
     let model = Connection::open_in_memory()?;
     for (number, script) in (1..=version).zip(MIGRATIONS) {
@@ -339,7 +340,7 @@ fn known() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Brings the file to the newest schema, each version in a transaction of its own. What fails is
+/// Migrates the file to the newest schema, each version in its own transaction. If one fails, it is
 /// rolled back when the connection is closed.
 fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
@@ -357,8 +358,8 @@ fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), Journa
     Ok(())
 }
 
-/// Checks the file's structure and every row's checksum, for files up to the size in the settings;
-/// larger ones are checked where they are read.
+/// Checks the structure of the file and the checksum of every row, for files up to the configured
+/// size. Rows of larger files are checked when they are read.
 fn verify(
     connection: &Connection,
     options: &Options,
@@ -368,7 +369,8 @@ fn verify(
     if bytes > options.verify_bytes_max {
         return Ok(());
     }
-    // Side by side, on a connection of its own. The rows' errors name the place: they come first.
+    // Both run in parallel, the structure on its own connection. The errors of the rows name the
+    // row, so they take precedence.
     let structure = std::thread::scope(|scope| {
         let look = || read_only(path).and_then(|own| findings(&own));
         let structure = scope.spawn(look);
@@ -383,7 +385,7 @@ fn verify(
         .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
 }
 
-/// Checks every row's checksum, and what rows say of each other.
+/// Checks the checksum of every row, and the references between rows.
 fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
     each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
@@ -438,9 +440,8 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
     })
 }
 
-/// What is wrong with the structure of the file, if anything is. A relation of statuses that is
-/// damaged by itself is taken out of the schema, which leaves its pages in the file, used by
-/// nobody.
+/// Returns what is wrong with the structure of the file, if anything. A status table that is
+/// damaged on its own is removed from the schema; its pages remain in the file, unused.
 fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let Some(findings) = findings(connection)? else { return Ok(None) };
     let damaged = relation::damaged(connection)?;
@@ -462,9 +463,9 @@ fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>>
     Ok(Some(findings))
 }
 
-/// SQLite's first findings, but for pages that nobody uses. The quick check does not compare
-/// indexes with their tables; those of the journal's own tables are, or a damaged one could hide an
-/// entry.
+/// Returns SQLite's first findings, except for unused pages. The quick check does not compare
+/// indexes with their tables, so those of the journal's own tables are checked too: a damaged index
+/// could hide an entry.
 fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let lines = |pragma: &str| -> rusqlite::Result<Vec<String>> {
         connection.prepare(&format!("PRAGMA {pragma}"))?.query_map([], |row| row.get(0))?.collect()
@@ -494,7 +495,7 @@ fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }
 
-/// Rows of `places` without their row of `entries`, and the other way around.
+/// Selects rows of `places` without their row of `entries`, and the reverse.
 const MISPLACED: &str = "SELECT seq FROM places p
   WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job \
     AND e.first = p.first)
@@ -502,13 +503,13 @@ const MISPLACED: &str = "SELECT seq FROM places p
   AND NOT EXISTS (SELECT 1 FROM places p WHERE p.job = e.job AND p.first = e.first \
     AND p.seq = e.seq)";
 
-/// Rows whose columns outside the checksum, which change with the job, cannot be. What they say of
-/// open jobs is compared with the entries when these are rebuilt.
+/// Selects rows of `jobs` with impossible values in the columns outside the checksum, which change
+/// with the job. Those of open jobs are compared with the entries when the jobs are rebuilt.
 const CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
 
-/// A connection that only reads.
+/// Opens a connection that only reads.
 pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -518,9 +519,9 @@ pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Statements keep the plan that they were prepared with. Else SQLite makes those anew, at each
-/// use, that have a `LIMIT ?` or could use a partial index, as most on jobs could: their plan might
-/// depend on the values.
+/// Makes statements keep the plan that they were prepared with. Otherwise SQLite prepares
+/// statements again at each use if they have a `LIMIT ?` or could use a partial index, as most on
+/// `jobs` could, because their plan might depend on the values.
 pub(super) fn prepare_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

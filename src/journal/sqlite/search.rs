@@ -1,5 +1,4 @@
-//! Searching jobs by workflow, state, status, id and time: top-level jobs, or the child jobs of
-//! one.
+//! Searches jobs by workflow, state, status, id and time: root jobs, or the child jobs of one job.
 
 use super::reader::{Reader, id_of};
 use super::relation::{Relation, quoted};
@@ -15,7 +14,8 @@ impl Filter {
         Relation::named(self.workflow.as_deref().unwrap_or_default())
     }
 
-    /// The states to look for, one after another: each has its jobs in order, all together do not.
+    /// Returns the states to query one after another: the jobs of one state are in order, those of
+    /// all states together are not.
     fn each_state(&self) -> Vec<Option<JobState>> {
         match self.states.as_slice() {
             [] => vec![None],
@@ -23,7 +23,7 @@ impl Filter {
         }
     }
 
-    /// Where to look, and what must hold there.
+    /// Returns the table with its conditions, and their values.
     fn conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
         let (mut conditions, mut values) = (Vec::new(), Vec::new());
         let mut table = "jobs";
@@ -64,7 +64,8 @@ impl Filter {
             );
         }
         if let Some((first, last)) = self.ids {
-            // Few jobs have an id of a range: whatever else is asked for, they are found first.
+            // Few jobs have an id in the range, so they are found first, whatever the other
+            // criteria.
             table = "jobs INDEXED BY jobs_by_id";
             for (condition, id) in [("id >= ?", first), ("id <= ?", last)] {
                 add(condition.to_owned(), id.0.as_bytes().to_vec().into());
@@ -88,7 +89,7 @@ impl Filter {
         let (behind, by): (_, &[&str]) = match self.parent {
             None => (format!("AND number {side} ?"), &["number"]),
             Some(_) if beyond == order.start() => (String::new(), &["step", "item", "number"]),
-            // The cursor is a number here too: the row says which place that is.
+            // Here too the cursor is a number; the row with that number has the position.
             Some(_) => (
                 format!(
                     "AND (step, item, number) {side} \
@@ -109,7 +110,7 @@ impl Filter {
 }
 
 impl Reader {
-    /// Jobs that meet the filter, beyond the one with a number in this order.
+    /// Returns the jobs that match the filter, beyond the job with this number in this order.
     pub(super) fn search(
         &self,
         filter: &Filter,
@@ -156,7 +157,7 @@ impl Reader {
             hits.truncate(limit as usize);
             self.with_definitions(connection, |rebuild| {
                 for (hit, (definition, graph)) in &mut hits {
-                    // A list has also the jobs whose definition is damaged.
+                    // Jobs with a damaged definition are listed too.
                     let definition = rebuild.definition(*definition).ok();
                     hit.steps = definition
                         .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
@@ -170,7 +171,7 @@ impl Reader {
         })
     }
 
-    /// How many jobs meet the filter; counted up to `most`.
+    /// Returns how many jobs match the filter, counting up to `most`.
     pub(super) fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
         self.with_derived(|connection| {
             if !self.has_columns(connection, filter)? {
@@ -191,7 +192,7 @@ impl Reader {
         })
     }
 
-    /// The number of top-level jobs by workflow and state.
+    /// Returns the number of root jobs by workflow and state.
     pub(super) fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
         let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state \
                    WHERE parent IS NULL GROUP BY workflow, state";
@@ -211,7 +212,7 @@ impl Reader {
         })
     }
 
-    /// Whether the workflow has a table of statuses, if any are asked for.
+    /// Returns whether the workflow has a status table, if the filter has statuses.
     fn has_columns(&self, connection: &Connection, filter: &Filter) -> Result<bool, JournalError> {
         if filter.statuses.is_empty() {
             return Ok(true);
@@ -221,7 +222,7 @@ impl Reader {
     }
 }
 
-/// Whether a job in this state has a reason for it.
+/// Returns whether jobs end in this state for a reason.
 pub(super) fn ends_with_reason(state: &str) -> bool {
     [JobState::Failed.word(), JobState::Cancelled.word()].contains(&state)
 }
@@ -234,7 +235,7 @@ mod tests {
     use crate::journal::sqlite::empty_journal;
     use uuid::Uuid;
 
-    /// How SQLite looks for what a filter lets through, beyond the job with a number.
+    /// Returns SQLite's query plan for a filter, beyond the job with this number.
     fn plan(
         connection: &Connection,
         filter: &Filter,
@@ -277,7 +278,7 @@ mod tests {
                 let beyond = if is_first { order.start() } else { 17 };
                 let plan = plan(&connection, filter, order, beyond);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
-                // Few have an id of a range: they are sorted.
+                // Few jobs have an id in the range, so they are sorted.
                 let sorts = plan.contains("ORDER BY");
                 assert_eq!(sorts, filter.ids.is_some(), "{plan}");
             }

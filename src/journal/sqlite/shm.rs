@@ -1,6 +1,6 @@
-//! The room on the disk of SQLite's `-shm`. SQLite maps that file and writes one byte for each
-//! 4 KiB of it, to have the room. Where the blocks of the file system are smaller, most of the file
-//! stays without: on a full disk the kernel then kills who writes there (SIGBUS).
+//! Reserves disk blocks for SQLite's `-shm`. SQLite maps that file and writes one byte in each 4
+//! KiB of it to allocate the blocks. Where the file system has smaller blocks, most of the file
+//! remains unallocated: on a full disk the kernel then kills whoever writes there (SIGBUS).
 
 use super::place;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -9,22 +9,23 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What SQLite takes to have its room with one byte, in bytes.
+/// The block size in which one written byte allocates everything that SQLite needs, in bytes.
 const TAKEN_FOR_WHOLE_BYTES: u64 = 4 << 10;
 
-/// The room that is kept, also beyond the end: that of an index of 500 MB of `-wal`, in bytes.
+/// The room that is allocated beyond the end of the file: enough for the index of 500 MB of `-wal`;
+/// in bytes.
 pub(super) const KEPT_BYTES: u64 = 1 << 20;
 
-/// The `-shm` of a journal.
 pub(super) struct Shm {
     path: PathBuf,
-    /// Open for as long as the connection is: whoever closes a file loses the locks of the whole
-    /// process on it, those of SQLite too.
+    /// Open for as long as the connection: closing any descriptor of a file drops all locks of the
+    /// process on it, SQLite's too.
     file: Option<File>,
 }
 
 impl Shm {
-    /// That of the journal at `path`. None is needed where SQLite has its room anyway.
+    /// Returns the `-shm` of the journal at `path`; `None` where SQLite allocates its blocks
+    /// anyway.
     pub(super) fn beside(path: &Path) -> Option<Shm> {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let block = statvfs(directory).map_or(TAKEN_FOR_WHOLE_BYTES, |disk| disk.f_frsize);
@@ -32,11 +33,11 @@ impl Shm {
         (block < TAKEN_FOR_WHOLE_BYTES).then_some(Shm { path, file: None })
     }
 
-    /// Takes room for the whole file, which SQLite has made and mapped.
+    /// Allocates blocks for the whole file, which SQLite has created and mapped.
     ///
     /// # Errors
     ///
-    /// There is no room, or the file is not there.
+    /// Returns an error if there is no room, or no file.
     pub(super) fn take_room(&mut self) -> io::Result<()> {
         if self.file.is_none() {
             self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
@@ -44,7 +45,7 @@ impl Shm {
         let Some(file) = &self.file else { return Ok(()) };
         let bytes = file.metadata()?.len() + KEPT_BYTES;
         match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
-            // The file system knows no such call.
+            // The file system does not support the call.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             allocated => Ok(allocated?),
         }

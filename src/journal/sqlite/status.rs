@@ -1,10 +1,10 @@
-//! The relations of statuses (docs/operations.md): for each workflow a table `status_<full name>`
-//! with a row for each of its top-level jobs and a column for each step of its own graph, for any
-//! SQLite client to read.
+//! The status tables (docs/operations.md): for each workflow a table `status_<full name>` with a
+//! row for each of its root jobs and a column for each step of its own graph, for any SQLite client
+//! to read.
 //!
-//! They are derived: a row follows from the entries of its job, and is written later, together with
-//! the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered or
-//! damaged is made anew; one that cannot be made is not written until the next start.
+//! They are projections: a row follows from the entries of its job, and is written later, together
+//! with the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered
+//! or damaged is created anew; one that cannot be created is not written until the next start.
 
 use super::changes::StatusChanges;
 use super::relation::{Layout, Relation, WriteFailed};
@@ -15,17 +15,17 @@ use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What the writer knows of the relations.
+/// What the writer knows of the status tables.
 #[derive(Default)]
 pub(super) struct Relations {
-    /// Where the statuses of a definition's steps go, by the definition's number.
+    /// The layout of each definition's status table, by the definition's number.
     pub(super) layouts: HashMap<i64, Option<Arc<Layout>>>,
-    /// Those that cannot be made.
+    /// The keys of the tables that cannot be created.
     pub(super) given_up: HashSet<String>,
 }
 
 impl Relations {
-    /// Writes what a transaction changes, behind its entries.
+    /// Writes the status changes of a transaction.
     pub(super) fn write(
         &mut self,
         connection: &Connection,
@@ -35,7 +35,7 @@ impl Relations {
         for change in changes.0.values() {
             let definition = match change.created {
                 Some((_, _, definition)) => Some(definition),
-                // None of a child job, and of a job that was deleted.
+                // `None` for a child job, and for a deleted job.
                 None => connection
                     .prepare_cached(
                         "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
@@ -51,7 +51,7 @@ impl Relations {
         Ok(())
     }
 
-    /// Deletes the row of a top-level job.
+    /// Deletes the row of a root job.
     pub(super) fn delete(
         &self,
         connection: &Connection,
@@ -73,7 +73,8 @@ impl Relations {
         Ok(())
     }
 
-    /// The layout for the jobs of a definition; makes their relation as far as it is missing.
+    /// Returns the layout for the jobs of a definition, after creating what is missing of their
+    /// status table.
     fn layout(
         &mut self,
         connection: &Connection,

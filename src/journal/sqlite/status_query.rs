@@ -1,5 +1,4 @@
-//! Reading the relations of statuses: pages of rows, newest first, filtered by job, state and
-//! status.
+//! Reads the status tables: pages of rows, the newest first, filtered by job, state and status.
 
 use super::reader::Reader;
 use super::relation::{INDEXED_COLUMNS_MAX, Relation, quoted};
@@ -9,12 +8,13 @@ use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
-/// Of several conditions the rarest leads the search; those that more rows than this meet are taken
-/// to be equally common.
+/// The rarest of several conditions leads the query. Conditions that more rows than this match are
+/// considered equally common.
 const COUNTED_MAX: usize = 10_000;
 
 impl Reader {
-    /// The step columns of a workflow's relation, in their order; none if it is not there.
+    /// Returns the step columns of a workflow's status table, in their order; `None` if it is
+    /// missing.
     pub(super) fn status_columns(
         &self,
         workflow: &str,
@@ -24,8 +24,9 @@ impl Reader {
         })
     }
 
-    /// Up to `limit` rows of a workflow's relation below the number `before`, newest first, with
-    /// the statuses of `columns`, which [`Reader::status_columns`] gave.
+    /// Returns up to `limit` rows of a workflow's status table below the number `before`, the
+    /// newest first, with the statuses of `columns`, which [`Reader::load_status_columns`]
+    /// returned.
     pub(super) fn statuses(
         &self,
         workflow: &str,
@@ -46,7 +47,8 @@ impl Reader {
                 );
                 let mut values = vec![Value::from(before)];
                 for (at, (column, value)) in conditions.into_iter().enumerate() {
-                    // With the sign an index on the column is not used: the first condition leads.
+                    // The sign prevents the use of an index on the column, so the first condition
+                    // leads.
                     sql.push_str(&format!(
                         " AND {}s.{} = ?",
                         if at == 0 { "" } else { "+" },
@@ -77,7 +79,7 @@ impl Reader {
     }
 }
 
-/// The conditions of a filter, each a column and its value, the rarest first.
+/// Returns the conditions of a filter, each a column and its value, the rarest first.
 fn conditions(
     connection: &Connection,
     table: &str,

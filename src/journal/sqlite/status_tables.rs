@@ -1,4 +1,4 @@
-//! Makes the tables of statuses of the definitions that are loaded, before their first jobs.
+//! Creates the status tables of the loaded definitions before their first jobs.
 
 use super::core::Core;
 use super::relation::{Relation, Tally, WriteFailed, tallies};
@@ -8,12 +8,13 @@ use crate::journal::error::JournalError;
 use std::collections::HashMap;
 
 impl Core {
-    /// Makes what is missing of the relations of `definitions`: tables, columns, indexes, and the
-    /// rows of the jobs in the journal. Called with the loaded definitions before their first jobs.
+    /// Creates what is missing of the status tables of `definitions`: tables, columns, indexes, and
+    /// the rows of the jobs in the journal. Called with the loaded definitions before their first
+    /// jobs.
     ///
     /// # Errors
     ///
-    /// What SQLite says; a job that a row follows from is damaged.
+    /// Returns SQLite's errors, and an error if a job from which a row is projected is damaged.
     pub(super) fn make_status_tables<'a>(
         &mut self,
         definitions: impl IntoIterator<Item = &'a Definition>,
@@ -47,7 +48,7 @@ impl Core {
             relation.discard(&transaction, false).map_err(|error| relation.failed(error))?;
             relation.make(&transaction, &self.file, definition)?;
         }
-        // A job's next record finds the columns that it needs.
+        // The next record of a job finds the columns that it needs.
         self.relations.layouts.clear();
         Ok(transaction.commit()?)
     }

@@ -1,5 +1,5 @@
-//! The writing end, as the manager has it. It shares its state with the readers that are made from
-//! it: before a reader looks at derived tables, it has them derived.
+//! The writing end of a journal in a file. It shares its state with the readers made from it:
+//! before a reader queries projected tables, it brings them up to date.
 
 use super::core::Core;
 use super::reader::Reader;
@@ -14,45 +14,46 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The writing end of a journal in a file. One per file over all processes: it holds a lock.
+/// The writing end of a journal in a file. There is one per file across all processes: it holds a
+/// lock.
 pub struct Store {
     core: Arc<Mutex<Core>>,
     path: PathBuf,
 }
 
 impl Store {
-    /// Opens or creates the journal: takes the lock, verifies, migrates, derives what a process
-    /// before has left.
+    /// Opens or creates the journal: takes the lock, verifies, migrates, and projects what the
+    /// previous process has left.
     ///
     /// # Errors
     ///
-    /// It is in use, damaged, of something else, or cannot be read.
+    /// Returns an error if the journal is in use, damaged, unreadable, or of another program.
     pub fn open(options: &Options) -> Result<Store, JournalError> {
         let core = Core::open(options).or_else(|error| Core::open_in_reserve(options, error))?;
         let path = core.path().to_owned();
         Ok(Store { core: Arc::new(Mutex::new(core)), path })
     }
 
-    /// Keeps room on the disk from now on, in a file beside the journal, for emptying it when the
-    /// disk is full.
+    /// Keeps a reserve on the disk from now on, in a file beside the journal, for emptying it when
+    /// the disk is full.
     pub fn keeping_reserve(self) -> Store {
         self.core().keep_reserve();
         self
     }
 
-    /// The real file, without symbolic links: readers must not follow another.
+    /// Returns the path without symbolic links; readers must not follow another.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A reader that sees all that is committed.
+    /// Returns a reader that sees everything that is committed.
     pub fn reader(&self) -> Reader {
         let new_ids = self.core().new_ids.clone();
         Reader::of(&self.path, Arc::downgrade(&self.core), new_ids)
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        // After a panic the journal's actor ends the process.
+        // After a panic the journal actor ends the process.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

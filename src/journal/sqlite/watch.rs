@@ -1,9 +1,9 @@
-//! Watches the files of an open journal: SQLite goes on writing into a file that was removed,
-//! replaced or truncated under it, and what it commits there is gone with the process.
+//! Watches the files of an open journal: SQLite goes on writing to a file that was removed,
+//! replaced or truncated, and whatever it commits there is lost when the process ends.
 //!
 //! The names must lead to the files that were opened. The `-wal` must have the frames that SQLite's
-//! index of it counts. And since in WAL mode the main file is written by checkpoints alone, which
-//! the index tells too, it must not change without one. The layout of the index is described at
+//! index of it counts. In WAL mode only checkpoints write the main file, and the index counts them
+//! too, so the file must not change without one. The layout of the index is described at
 //! sqlite.org/walformat.html; an index of another version is not read.
 
 use super::place::{Identity, beside};
@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 /// The version of the index whose layout is known here.
 const INDEX_VERSION: u32 = 3_007_000;
 
-/// The header, its copy, and what checkpoints write, in bytes.
+/// The size of the header, its copy, and the checkpoint information, in bytes.
 const INDEX_BYTES: usize = 136;
 
-/// The header of the `-wal`, and what precedes the page in each of its frames, in bytes.
+/// The size of the header of the `-wal`, and of the header of each of its frames, in bytes.
 const WAL_HEADER_BYTES: u64 = 32;
 const FRAME_HEADER_BYTES: u64 = 24;
 
-/// What is watched of an open journal.
+/// Watches the files of an open journal.
 pub(super) struct Watch {
     main: Seen,
-    /// None where SQLite could not make one.
+    /// `None` where SQLite could not create one.
     wal: Option<Seen>,
     shm: Option<(Seen, File)>,
-    /// The main file as it was while no checkpoint was under way, and the checkpoints until then.
+    /// The main file as it was while no checkpoint was running, and the checkpoints until then.
     steady: Option<(Content, Checkpoints)>,
 }
 
@@ -39,7 +39,7 @@ struct Seen {
     identity: Identity,
 }
 
-/// What changes when a file is written.
+/// The attributes that change when a file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Content {
     bytes: u64,
@@ -59,19 +59,19 @@ struct Index {
     page_bytes: u64,
     frames: u64,
     checkpoints: Checkpoints,
-    /// How far the checkpoint that began last goes.
+    /// How far the latest checkpoint intends to go.
     attempted: u32,
 }
 
 impl Watch {
-    /// Begins to watch the journal at `path`, which this process has opened and read.
+    /// Starts to watch the journal at `path`, which this process has opened and read.
     ///
     /// # Errors
     ///
-    /// It cannot be looked at.
+    /// Returns an error if the files cannot be inspected.
     pub(super) fn begin(path: &Path) -> io::Result<Watch> {
         let (wal, shm) = (beside(path, "-wal"), beside(path, "-shm"));
-        // Kept open for as long as the journal: closing it would drop SQLite's own locks on it.
+        // Stays open as long as the journal: closing it would drop SQLite's own locks on it.
         let index = File::open(&shm).ok();
         Ok(Watch {
             main: Seen::at(path)?,
@@ -81,7 +81,7 @@ impl Watch {
         })
     }
 
-    /// Looks at the files once.
+    /// Checks the files once.
     pub(super) fn look(&mut self) -> Result<(), Loss> {
         let before = self.index();
         let main = self.main.look()?;
@@ -92,7 +92,7 @@ impl Watch {
         if let Some((shm, _)) = &self.shm {
             shm.look()?;
         }
-        // Another program may write or checkpoint meanwhile; the next look sees it done.
+        // Another program may be writing or checkpointing; the next check sees the result.
         let (Some(main), Some(wal), Some(index)) = (main, wal, before) else { return Ok(()) };
         if self.index().as_ref() != Some(&index) {
             return Ok(());
@@ -132,7 +132,7 @@ impl Watch {
 }
 
 impl Index {
-    /// None: it is of another version, or being written.
+    /// Parses the index; `None` if it is of another version, or being written.
     fn read(bytes: &[u8; INDEX_BYTES]) -> Option<Index> {
         let number = |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes);
         let page_bytes = bytes[14..].first_chunk().copied().map(u16::from_ne_bytes)?;
@@ -140,7 +140,7 @@ impl Index {
             return None;
         }
         Some(Index {
-            // A size that does not fit is written 1.
+            // A size that does not fit is stored as 1.
             page_bytes: if page_bytes == 1 { 1 << 16 } else { page_bytes.into() },
             frames: number(16)?.into(),
             checkpoints: Checkpoints {
@@ -157,7 +157,7 @@ impl Seen {
         Ok(Seen { path: path.to_owned(), identity: Identity::from(&fs::metadata(path)?) })
     }
 
-    /// Whether its name still leads to it; nothing, if that cannot be told.
+    /// Checks whether the name still leads to this file; `None` if that cannot be determined.
     fn look(&self) -> Result<Option<Metadata>, Loss> {
         match fs::metadata(&self.path) {
             Ok(metadata) if Identity::from(&metadata) == self.identity => Ok(Some(metadata)),
@@ -170,7 +170,7 @@ impl Seen {
             {
                 Err(Loss::Removed(self.name()))
             }
-            // SQLite's own calls will tell.
+            // SQLite's own calls will report the error.
             Err(_) => Ok(None),
         }
     }
