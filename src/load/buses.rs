@@ -1,5 +1,5 @@
-//! What the manager's settings allow: the buses that a workflow and its steps name must be there,
-//! no message of a step may go to a reply queue, and web services that are called must be known.
+//! Checks workflows against the manager's settings: the buses that they name must exist, no message
+//! of a step may go to a reply queue, and web services that are called must be known.
 
 use super::calls::{queue, steps};
 use super::draft::WorkflowDraft;
@@ -11,8 +11,8 @@ use crate::settings::{
     BusKind, Settings, is_in_the_clear, is_url, literal, unreadable_queue, web_address,
 };
 
-/// Refuses buses that the settings do not have, steps that send to a reply queue or to that of
-/// unreadable messages, and workflows that would take these messages for calls.
+/// Refuses buses that the settings do not have, steps that send to a reply queue or to a quarantine
+/// queue, and workflows that would receive these messages as calls.
 pub(super) fn check(draft: &WorkflowDraft, settings: &Settings, report: &mut Report) {
     let own = draft.bus.as_ref();
     refuse_unknown(own, settings, report);
@@ -41,8 +41,8 @@ pub(super) fn check(draft: &WorkflowDraft, settings: &Settings, report: &mut Rep
     (report.task, report.step) = (None, None);
 }
 
-/// Refuses steps of web services that nobody could call, or whose messages nothing would end. What
-/// the settings say is looked at if they are known.
+/// Refuses steps that call web services which cannot be called, or that have no timeout. Checks the
+/// settings if they are known.
 pub(super) fn check_services(
     draft: &WorkflowDraft,
     settings: Option<&Settings>,
@@ -87,7 +87,7 @@ fn check_address(bus: &str, queue: &Word, settings: Option<&Settings>, report: &
     let Ok(url) = web_address(named.map_or(&queue.text, |endpoint| &endpoint.url.0)) else {
         return;
     };
-    // The settings that are loaded are right.
+    // The settings are validated when they are loaded.
     let networks = settings.and_then(|known| known.push.networks().ok()).unwrap_or_default();
     if let Some(why) = literal(&url).and_then(|address| networks.objection(address)) {
         report.error(queue.at, format!("the web service cannot be called: {why}"));
@@ -103,7 +103,7 @@ fn check_address(bus: &str, queue: &Word, settings: Option<&Settings>, report: &
     }
 }
 
-/// Says that nobody has looked whether the buses are there, once for each workflow.
+/// Advises that it is unknown whether the named buses exist, once for each workflow.
 pub(super) fn advise(draft: &WorkflowDraft, report: &mut Report) {
     let named =
         steps(draft).filter(|(_, step)| !queue(step).is_some_and(|queue| is_url(&queue.text)));
@@ -125,8 +125,9 @@ fn refuse_unknown(bus: Option<&Word>, settings: &Settings, report: &mut Report) 
     }
 }
 
-/// What the queue is taken for, if it is. What section `amqp` names is kept free on the embedded
-/// bus too: a file must not turn wrong on the day that a broker is set.
+/// Returns the reserved purpose of a queue, if it has one. The queues of section `amqp` are
+/// reserved on the embedded bus too: a file must not become invalid on the day that a broker is
+/// configured.
 fn taken(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
     let is_embedded = bus == BusKind::Embedded.name();
     let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];

@@ -1,5 +1,5 @@
 //! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>`
-//! (docs/worker-protocol.md). Which workflow calls which, and whether that ever ends.
+//! (docs/worker-protocol.md). Checks whether workflows call each other endlessly.
 
 use super::cycles::cycles;
 use super::draft::{StepDraft, WorkflowDraft};
@@ -10,29 +10,29 @@ use crate::engine::Definition;
 use crate::engine::words::quoted;
 use std::collections::HashMap;
 
-/// The most circles that are reported.
+/// How many cycles are reported.
 const CIRCLES_MAX: usize = 10;
 
 /// A step without a condition whose messages ask for jobs of a workflow.
 pub(super) struct CallingStep {
     file: String,
     at: Position,
-    /// The workflow of the step, by its full name.
+    /// The full name of the step's workflow.
     from: String,
-    /// The queue, with bus and virtual host before it.
+    /// The queue, prefixed with its bus and virtual host.
     queue: String,
-    /// The queue on which the step's own workflow takes calls, in the same way.
+    /// The queue on which the step's own workflow takes calls, with the same prefix.
     called: String,
     step: String,
 }
 
-/// The queue that a step's messages go to, and where it is written.
+/// Returns the queue that a step's messages go to, with its location.
 pub(super) fn queue(step: &StepDraft) -> Option<&Word> {
     let sends = step.task.is_none() && !step.options.external.is_some_and(|(external, _)| external);
     step.queue.as_ref().or(step.name.as_ref()).filter(|_| sends)
 }
 
-/// The steps of a workflow, those of its tasks with the task's name.
+/// Returns the steps of a workflow; those of a task come with the task's name.
 pub(super) fn steps(draft: &WorkflowDraft) -> impl Iterator<Item = (Option<&Word>, &StepDraft)> {
     let tasks = draft
         .tasks
@@ -45,7 +45,7 @@ fn address(bus: Option<&str>, definition: &Definition, queue: &str) -> String {
     format!("{} {}/{queue}", bus.unwrap_or_default(), definition.vhost)
 }
 
-/// The calls of a workflow that end only with their replies.
+/// Returns the unconditional calls of a workflow.
 pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<CallingStep> {
     let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional.filter_map(|(_, step)| {
@@ -70,7 +70,7 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
     calls.collect()
 }
 
-/// Warns of workflows whose jobs each ask for another job, for ever.
+/// Warns of workflows whose jobs each ask for another job, endlessly.
 pub(super) fn warn_of_circles(calls: &[CallingStep], reports: &mut [Report]) {
     let mut names: Vec<&str> = Vec::new();
     let mut number: HashMap<&str, usize> = HashMap::new();

@@ -1,5 +1,5 @@
-//! The conditions of steps: compiles them, reports errors at their places in the file, and compares
-//! what they look at with the graph.
+//! Compiles the conditions of steps, reports errors at their locations in the file, and compares
+//! the steps that they refer to with the graph.
 
 use super::draft::{ConditionDraft, GraphDraft};
 use super::limits::CONDITION_BYTES_MAX;
@@ -17,7 +17,7 @@ pub(super) struct CompiledConditions {
 }
 
 impl CompiledConditions {
-    /// Compiles a condition; `None` when its error was reported.
+    /// Compiles a condition; `None` if an error was reported.
     pub(super) fn compile(
         &mut self,
         draft: &ConditionDraft,
@@ -55,8 +55,8 @@ impl CompiledConditions {
     }
 }
 
-/// Reports the steps that a step's conditions look at although they do not exist or cannot tell
-/// anything.
+/// Reports references of a step's conditions to steps that do not exist, or that have no result
+/// yet.
 pub(super) fn check_steps(
     draft: &GraphDraft,
     own: usize,
@@ -98,7 +98,7 @@ pub(super) fn check_steps(
     }
 }
 
-/// Warns of each `when` that looks at a step which its own step does not wait for.
+/// Warns of each `when` that refers to a step which its own step does not wait for.
 pub(super) fn warn_of_races(draft: &GraphDraft, graph: &Graph, report: &mut Report) {
     if graph.steps.iter().all(|step| step.when.as_ref().is_none_or(|when| when.steps().is_empty()))
     {
@@ -140,8 +140,8 @@ impl Steps {
     }
 }
 
-/// For each step all the steps that it waits for, directly or through others. The graph has no
-/// cycle.
+/// Returns for each step all the steps that it waits for, directly or through others. The graph
+/// must have no cycle.
 fn awaited(graph: &Graph) -> Vec<Steps> {
     let none = Steps(vec![0; graph.steps.len().div_ceil(64)]);
     let mut awaited = vec![none; graph.steps.len()];

@@ -1,12 +1,12 @@
-//! The cycles of a graph that should have none.
+//! Finds cycles in a directed graph.
 
-/// How many edges are followed to find more than one cycle in one tangle: the number of cycles can
-/// be exponential.
+/// How many edges are followed to find more than one cycle in a strongly connected component: the
+/// number of cycles can be exponential.
 const EDGES_FOLLOWED_MAX: usize = 100_000;
 
-/// The distinct cycles of a graph, at most `limit`: each once, from its first node on, in order.
-/// `next[n]` are the nodes that `n` leads to. At least one cycle of each tangle (strongly connected
-/// component) is found, as long as `limit` allows.
+/// Returns up to `limit` distinct cycles of a graph, each once, starting with its first node, in
+/// order. `next[n]` are the successors of `n`. As far as `limit` allows, at least one cycle of each
+/// strongly connected component is found.
 pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
     let component = components(next);
     let mut found: Vec<Vec<usize>> = Vec::new();
@@ -18,7 +18,7 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
         if !next[start].iter().any(|node| inside(*node)) {
             continue;
         }
-        // The first node of a tangle always lies on a cycle; the shortest one is found in linear
+        // The first node of a component always lies on a cycle; the shortest one is found in linear
         // time.
         if !std::mem::replace(&mut begun[tangle], true) {
             found.extend(shortest(next, start, &inside));
@@ -33,7 +33,7 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
     found
 }
 
-/// The shortest cycle through `start` by nodes that are `inside`.
+/// Returns the shortest cycle through `start` by nodes that are `inside`.
 fn shortest(
     next: &[Vec<usize>],
     start: usize,
@@ -58,7 +58,7 @@ fn shortest(
     None
 }
 
-/// All cycles whose first node is `start`, depth first, as long as `budget` lasts.
+/// Adds all cycles whose first node is `start`, depth first, until `budget` is used up.
 fn enumerate(
     next: &[Vec<usize>],
     start: usize,
@@ -94,8 +94,8 @@ fn enumerate(
     }
 }
 
-/// The strongly connected component of each node, named after one of its nodes (Tarjan's algorithm,
-/// without recursion).
+/// Returns the strongly connected component of each node, named after one of its nodes (Tarjan's
+/// algorithm, without recursion).
 fn components(next: &[Vec<usize>]) -> Vec<usize> {
     const NEW: usize = usize::MAX;
     let mut number = vec![NEW; next.len()];

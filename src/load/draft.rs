@@ -1,4 +1,4 @@
-//! Drafts of workflows: each key and value on its own is right; what they mean to each other is not
+//! Drafts of workflows: each key and value on its own is valid; how they fit together is not
 //! checked yet.
 
 use super::place::Position;
@@ -8,7 +8,7 @@ use crate::engine::expression::ExpressionError;
 use crate::engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};
 use std::sync::Arc;
 
-/// A workflow as it stands in the file.
+/// A workflow as the file describes it.
 #[derive(Debug)]
 pub(super) struct WorkflowDraft {
     pub(super) at: Position,
@@ -22,7 +22,7 @@ pub(super) struct WorkflowDraft {
     pub(super) tasks: Vec<GraphDraft>,
 }
 
-/// A workflow or a task as a graph of steps.
+/// The graph of steps of a workflow or a task.
 #[derive(Debug)]
 pub(super) struct GraphDraft {
     pub(super) at: Position,
@@ -31,15 +31,15 @@ pub(super) struct GraphDraft {
     pub(super) steps: Vec<StepDraft>,
 }
 
-/// What is said about queues, and where.
+/// The queue declaration in the file, and its location.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueKeys {
     pub(super) said: QueueDeclaration,
-    /// Where the first of the keys stands.
+    /// The location of the first of the keys.
     pub(super) at: Option<Position>,
 }
 
-/// A step: its keys have the right types, and what they name is not looked up yet.
+/// A step: its keys have the right types, and references are not resolved yet.
 #[derive(Debug)]
 pub(super) struct StepDraft {
     pub(super) name: Option<Word>,
@@ -52,11 +52,11 @@ pub(super) struct StepDraft {
     pub(super) options: StepOptions,
 }
 
-/// The optional keys of a step, and the places of those that must agree with others.
+/// The optional keys of a step, and the locations of those that must agree with others.
 #[derive(Debug)]
 pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
-    /// How long it waits for its start, and where the key stands.
+    /// How long it waits for its start, and the location of the key.
     pub(super) start_within: Option<(Millis, Position)>,
     pub(super) timeout_at: Option<Position>,
     pub(super) retry: Option<Retry>,
@@ -67,11 +67,11 @@ pub(super) struct StepOptions {
     pub(super) status: StatusWords,
     pub(super) statuses_at: Option<Position>,
     pub(super) skipped_at: Option<Position>,
-    /// The users whose replies count, and where the key stands.
+    /// The users whose replies count, and the location of the key.
     pub(super) reply_users: Option<(Vec<Arc<str>>, Position)>,
 }
 
-/// A condition as it stands in the file.
+/// A condition as the file has it.
 #[derive(Debug)]
 pub(super) struct ConditionDraft {
     pub(super) at: Position,
@@ -80,7 +80,8 @@ pub(super) struct ConditionDraft {
 }
 
 impl ConditionDraft {
-    /// The place of an error in the file, or else in the text of the condition.
+    /// Returns the location of an error in the file, or else a text with its location in the
+    /// condition.
     pub(super) fn place(&self, error: &ExpressionError) -> (Position, String) {
         match self.position(error.line, error.column) {
             Some(at) => (at, String::new()),
@@ -88,14 +89,14 @@ impl ConditionDraft {
         }
     }
 
-    /// The place at which it first names a step.
+    /// Returns the location at which the condition first names a step.
     pub(super) fn place_of(&self, step: &str) -> Position {
         let before = self.text.split_once(step).map_or("", |(before, _)| before);
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
     }
 
-    /// Where a character of the condition stands in the file, if that is known.
+    /// Returns the location in the file of a character of the condition, if it is known.
     fn position(&self, line: usize, column: usize) -> Option<Position> {
         match self.layout {
             Layout::Line(inset) => {

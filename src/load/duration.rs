@@ -1,11 +1,11 @@
-//! Durations as workflow files write them: whole numbers with units, `30s` or `1h30m`.
+//! Parses durations in workflow files: whole numbers with units, `30s` or `1h30m`.
 
 use crate::engine::Millis;
 
 /// The longest duration: ten years.
 pub const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 
-/// A duration: one number and unit, or several, the larger unit first and each at most once.
+/// Parses a duration: numbers with units, the larger unit first and each at most once.
 pub(super) fn parse(text: &str) -> Option<Millis> {
     let mut rest = text;
     let mut units = Millis::UNITS.iter();

@@ -1,4 +1,4 @@
-//! One mapping of a file, with only the keys that are valid there; its lists and its name.
+//! Reads one mapping of a file, allowing only its valid keys; its lists and its name.
 
 use super::place::Position;
 use super::report::Report;
@@ -7,12 +7,12 @@ use super::values::{Word, found, objection_to_name, reference};
 use super::yaml::{Entry, Node, Scalar, Value};
 use crate::engine::words::{quoted, shortened};
 
-/// The entries of one mapping whose keys are valid there.
+/// The entries of a mapping whose keys are checked.
 pub(super) struct Fields<'n> {
     at: Position,
     place: Section,
     entries: &'n [Entry],
-    /// The keys that misspelt ones were taken for.
+    /// The keys that misspelt ones probably stand for.
     meant: Vec<&'static str>,
 }
 
@@ -52,7 +52,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|entry| entry.key.text == key)
     }
 
-    /// Reports that `key` is missing, unless it was reported as misspelt.
+    /// Reports that `key` is missing, unless a misspelling of it was reported.
     pub(super) fn missing(&self, key: &str, reason: &str, report: &mut Report) {
         if !self.meant.contains(&key) {
             report.error(self.at, format!("the key {} is missing; {reason}", quoted(key)));
@@ -70,7 +70,7 @@ impl<'n> Fields<'n> {
         {
             report.error(at, objection);
         }
-        // A bad name is kept all the same, so that references to it are not reported too.
+        // An invalid name is kept anyway, so that references to it are not reported too.
         match &entry.value.value {
             Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
                 Some(Word { at, text: text.clone() })
@@ -79,7 +79,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// The items under `key`; a missing list counts as an empty one.
+    /// Returns the items under `key`; a missing list counts as an empty one.
     pub(super) fn list(&self, key: &str, limit: usize, report: &mut Report) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
@@ -121,7 +121,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// The items under `key`, at least one; `None` when that was reported.
+    /// Returns the items under `key`, at least one; `None` if an error was reported.
     pub(super) fn required_list(
         &self,
         key: &str,
@@ -155,7 +155,7 @@ impl<'n> Fields<'n> {
 }
 
 impl Entry {
-    /// The place to point at: the value, or the key if no value is to be seen.
+    /// Returns the location to report: that of the value, or of the key if the value is empty.
     pub(super) fn place(&self) -> Position {
         match &self.value.value {
             Value::Scalar(Scalar::Null, text) if text.is_empty() => self.key.at,
@@ -164,7 +164,7 @@ impl Entry {
     }
 }
 
-/// What to call a workflow, task or step in errors, before anything about it is known to be right.
+/// Returns the name of a workflow, task or step for diagnostics, before it is known to be valid.
 pub(super) fn label(node: &Node) -> Option<String> {
     let Value::Map(entries) = &node.value else { return None };
     let name = entries.iter().find(|entry| entry.key.text == "name")?;

@@ -1,5 +1,5 @@
-//! From the drafts of one workflow to its graphs: names become positions, and how the drafts fit
-//! together is checked.
+//! Builds the graphs of one workflow from its drafts: resolves names to indexes, and checks how the
+//! drafts fit together.
 
 use super::calls::queue;
 use super::conditions::{CompiledConditions, check_steps, warn_of_races};
@@ -15,16 +15,17 @@ use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How many cycles of one graph are reported. Others are found when these are mended.
+/// How many cycles of one graph are reported. Others are found once these are fixed.
 const CYCLES_SHOWN_MAX: usize = 10;
 
-/// The columns that a workflow's table of statuses has besides its steps (docs/operations.md).
+/// The columns that a status table has besides the steps (docs/operations.md).
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
 
-/// The tasks of each workflow of the file, by name: for steps that name a task of another workflow.
+/// The workflow of each task of the file, by the task's name: for steps that name a task of another
+/// workflow.
 pub(super) type TaskOwners = BTreeMap<String, String>;
 
-/// Which workflow has which task; the first of several.
+/// Returns which workflow has which task; of several, the first.
 pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     let mut owners = TaskOwners::new();
     for workflow in workflows {
@@ -36,7 +37,7 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
     owners
 }
 
-/// The graphs of a workflow, its own first. They are usable only if nothing was reported.
+/// Builds the graphs of a workflow, its own first. They are usable only if no error was reported.
 pub(super) fn graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,
@@ -59,7 +60,8 @@ pub(super) fn graphs(
     graphs
 }
 
-/// One graph; its steps have their queues on the bus of the workflow, unless they name another.
+/// Builds one graph. Its steps have their queues on the bus of the workflow, unless they name
+/// another.
 fn graph(
     draft: &GraphDraft,
     workflow: &WorkflowDraft,
@@ -113,7 +115,7 @@ fn graph(
     }
     report_cycles(draft, &names, report);
     if steps.len() < draft.steps.len() || !report.errors.is_empty() {
-        // Positions are wrong then: something was reported, and the graph will not be used.
+        // The indexes are wrong then: an error was reported, and the graph will not be used.
         steps.clear();
     }
     let graph = Graph::new(
@@ -128,7 +130,7 @@ fn graph(
     graph
 }
 
-/// The position of each step.
+/// Returns the index of each step by name.
 fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str, usize> {
     let mut names: HashMap<&str, (usize, Position)> = HashMap::with_capacity(draft.steps.len());
     for (at, name) in
@@ -155,7 +157,7 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
     names.into_iter().map(|(name, (at, _))| (name, at)).collect()
 }
 
-/// A step's `depends` in its order; `__start__` alone is the same as none.
+/// Resolves a step's `depends` in order; `__start__` alone is the same as none.
 fn dependencies(
     draft: &GraphDraft,
     own: usize,
@@ -243,7 +245,8 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
     }
 }
 
-/// Names that the table of statuses could not tell apart: SQLite ignores case (docs/operations.md).
+/// Checks for names that the status table could not tell apart: SQLite ignores case
+/// (docs/operations.md).
 fn check_columns(draft: &GraphDraft, report: &mut Report) {
     let mut columns: HashMap<String, &Word> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {
@@ -268,7 +271,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
                     first.at
                 ),
             ),
-            // A name that is given twice is reported with the steps.
+            // Duplicate names are reported with the steps.
             Some(_) => (),
             None => {
                 columns.insert(column, name);
@@ -278,7 +281,7 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
     }
 }
 
-/// The tasks of a workflow, to be found by their names.
+/// The tasks of a workflow by name.
 struct Tasks<'d> {
     names: BTreeMap<&'d str, GraphIndex>,
     owners: &'d TaskOwners,

@@ -1,4 +1,4 @@
-//! Keys that contradict each other, that have no effect where they stand, or that should be there.
+//! Checks for keys that contradict each other, that have no effect, or that are missing.
 
 use super::calls::{queue, steps};
 use super::draft::{GraphDraft, StepDraft, WorkflowDraft};
@@ -9,7 +9,7 @@ use crate::engine::{Definition, Graph};
 /// How many steps without a timeout are named.
 const NAMED_MAX: usize = 10;
 
-/// Reports keys of a step that do not go together.
+/// Reports keys of a step that conflict.
 pub(super) fn check_keys(step: &StepDraft, report: &mut Report) {
     let external = step.options.external.filter(|(external, _)| *external);
     if let (Some((_, at)), Some(task)) = (external, &step.task) {
@@ -29,7 +29,7 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Report) {
         None
     };
     if let Some(reason) = reason {
-        // The address of a web service says its bus too.
+        // The address of a web service sets the bus too.
         let queue_at = step.queue.as_ref().map(|queue| queue.at);
         let places = [
             ("queue", queue_at),
@@ -72,7 +72,7 @@ pub(super) fn check_keys(step: &StepDraft, report: &mut Report) {
     }
 }
 
-/// Warns of waits that the deadline of the workflow ends before they can end by themselves.
+/// Warns of waits that are not shorter than the deadline of the workflow.
 pub(super) fn warn_of_long_waits(draft: &WorkflowDraft, report: &mut Report) {
     let Some(deadline) = draft.deadline else { return };
     for (task, step) in steps(draft) {

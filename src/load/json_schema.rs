@@ -1,5 +1,5 @@
-//! The JSON Schema of workflow files, for editors. It follows from the table of keys. How the
-//! values must fit together (dependencies, tasks, conditions) no schema can say.
+//! The JSON Schema of workflow files, for editors. It follows from the table of keys. A schema
+//! cannot express how the values must fit together (dependencies, tasks, conditions).
 
 use super::limits::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use super::schema::{EXTENSION_PREFIX, KEYS, KnownKey, Section, ValueKind};
@@ -13,7 +13,7 @@ const TEXT: &str = "[^\\u0000-\\u001f\\u007f-\\u009f]*";
 const SPAN: &str = "([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?";
 const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
 
-/// The schema (draft-07, which editors read) of workflow files.
+/// Returns the schema of workflow files (draft-07, which editors read).
 pub fn json_schema() -> Value {
     let mut schema = mapping(Section::File, "A workflow file of workflow-manager.");
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
@@ -52,7 +52,7 @@ fn mapping(place: Section, about: &str) -> Map<String, Value> {
 
 fn property(key: &KnownKey) -> Value {
     let mut schema = value(key.kind);
-    // Draft-07 readers ignore what stands beside a `$ref`.
+    // Draft-07 readers ignore keywords beside a `$ref`.
     if schema.get("$ref").is_some() {
         schema = json!({ "allOf": [schema] });
     }
@@ -163,7 +163,7 @@ fn value(kind: ValueKind) -> Value {
     }
 }
 
-/// Both schemas, which have no keyword in common.
+/// Merges two schemas that have no keyword in common.
 fn both(mut one: Value, other: Value) -> Value {
     if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
         one.extend(other);
@@ -171,7 +171,7 @@ fn both(mut one: Value, other: Value) -> Value {
     one
 }
 
-/// The pattern of a whole text.
+/// Anchors a pattern, so that it matches whole texts.
 fn whole(pattern: &str) -> String {
     format!("^{pattern}$")
 }

@@ -1,4 +1,4 @@
-//! What a workflow file may have, at most.
+//! The limits of a workflow file.
 
 /// The largest workflow file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1024 * 1024;
@@ -23,7 +23,7 @@ pub const VHOSTS_MAX: usize = 100;
 /// The most statuses of a step.
 pub const STATUSES_MAX: usize = 1_000;
 
-/// The most users whose replies a step takes.
+/// The most users whose replies a step accepts.
 pub const REPLY_USERS_MAX: usize = 100;
 
 /// The most attempts of a step.
@@ -35,16 +35,16 @@ pub const FACTOR_MAX: u32 = 100;
 /// The highest priority of an AMQP message that brokers commonly honour.
 pub const PRIORITY_MAX: u64 = 9;
 
-/// The most steps of all definitions together: those of the tasks counted, and each once for each
+/// The most steps of all definitions together, including those of tasks, each counted once for each
 /// virtual host.
 pub const STEPS_IN_ALL_MAX: usize = 100_000;
 
 /// How deep lists and mappings may nest. A workflow file needs seven levels.
 pub const NESTING_MAX: usize = 32;
 
-/// How many keys and values a file may have, those that aliases repeat included.
+/// How many keys and values a file may have, including those that aliases repeat.
 pub const VALUES_MAX: usize = 100_000;
 
-/// The most bytes that the conditions of one file have together, equal ones counted once. Compiling
-/// takes a thousand times as long as reading.
+/// The most bytes that the conditions of one file have together, counting equal ones once.
+/// Compiling takes a thousand times as long as reading.
 pub const CONDITION_BYTES_MAX: usize = 128 * 1024;

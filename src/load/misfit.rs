@@ -1,4 +1,4 @@
-//! What is wrong with a file that was deserialised, in a sentence without its place.
+//! Explains errors of deserializing a file in a sentence, without the location.
 
 use crate::engine::words::{did_you_mean, enumerated, quoted, shortened};
 use serde_yaml::{DefaultMessageFormatter, Error, MessageFormatter};
@@ -22,7 +22,7 @@ pub(super) fn explained(error: &Error) -> String {
     }
 }
 
-/// A sentence in one line.
+/// Joins the lines of a text to one, shortening long ones.
 fn shortened_lines(text: &str) -> String {
     text.lines()
         .map(|line| if line.len() > 400 { shortened(line) } else { line.to_owned() })

@@ -1,25 +1,24 @@
-//! Workflow files: YAML to validated definitions, with all problems at once
-//! (docs/workflow-file.md). The only user of the YAML crate.
+//! Loads workflow files: YAML to validated definitions, with all errors at once
+//! (docs/workflow-file.md). Nothing else uses the YAML crate.
 //!
 //! ```text
-//! yaml      text → a tree in which each key and value knows its `place` (`syntax`: the parser's
-//!           errors in words)
-//! read      tree → `draft`s: each key and value on its own is right (`schema`: the known keys;
+//! yaml      text → a tree in which each key and value has its location (`location`;
+//!           `syntax_errors`: the parser's errors, explained)
+//! read      tree → `draft`s: each key and value on its own is valid (`schema`: the known keys;
 //!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
 //!           keys of a step; `singular`: item keys)
 //! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
-//!           (`conditions`), keys that do not go together (`idle`)
-//! buses     what the manager's settings allow: the buses that are named, their reply queues
+//!           (`conditions`), keys that conflict (`key_conflicts`)
+//! buses     checks against the manager's settings: the buses, their reply queues
 //! queue_keys  how queues are declared
-//! calls     which workflow asks for jobs of which: circles
-//! here      files → definitions, one for each virtual host; what concerns several workflows or
-//!           files
+//! calls     which workflow asks for jobs of which: cycles
+//! mod       files → definitions, one for each virtual host; checks across workflows and files
 //! ```
 //!
-//! `limits` has what a file may have at most. `misfit` says what is wrong with files of other
-//! shapes. `json_schema` tells editors what `schema` and `values` say here.
+//! `limits` has the limits of a file. `serde_errors` explains errors of other YAML files.
+//! `json_schema` describes to editors what `schema` and `values` check here.
 //!
-//! A file is untrusted: its size, its nesting, its values and what its aliases unfold to are
+//! A file is untrusted: its size, its nesting, its values and what its aliases expand to are
 //! limited, so that any file is loaded or refused in bounded time and memory.
 
 mod buses;
@@ -72,25 +71,25 @@ use std::sync::Arc;
 
 use place::{Mistake, Position};
 
-/// What valid files hold.
+/// The content of valid files.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Definitions in the order of the files and of their workflows, one for each virtual host.
+    /// The definitions in the order of the files and of their workflows, one for each virtual host.
     pub definitions: Vec<Arc<Definition>>,
-    /// What is allowed, but most likely not meant.
+    /// Warnings of what is allowed, but probably a mistake.
     pub warnings: Vec<Problem>,
-    /// What would make the workflows safer: useful to their authors, but not at each start.
+    /// Advice that makes workflows safer: useful to their authors, but not at each start.
     pub advice: Vec<Problem>,
 }
 
-/// Everything that is wrong with the files, in their order.
+/// All errors in the files, in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoadErrors(pub Vec<Problem>);
 
 impl std::error::Error for LoadErrors {}
 
 impl fmt::Display for LoadErrors {
-    /// One problem a line.
+    /// Writes one error per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, problem) in self.0.iter().enumerate() {
             write!(f, "{}{problem}", if at == 0 { "" } else { "\n" })?;
@@ -99,24 +98,24 @@ impl fmt::Display for LoadErrors {
     }
 }
 
-/// Loads workflow files. Their workflows share one namespace (for each virtual host).
+/// Loads workflow files. Their workflows share one namespace per virtual host.
 ///
 /// # Errors
 ///
-/// All problems of all files; nothing is loaded if there is one.
+/// Returns all errors of all files; if there is any, nothing is loaded.
 pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
     load(paths, Loading::default())
 }
 
-/// The name of standard input among the files of [`load_files_or_input`].
+/// The name that stands for standard input in [`load_files_or_stdin`].
 pub const STANDARD_INPUT: &str = "-";
 
-/// As [`load_files`], for a manager with these settings if they are known; the file `-` is standard
-/// input.
+/// Loads workflow files like [`load_files`], for a manager with these settings if they are known.
+/// The file `-` is standard input.
 ///
 /// # Errors
 ///
-/// All problems of all files; nothing is loaded if there is one.
+/// Returns all errors of all files; if there is any, nothing is loaded.
 pub fn load_files_or_input(
     paths: &[PathBuf],
     settings: Option<&Settings>,
@@ -143,21 +142,21 @@ fn load(paths: &[PathBuf], mut loading: Loading<'_>) -> Result<Loaded, LoadError
     loading.finish()
 }
 
-/// As [`load_files`], for a manager with these settings: all buses that are named must be there,
-/// and no step can send its messages to a reply queue.
+/// Loads workflow files like [`load_files`], for a manager with these settings: all named buses
+/// must exist, and no step may send messages to a reply queue.
 ///
 /// # Errors
 ///
-/// All problems of all files; nothing is loaded if there is one.
+/// Returns all errors of all files; if there is any, nothing is loaded.
 pub fn load_to_serve(paths: &[PathBuf], settings: &Settings) -> Result<Loaded, LoadErrors> {
     load(paths, Loading { settings: Some(settings), ..Loading::default() })
 }
 
-/// Loads the text of a workflow file; `file` names it in problems.
+/// Loads the text of a workflow file; `file` is its name in diagnostics.
 ///
 /// # Errors
 ///
-/// All its problems.
+/// Returns all errors of the text.
 pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
     let mut loading = Loading::default();
     let mut report = Report::new(file);
@@ -170,11 +169,11 @@ pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
     loading.finish()
 }
 
-/// Loads a YAML file of another shape.
+/// Loads a YAML file that is not a workflow file.
 ///
 /// # Errors
 ///
-/// It cannot be read, or is not of that shape.
+/// Returns an error if the file cannot be read or does not deserialize.
 pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadErrors> {
     let file = path.display().to_string();
     let mut report = Report::new(&file);
@@ -193,23 +192,23 @@ pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadE
     })
 }
 
-/// The files read so far.
+/// The state of loading: what the files read so far contain.
 #[derive(Default)]
 struct Loading<'s> {
     reports: Vec<Report>,
     definitions: Vec<Arc<Definition>>,
     steps: usize,
-    /// The first workflow of each full name, its file and its place.
+    /// The file and location of the first workflow of each full name.
     declared: HashMap<String, (String, Position)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
     /// The manager's settings, if they are known.
     settings: Option<&'s Settings>,
-    /// The file `-` is standard input.
+    /// Whether the file `-` is standard input.
     takes_input: bool,
     /// Steps that ask for jobs of other workflows.
     calls: Vec<CallingStep>,
-    /// How queues are declared.
+    /// The declarations of queues.
     queues: Declared,
 }
 
@@ -232,7 +231,7 @@ impl Loading<'_> {
         self.reports.push(report);
     }
 
-    /// Adds a workflow's definitions, unless something was reported of this file.
+    /// Adds a workflow's definitions, unless the file has errors.
     fn declare(&mut self, draft: &WorkflowDraft, graphs: Vec<Graph>, report: &mut Report) {
         let Some(name) = &draft.name else { return };
         report.workflow = Some(name.text.clone());
@@ -335,7 +334,7 @@ impl Loading<'_> {
     }
 }
 
-/// A file's text, or why it is refused.
+/// Reads a file's text, or returns why it is refused.
 fn read_file(path: &Path) -> Result<String, Mistake> {
     if path.is_dir() {
         return Err(Mistake::new(
@@ -343,7 +342,7 @@ fn read_file(path: &Path) -> Result<String, Mistake> {
             "this is a directory; name the workflow files in it",
         ));
     }
-    // The size that the file claims to have is no limit: it may be a pipe, or grow.
+    // The reported size of the file is no limit: it may be a pipe, or grow.
     read_text(files::open(path).map_err(cannot_read)?)
 }
 

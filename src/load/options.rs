@@ -1,4 +1,4 @@
-//! The optional keys of a step: when it runs, how long, how often, and the words for its status.
+//! Parses the optional keys of a step: when it runs, how long, how often, and its status texts.
 
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
@@ -98,13 +98,13 @@ fn condition(entry: &Entry, report: &mut Report) -> Option<ConditionDraft> {
     Some(ConditionDraft { at: entry.place(), layout: entry.value.layout, text: text.to_owned() })
 }
 
-/// A list of different words.
+/// Describes a list of distinct texts.
 struct WordList {
     key: &'static str,
-    /// What one of them is, without an article.
+    /// The noun for one item, without an article.
     one: &'static str,
     at_most: usize,
-    /// What the first, or each, is for.
+    /// What the first item, or each item, is for.
     use_of_it: &'static str,
 }
 
@@ -150,7 +150,7 @@ fn words(fields: &Fields<'_>, list: WordList, report: &mut Report) -> Vec<Arc<st
     words.into_iter().map(word).collect()
 }
 
-/// The word for a state; it may be empty.
+/// Returns the status text under a key; it may be empty.
 fn status(fields: &Fields<'_>, key: &str, report: &mut Report) -> Option<Arc<str>> {
     let entry = fields.get(key)?;
     short_text(&entry.value, entry.place(), "a status (\"\" for an empty one)", report).map(word)

@@ -1,10 +1,10 @@
-//! Places in a workflow file, and the mistakes that are made there.
+//! Locations in a workflow file, and errors at them.
 
 use super::limits::NESTING_MAX;
 use serde_yaml::granit_parser::Marker;
 use std::fmt;
 
-/// A place in a text; lines and columns count from 1, columns in characters.
+/// A location in a text: line and column, both counted from 1, the column in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) line: usize,
@@ -14,7 +14,7 @@ pub(super) struct Position {
 impl Position {
     pub(super) const START: Position = Position { line: 1, column: 1 };
 
-    /// The place of what is wrong with a file as a whole.
+    /// The location of an error that concerns the whole file.
     pub(super) const NOWHERE: Position = Position { line: 0, column: 0 };
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// A mistake in the YAML itself.
+/// An error in the YAML itself, with its location.
 #[derive(Debug)]
 pub(super) struct Mistake {
     pub(super) at: Position,

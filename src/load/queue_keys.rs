@@ -1,5 +1,5 @@
-//! The keys that say how queues are declared, `queueType` and `queueArguments`: of a step, or of a
-//! workflow for all its steps.
+//! The keys that determine how queues are declared, `queueType` and `queueArguments`: of a step, or
+//! of a workflow for all its steps.
 
 use super::calls::{queue, steps};
 use super::draft::{QueueKeys, StepDraft, WorkflowDraft};
@@ -15,7 +15,7 @@ use crate::engine::{
 use crate::settings::{AmqpSection, BusKind, Settings, is_url};
 use std::collections::HashMap;
 
-/// Both keys of a step or workflow.
+/// Parses both keys of a step or workflow.
 pub(super) fn read(fields: &Fields<'_>, report: &mut Report) -> QueueKeys {
     let (kind, arguments) = (fields.get(TYPE), fields.get(ARGUMENTS));
     let said = QueueDeclaration {
@@ -98,15 +98,16 @@ fn queue_arguments(entry: &Entry, report: &mut Report) -> Option<QueueArguments>
     Some(arguments)
 }
 
-/// Whether a queue that is declared so gives out messages of a higher priority first.
+/// Returns whether a queue with this declaration delivers messages of a higher priority first.
 fn honours_priorities(said: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
     let all = bus.map_or_else(|| said.clone(), |bus| said.or(&bus.declaration()));
     all.kind == Some(QueueType::Quorum)
         || all.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
 }
 
-/// How the queue of a step is declared, as far as the file says it. The workflow's keys are for the
-/// queues of its workers: that of another workflow is declared as that workflow says.
+/// Returns how the queue of a step is declared, as far as the file determines it. The workflow's
+/// keys are for the queues of its workers; the queue of another workflow is declared by that
+/// workflow.
 pub(super) fn of_step(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
     match queue(step) {
         None => QueueDeclaration::default(),
@@ -117,13 +118,13 @@ pub(super) fn of_step(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclar
     }
 }
 
-/// The first step of each queue that says how it is declared: what, and where.
+/// For each queue the declaration of the first step that has one, and its location.
 #[derive(Default)]
 pub(super) struct Declared(HashMap<(String, String, String), (QueueDeclaration, String)>);
 
 impl Declared {
-    /// Refuses steps that say of one queue what does not fit together, and warns of keys that have
-    /// no effect.
+    /// Refuses steps whose declarations of one queue contradict each other, and warns of keys that
+    /// have no effect.
     pub(super) fn check(
         &mut self,
         draft: &WorkflowDraft,

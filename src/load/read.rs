@@ -1,5 +1,5 @@
-//! From the tree of a file to drafts of its workflows: every key and value on its own is right. How
-//! they fit together (dependencies, tasks, cycles) is checked by `graph`.
+//! Parses the tree of a file to drafts of its workflows: every key and value on its own is valid.
+//! How they fit together (dependencies, tasks, cycles) is checked by `graph`.
 
 use super::draft::{GraphDraft, StepDraft, StepOptions, WorkflowDraft};
 use super::fields::{Fields, label};
@@ -15,7 +15,7 @@ use crate::engine::words::quoted;
 use crate::engine::{FanOutKeys, Millis};
 use crate::settings::{BusKind, is_bus_name, is_url, web_address};
 
-/// All workflows of a file.
+/// Parses all workflows of a file.
 pub(super) fn workflows(root: &Node, report: &mut Report) -> Vec<WorkflowDraft> {
     let Some(fields) = Fields::of(root, Section::File, report) else { return Vec::new() };
     let Some(list) = fields.required_list("workflows", usize::MAX, report) else {
@@ -73,7 +73,8 @@ fn workflow(node: &Node, report: &mut Report) -> Option<WorkflowDraft> {
     })
 }
 
-/// The deadline is that of the whole job: a timeout that is not shorter has no effect.
+/// Warns of timeouts that are not shorter than the deadline: it is that of the whole job, so they
+/// have no effect.
 fn warn_of_long_timeouts(graph: &GraphDraft, deadline: Millis, report: &mut Report) {
     for step in &graph.steps {
         let StepOptions { timeout, timeout_at, start_within, .. } = &step.options;

@@ -1,20 +1,20 @@
-//! Collects what is wrong with a file: one mistake does not hide the next.
+//! Collects the diagnostics of a file, so that one error does not hide the next.
 
 use super::place::{Mistake, Position};
 use crate::engine::words::{did_you_mean, quoted};
 use serde::Serialize;
 use std::fmt;
 
-/// One mistake, or one warning, and its place.
+/// An error, a warning or advice, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file, by the name under which it was given.
+    /// The name of the file, as it was given.
     pub file: String,
-    /// Counted from 1; 0 where the file could not be read at all.
+    /// The line, counted from 1; 0 if the file could not be read at all.
     pub line: usize,
-    /// In characters, counted from 1; 0 where the file could not be read at all.
+    /// The column in characters, counted from 1; 0 if the file could not be read at all.
     pub column: usize,
-    /// The workflow that it is in.
+    /// The workflow at the location.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
     /// The task of that workflow.
@@ -23,12 +23,12 @@ pub struct Problem {
     /// The step of that task or workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// What is wrong, what was expected, what to do.
+    /// What is wrong, what was expected, and what to do.
     pub message: String,
 }
 
 impl fmt::Display for Problem {
-    /// `file:line:column: workflow "w", task "t", step "s": message`
+    /// Formats `file:line:column: workflow "w", task "t", step "s": message`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if self.line > 0 {
@@ -47,11 +47,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// For how many misspelt words of one file a guess is made: each is compared with every candidate,
-/// and time is bounded.
+/// How many misspelt words of one file get a suggestion: each is compared with every candidate, and
+/// the time is bounded.
 const GUESSES_MAX: usize = 50;
 
-/// The problems of one file, and where the reading of it stands.
+/// The diagnostics of one file, and the workflow, task and step that are being read.
 pub(super) struct Report {
     pub(super) file: String,
     pub(super) workflow: Option<String>,
@@ -64,7 +64,7 @@ pub(super) struct Report {
     scopes: Vec<Scope>,
 }
 
-/// Which part of the file belongs to a workflow, task or step.
+/// The part of the file that belongs to a workflow, task or step.
 struct Scope {
     at: Position,
     end: Position,
@@ -103,7 +103,7 @@ impl Report {
         self.advice.push(problem);
     }
 
-    /// Notes that the workflow, task and step just entered reach from `at` to `end`.
+    /// Records that the current workflow, task and step extend from `at` to `end`.
     pub(super) fn entered(&mut self, at: Position, end: Position) {
         self.scopes.push(Scope {
             at,
@@ -114,9 +114,10 @@ impl Report {
         });
     }
 
-    /// Adds problems that were found before the workflows, tasks and steps had their places.
+    /// Adds errors that were found before the scopes of workflows, tasks and steps were known.
     pub(super) fn mistakes(&mut self, mistakes: Vec<Mistake>) {
-        // Stable: of two that begin at the same place, the inner one was entered later.
+        // The sort is stable: of two scopes that begin at the same location, the inner one was
+        // added later.
         self.scopes.sort_by_key(|scope| scope.at);
         for mistake in mistakes {
             let begun = self.scopes.partition_point(|scope| scope.at <= mistake.at);
@@ -131,7 +132,7 @@ impl Report {
         }
     }
 
-    /// `; did you mean "x"?`, or nothing.
+    /// Returns `; did you mean "x"?`, or an empty text.
     pub(super) fn guess<'a>(
         &mut self,
         word: &str,
@@ -142,24 +143,23 @@ impl Report {
         guess
     }
 
-    /// Whether there were few enough guesses for one more.
+    /// Returns whether another suggestion is allowed.
     pub(super) fn may_guess(&self) -> bool {
         self.guesses < GUESSES_MAX
     }
 
-    /// Counts a guess.
     pub(super) fn guessed(&mut self) {
         self.guesses += 1;
     }
 
-    /// Leaves the workflow, task or step that was last entered.
+    /// Leaves the current workflow, task and step.
     pub(super) fn leave(&mut self) {
         self.workflow = None;
         self.task = None;
         self.step = None;
     }
 
-    /// The problems in the order of the file, each once (an alias brings the same mistake to
+    /// Sorts the diagnostics by location and removes duplicates (an alias brings the same error to
     /// several places).
     pub(super) fn sort(&mut self) {
         for problems in [&mut self.errors, &mut self.warnings, &mut self.advice] {

@@ -1,5 +1,5 @@
-//! The keys of workflow files (docs/workflow-file.md): where each belongs, what it takes, and which
-//! of them this version acts on.
+//! The keys of workflow files (docs/workflow-file.md): where each is allowed, and what value it
+//! takes.
 
 use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
@@ -7,13 +7,13 @@ use super::limits::{
 };
 use crate::engine::words::{enumerated, nearest, quoted};
 
-/// The key of the type of a queue.
+/// The key for the type of a queue.
 pub(super) const QUEUE_TYPE_KEY: &str = "queueType";
 
-/// The key of the arguments of a queue.
+/// The key for the arguments of a queue.
 pub(super) const QUEUE_ARGUMENTS_KEY: &str = "queueArguments";
 
-/// The kinds of mapping in a workflow file.
+/// The kinds of mappings in a workflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     File,
@@ -23,57 +23,55 @@ pub(super) enum Section {
     Retry,
 }
 
-/// What kind of value a key takes.
+/// The kind of value that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     /// The name of a workflow, task or step.
     Name,
-    /// The names of steps; `__start__` is one.
+    /// The names of steps, or `__start__`.
     Dependencies,
     /// A text without control characters.
     Text,
-    /// The same, or an empty text.
+    /// A text without control characters, which may be empty.
     TextOrNothing,
     /// The name of a queue.
     Queue,
     /// The name of a bus.
     Bus,
-    /// Different texts, at most this many.
+    /// A list of distinct texts, at most this many.
     Texts(usize),
-    /// The same, at least one.
+    /// A list of distinct texts, at least one and at most this many.
     Words(usize),
-    /// A whole number within these bounds.
+    /// A whole number within these bounds, inclusive.
     Whole(u64, u64),
-    /// A number with decimals, from 1.
+    /// A number with decimals, from 1 to this.
     Factor(u32),
-    /// A span of time.
     Span,
-    /// A span of time that is not 0.
+    /// A duration that is not 0.
     SpanAboveNothing,
-    /// A number of child jobs or a share of them.
+    /// A number of child jobs, or a share of them.
     Tolerance,
     /// A CEL expression.
     Condition,
     /// `true` or `false`.
     Boolean,
-    /// Arguments of a queue, by their names.
+    /// The arguments of a queue, by name.
     QueueArguments,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A mapping.
     Mapping(Section),
-    /// A list of mappings, of at least and at most this many.
+    /// A list of mappings, at least and at most this many.
     Mappings(Section, usize, usize),
 }
 
-/// A key, where it stands and what it takes.
+/// A key, where it is allowed and what it takes.
 #[derive(Debug)]
 pub(super) struct KnownKey {
     pub(super) place: Section,
     pub(super) name: &'static str,
     pub(super) required: bool,
     pub(super) kind: ValueKind,
-    /// What it means, in a sentence; editors show it.
+    /// Its meaning in a sentence, for editors.
     pub(super) about: &'static str,
 }
 
@@ -95,7 +93,7 @@ const fn optional(
     KnownKey { place, name, required: false, kind, about }
 }
 
-/// All keys. What is refused, what errors say and the JSON Schema all follow from this table.
+/// All keys. The checks, the errors and the JSON Schema all follow from this table.
 pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
@@ -352,18 +350,17 @@ pub(super) const KEYS: &[KnownKey] = &[
     ),
 ];
 
-/// A top-level key with this prefix is left to the user: for anchors and for other programs.
+/// The prefix of top-level keys that are free for the user: for anchors and for other programs.
 pub(super) const EXTENSION_PREFIX: &str = "x-";
 
-/// What is wrong with a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WrongKey {
     pub(super) message: String,
-    /// The key that was meant.
+    /// The key that was probably meant.
     pub(super) meant: Option<&'static str>,
 }
 
-/// What is wrong with `key` at `place`, if anything; `may_guess`: what was meant may be looked for.
+/// Returns what is wrong with `key` in a section, if anything; `may_guess` allows a suggestion.
 pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<WrongKey> {
     if place == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
@@ -402,7 +399,7 @@ fn unknown(place: Section, key: &str, meant: Option<&str>) -> String {
 }
 
 impl Section {
-    /// The noun with its article.
+    /// Returns the noun with its article.
     pub(super) fn of(self) -> &'static str {
         match self {
             Section::File => "a workflow file",
@@ -413,7 +410,7 @@ impl Section {
         }
     }
 
-    /// An example of what is expected there.
+    /// Returns an example of what is expected.
     pub(super) fn example(self) -> &'static str {
         match self {
             Section::File => "workflows: [ .. ]",

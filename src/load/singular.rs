@@ -1,12 +1,13 @@
 //! The singular of a list's key: a child job finds its item under it, and its reply is looked up by
 //! it (docs/workflow-file.md).
 //!
-//! The singular is a contract with workers, so the rules are our own: they depend on no version of
-//! another crate, and the table in the tests pins them. Only the last word of a key changes
-//! (`bookSections`, `book_sections`); a word without a plural ending, or that is no plural, stays.
-//! Where a rule is wrong for a word, the task's `itemKey` overrides it.
+//! The singular is a contract with workers, so the rules are our own: they depend on no other
+//! crate's version, and the table in the tests pins them. Only the last word of a key changes
+//! (`bookSections`, `book_sections`). A word without a plural ending, or that is not a plural,
+//! stays the same. Where a rule is wrong for a word, the task's `itemKey` overrides it.
 
-/// The singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data` stays.
+/// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data`
+/// stays.
 pub fn singular(key: &str) -> String {
     let start = last_word(key);
     let (before, word) = key.split_at(start);
@@ -21,7 +22,7 @@ pub fn singular(key: &str) -> String {
     format!("{before}{stem}{ending}")
 }
 
-/// Where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
+/// Returns where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
 /// (`bookSections`, `HTTPHeaders`).
 fn last_word(key: &str) -> usize {
     let bytes = key.as_bytes();
@@ -46,7 +47,7 @@ fn last_word(key: &str) -> usize {
     0
 }
 
-/// How many bytes of `word` stay, and what replaces the rest.
+/// Returns how many bytes of `word` stay, and what replaces the rest.
 fn singular_of_word(word: &str) -> (usize, &'static str) {
     let unchanged = (word.len(), "");
     let lower = word.to_ascii_lowercase();
@@ -78,7 +79,7 @@ fn listed(words: &str, word: &str) -> bool {
     words.split(' ').any(|listed| listed == word)
 }
 
-/// Words ending in `s` that are no plurals, or whose singular is the same.
+/// Words ending in `s` that are not plurals, or whose singular is the same.
 const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws axis bias \
                          cannabis canvas chaos chassis christmas cms corps cosmos css debris \
                          diabetes dns economics ethics ethos fps gallows gas genetics gps \
@@ -87,7 +88,8 @@ const UNCHANGED: &str = "alias always analytics apparatus as athletics atlas aws
                          pelvis physics politics pos pyjamas scissors series shambles sms \
                          species tennis this tls was whereas yes";
 
-/// Whole words: the plurals, how many of their bytes go, what comes instead. All in lower case.
+/// Irregular words in lower case: the plurals, how many of their bytes are removed, and what
+/// replaces these.
 const IRREGULAR: &[(&str, usize, &str)] = &[
     // No s at the end.
     ("alumni cacti foci fungi loci nuclei radii stimuli syllabi", 1, "us"),
@@ -171,7 +173,8 @@ const IRREGULAR: &[(&str, usize, &str)] = &[
     ),
 ];
 
-/// Endings, of which the first that fits counts: the ending, how many bytes go, what comes instead.
+/// Endings, of which the first that matches counts: the ending, how many bytes are removed, and
+/// what replaces these.
 const ENDINGS: &[(&str, usize, &str)] = &[
     ("people", 4, "rson"),
     ("children", 3, ""),

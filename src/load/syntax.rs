@@ -1,9 +1,9 @@
-//! Texts that are not YAML: what the parser says, and what to do about it.
+//! Explains YAML syntax errors: the parser's message, and what to do about it.
 
 use super::place::{Mistake, Position, too_deep};
 use serde_yaml::granit_parser::{ErrorKind, ScanError};
 
-/// The parser's error in words that say what to do, if something can be said.
+/// Explains the parser's error, with a hint where there is one.
 pub(super) fn explained(error: &ScanError, text: &str) -> Mistake {
     let mut at = Position::from(*error.marker());
     let kind = error.kind();
@@ -58,8 +58,8 @@ pub(super) fn explained(error: &ScanError, text: &str) -> Mistake {
     Mistake::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
 }
 
-/// The first tab in an indentation, on the line of `at` or after it: the parser reports where its
-/// token began.
+/// Returns the location of the first tab in an indentation, on the line of `at` or after it,
+/// because the parser reports where its token began.
 fn indenting_tab(text: &str, at: Position) -> Option<Position> {
     text.split('\n').enumerate().skip(at.line - 1).find_map(|(line, content)| {
         let indentation = content.len() - content.trim_start_matches([' ', '\t']).len();

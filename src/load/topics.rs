@@ -1,4 +1,4 @@
-//! What steps whose messages go to topics of Kafka need, and what they cannot have.
+//! Checks steps whose messages go to topics of Kafka.
 
 use super::calls::{queue, steps};
 use super::draft::{StepDraft, WorkflowDraft};
@@ -7,8 +7,8 @@ use super::values::Word;
 use crate::engine::Definition;
 use crate::settings::{BusKind, Settings, check_topic};
 
-/// Refuses such steps that have no timeout or whose queues cannot be topics, and warns of what has
-/// no effect there. Which buses are over Kafka is told by the settings, if they are known.
+/// Refuses such steps if they have no timeout or their queues cannot be topics, and warns of keys
+/// that have no effect. Which buses use Kafka follows from the settings, if they are known.
 pub(super) fn check(draft: &WorkflowDraft, settings: Option<&Settings>, report: &mut Report) {
     for (task, step) in steps(draft) {
         let Some(queue) = queue(step) else { continue };

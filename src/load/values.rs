@@ -1,4 +1,4 @@
-//! Single values of a file: names, texts, numbers, durations, words of a choice.
+//! Parses single values of a file: names, texts, numbers, durations, choices.
 
 use super::duration::{self, DURATION_MAX};
 use super::limits::NAME_BYTES_MAX;
@@ -10,14 +10,14 @@ use crate::engine::id::is_name;
 use crate::engine::words::{enumerated, quoted, shortened};
 use crate::engine::{Millis, Tolerate};
 
-/// Text of the file and its place.
+/// A text of the file with its location.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) at: Position,
     pub(super) text: String,
 }
 
-/// A name, or a reference to one.
+/// Parses a name, or a reference to one.
 pub(super) fn reference(
     node: &Node,
     at: Position,
@@ -74,7 +74,7 @@ pub(super) fn objection_to_name(name: &str) -> Option<String> {
     None
 }
 
-/// A text of 1 to [`TEXT_BYTES_MAX`] bytes without control characters.
+/// Parses a text of 1 to [`TEXT_BYTES_MAX`] bytes without control characters.
 pub(super) fn bounded_text(
     node: &Node,
     at: Position,
@@ -89,7 +89,7 @@ pub(super) fn bounded_text(
     Some(word)
 }
 
-/// A text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
+/// Parses a text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
 pub(super) fn short_text(
     node: &Node,
     at: Position,
@@ -118,7 +118,7 @@ pub(super) fn short_text(
     Some(Word { at, text: text.to_owned() })
 }
 
-/// A text that YAML does not take for anything else.
+/// Parses a text that YAML does not read as another type.
 pub(super) fn text<'n>(
     node: &'n Node,
     at: Position,
@@ -186,7 +186,7 @@ pub(super) fn whole_number(
     parsed
 }
 
-/// What is there instead of the expected value.
+/// Describes the value that was found instead of the expected one.
 pub(super) fn found(node: &Node) -> String {
     match &node.value {
         Value::Map(_) => "a mapping".to_owned(),
@@ -198,7 +198,7 @@ pub(super) fn found(node: &Node) -> String {
     }
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn boolean(entry: &Entry, report: &mut Report) -> Option<bool> {
     match &entry.value.value {
         Value::Scalar(Scalar::Boolean, text) if text == "true" => return Some(true),
@@ -223,7 +223,7 @@ pub(super) fn boolean(entry: &Entry, report: &mut Report) -> Option<bool> {
     None
 }
 
-/// One of a few words.
+/// Parses one of the given words.
 pub(super) fn choice<T: Copy>(
     entry: &Entry,
     choices: &[(&str, T)],
@@ -250,7 +250,7 @@ pub(super) fn choice<T: Copy>(
     None
 }
 
-/// A span of time; `least` is 1 where 0 has no meaning.
+/// Parses a duration of at least `least`, which is 1 ms where 0 has no meaning.
 pub(super) fn span(entry: &Entry, least: Millis, report: &mut Report) -> Option<Millis> {
     let objection = match &entry.value.value {
         Value::Scalar(Scalar::Text, text) => match duration::parse(text) {
@@ -277,7 +277,7 @@ pub(super) fn span(entry: &Entry, least: Millis, report: &mut Report) -> Option<
     None
 }
 
-/// How many child jobs may fail: `5` or `2.5%`.
+/// Parses how many child jobs may fail: `5` or `2.5%`.
 pub(super) fn tolerance(entry: &Entry, report: &mut Report) -> Option<Tolerate> {
     let parsed = match &entry.value.value {
         Value::Scalar(Scalar::Number, text) => text.parse().ok().map(Tolerate::Count),
@@ -302,16 +302,16 @@ pub(super) fn tolerance(entry: &Entry, report: &mut Report) -> Option<Tolerate> 
     parsed
 }
 
-/// Decimals of a percentage.
+/// The decimals of a percentage.
 const SHARE_DIGITS: u32 = 2;
 
-/// All child jobs, in hundredths of a percent.
+/// The share of all child jobs, in hundredths of a percent.
 const SHARE_MAX: u64 = 10_000;
 
-/// Decimals of a factor.
+/// The decimals of a factor.
 const FACTOR_DIGITS: u32 = 3;
 
-/// A number from 1 to `most` with at most three decimals, in thousandths.
+/// Parses a number from 1 to `most` with at most three decimals, in thousandths.
 pub(super) fn factor(entry: &Entry, most: u32, report: &mut Report) -> Option<u32> {
     let range = 1_000..=u64::from(most) * 1_000;
     let parsed = match &entry.value.value {
@@ -332,7 +332,7 @@ pub(super) fn factor(entry: &Entry, most: u32, report: &mut Report) -> Option<u3
     parsed.and_then(|milli| u32::try_from(milli).ok())
 }
 
-/// `2.5` with two digits is 250.
+/// Parses a decimal number with up to `digits` decimals: `2.5` with two digits is 250.
 fn decimal(text: &str, digits: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let places = u32::try_from(fraction.len()).ok()?;

@@ -1,9 +1,9 @@
-//! A YAML text (or JSON, which is YAML) as a tree in which every key and value knows its place.
+//! Parses YAML (or JSON, which is YAML) to a tree in which every key and value has its location.
 //!
-//! The tree is built from the parser's events, not by deserialising. So a scalar keeps its text and
-//! whether it was quoted (`name: yes` is not a name), a key that is given twice is known with both
-//! places, and one mistake does not hide the next. Aliases share their node, so that a YAML bomb
-//! takes no memory; what it would unfold to is counted and limited.
+//! The tree is built from the parser's events, without deserialization. So a scalar keeps its text
+//! and whether it was quoted (`name: yes` is not a name), a duplicate key is reported with both
+//! locations, and one error does not hide the next. Aliases share their node, so that a YAML bomb
+//! takes no memory; the number of expanded nodes is counted and limited.
 
 use super::limits::{NESTING_MAX, VALUES_MAX};
 use super::place::{Mistake, Position, too_deep};
@@ -14,16 +14,16 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A value and its place. For a value behind an alias or a merge key (`<<`), that is the place
-/// where it was written.
+/// A value and its location. For a value behind an alias or a merge key (`<<`), that is the
+/// location where it was written.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) at: Position,
-    /// The place just after it.
+    /// The location just after the value.
     pub(super) end: Position,
     pub(super) layout: Layout,
     pub(super) value: Value,
-    /// How many keys and values are in it, including itself, with all aliases unfolded.
+    /// The number of keys and values in this value, including itself, with all aliases expanded.
     size: usize,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Value {
     Map(Vec<Entry>),
     List(Vec<Rc<Node>>),
     Scalar(Scalar, String),
-    /// It was reported already; say no more about it.
+    /// An invalid value that was already reported.
     Broken,
 }
 
@@ -48,18 +48,18 @@ pub(super) struct Key {
     pub(super) text: String,
 }
 
-/// Where the characters of a scalar stand.
+/// How the characters of a scalar are laid out in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// On one line, the first character this far after the place of the scalar.
+    /// On one line; the first character is this far after the scalar's location.
     Line(usize),
-    /// On lines that all begin at the column of the scalar's place: a block with `|`.
+    /// On several lines that all begin at the column of the scalar's location: a block with `|`.
     Block,
-    /// Otherwise: with escapes, in folded lines; or it is no scalar.
+    /// Otherwise: with escapes, or in folded lines; or the value is no scalar.
     Other,
 }
 
-/// What YAML readers take a scalar for; the text is kept beside it.
+/// The type that YAML readers give to a scalar; its text is kept separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalar {
     Text,
@@ -69,8 +69,8 @@ pub(super) enum Scalar {
     Null,
 }
 
-/// Reads a text. The tree is missing where nothing can be said about the contents: an error of
-/// syntax, a passed limit, an empty file.
+/// Parses a text. Returns no tree if nothing can be said about the content: after a syntax error,
+/// if a limit is exceeded, or for an empty file.
 pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
     let mut builder = Builder::default();
     let mut options = granit_parser::options! {
@@ -115,17 +115,17 @@ struct Builder {
     mistakes: Vec<Mistake>,
 }
 
-/// Where an event of the parser stands.
+/// The location of an event of the parser.
 #[derive(Clone, Copy)]
 struct EventPosition {
     at: Position,
     end: Position,
     tag: Position,
-    /// Nothing is written there.
+    /// Whether the text of the event is empty.
     empty: bool,
 }
 
-/// A list or mapping whose end is still to come.
+/// A list or mapping that is not complete yet.
 struct OpenNode {
     at: Position,
     anchor: usize,
@@ -148,9 +148,9 @@ enum PendingKey {
     None,
     /// The next node is the value of this key.
     Key(Key),
-    /// The next node is a mapping, or a list of them, whose entries are to be merged.
+    /// The next node is a mapping, or a list of mappings, whose entries are merged.
     Merge,
-    /// The next node belongs to a key that was reported.
+    /// The next node belongs to a key that was reported as invalid.
     Broken,
 }
 
@@ -164,7 +164,7 @@ impl Builder {
             Event::DocumentStart(..) => self.start_document(at),
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
-                // The parser gives `~` for a value that is left out.
+                // The parser gives `~` for an omitted value.
                 let text = if plain && empty { Cow::Borrowed("") } else { text };
                 let layout = layout(&text, style, at, end);
                 let value = self.scalar(text, style, tag.as_deref(), tag_at);
@@ -187,7 +187,7 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
                 Some(node) => self.attach(node, 0, at, false),
-                // The aliased list or mapping is still open: it would contain itself.
+                // The list or mapping of the alias is still open: it would contain itself.
                 None => self.broken(
                     at,
                     "this alias stands within the value that it names; a value cannot contain \
@@ -196,7 +196,7 @@ impl Builder {
             },
             Event::UnresolvedAlias(name) => self
                 .broken(at, format!("no anchor `&{}` stands before this alias", shortened(&name))),
-            // Comments, when some other crate switches them on.
+            // Comments, if another crate enables them.
             _ => Ok(()),
         }
     }
@@ -258,8 +258,8 @@ impl Builder {
         let value = match open.content {
             Content::List(items) => Value::List(items),
             Content::Map { mut entries, mut seen, merged, .. } => {
-                // Keys of the mapping itself win over merged ones, and those merged first win over
-                // the next.
+                // Keys of the mapping itself override merged ones, and an earlier merge overrides a
+                // later one.
                 for entry in merged.iter().flat_map(|source| entries_of(source)) {
                     if !seen.contains_key(&entry.key.text) {
                         seen.insert(entry.key.text.clone(), entry.key.at);
@@ -287,8 +287,8 @@ impl Builder {
         )
     }
 
-    /// Puts a finished node where it belongs. `at` is the place of its use; for an alias that is
-    /// not where it was written.
+    /// Attaches a complete node to its parent. `at` is the location of its use; for an alias that
+    /// differs from where it was written.
     fn attach(
         &mut self,
         node: Rc<Node>,
@@ -323,7 +323,7 @@ impl Builder {
                     PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
                     PendingKey::Merge => {
                         let sources = merge_sources(&node, at, &mut self.mistakes);
-                        // What a merge brings counts twice: once under the anchor, and once here.
+                        // Merged entries count twice: at the anchor, and here.
                         merged.extend(sources);
                     }
                     PendingKey::Broken => (),
@@ -407,8 +407,8 @@ fn entries_of(node: &Node) -> &[Entry] {
     }
 }
 
-/// What a scalar without quotes means (YAML 1.2's core schema, and the words that were booleans in
-/// YAML 1.1).
+/// Returns the type of a scalar without quotes (YAML 1.2's core schema, and the words that were
+/// booleans in YAML 1.1).
 fn kind_of_plain(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
@@ -448,7 +448,7 @@ fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
 mod tests {
     use super::*;
 
-    /// The tree in a notation of its own: `key@line:column=value`.
+    /// Renders the tree in a notation of its own: `key@line:column=value`.
     fn shown(node: &Node) -> String {
         match &node.value {
             Value::Map(entries) => {
