@@ -50,14 +50,14 @@ pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings,
 pub use traces::TraceSettings;
 pub use values::{Secret, ServerAddress, Span};
 
-/// The defaults, which name and explain every setting.
+/// The default settings, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
 
-/// The settings that are lists; in the environment, commas separate their parts.
+/// The settings that are lists, whose items are separated by commas in the environment.
 const LISTS: [(&str, &str); 2] =
     [("WORKFLOW_MANAGER__WORKFLOWS", "workflows"), ("WORKFLOW_MANAGER__HTTP__HOSTS", "http.hosts")];
 
-/// Section `tls`.
+/// The settings of section `tls`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -88,12 +88,12 @@ pub struct Settings {
     pub shutdown: ShutdownSettings,
     pub log: LogSettings,
     pub metrics: MetricSettings,
-    /// Where the values come from.
+    /// The source of each value.
     #[serde(skip)]
     pub sources: Sources,
 }
 
-/// Section `embedded`.
+/// The settings of section `embedded`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -103,7 +103,7 @@ pub struct EmbeddedSettings {
     pub sending_bytes_max: usize,
 }
 
-/// Section `journal`.
+/// The settings of section `journal`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -120,7 +120,7 @@ pub struct JournalSettings {
     pub pages_max: u32,
 }
 
-/// Section `limits`.
+/// The settings of section `limits`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -134,7 +134,7 @@ pub struct LimitSettings {
     pub callers_max: usize,
 }
 
-/// Section `fanout`.
+/// The settings of section `fanout`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -144,7 +144,7 @@ pub struct FanOutSettings {
     pub children_max: u32,
 }
 
-/// Section `metrics`.
+/// The settings of section `metrics`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -152,7 +152,7 @@ pub struct MetricSettings {
     pub steps_max: usize,
 }
 
-/// Section `shutdown`.
+/// The settings of section `shutdown`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -160,23 +160,23 @@ pub struct ShutdownSettings {
     pub grace: Span,
 }
 
-/// Why settings were refused.
+/// Why settings were rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A file or the environment contains something unusable.
+    /// A file or the environment contains something invalid.
     #[error("settings, {place}: {reason}")]
     Unusable {
-        /// Where it stands.
+        /// The file or variable.
         place: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Values that contradict each other.
+    /// Values that are invalid or contradict each other.
     #[error("settings: {0}")]
     Refused(String),
 }
 
-/// What the command line sets; it overrides everything else.
+/// The settings from the command line, which override everything else.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each is the setting of the same name")]
 pub struct Overrides {
@@ -212,7 +212,7 @@ fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T,
     })
 }
 
-/// Adds a file. It is read by itself too, so that an error names its place.
+/// Adds a file. The file is also read on its own, so that an error names it.
 fn with_file(
     builder: Builder,
     file: &Path,
@@ -238,8 +238,8 @@ fn with_file(
     Ok(builder)
 }
 
-/// Adds the environment. Values stay text until their setting gives them a type: a token of digits
-/// is no number.
+/// Adds the environment. Values remain text until their setting determines the type: a token of
+/// digits is no number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
     let wrong = |reason| SettingsError::Unusable { place: "environment".to_owned(), reason };
     sources.strays = strays::strays(std::env::vars_os()).map_err(wrong)?;
@@ -276,7 +276,7 @@ fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Build
 }
 
 impl Settings {
-    /// Reads the defaults, `file`, the environment and `overrides`, in this order.
+    /// Loads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
         let mut builder = config::Config::builder().add_source(SettingsText::defaults());
         let mut sources = Sources::default();
@@ -292,21 +292,21 @@ impl Settings {
         Settings { sources, ..settings }.validated()
     }
 
-    /// Whose certificates are believed.
+    /// Returns the certificate authorities that are trusted.
     ///
     /// # Errors
     ///
-    /// The file of the setting `tls.authorities` cannot be used.
+    /// Returns an error if the file of the setting `tls.authorities` cannot be used.
     pub fn authorities(&self) -> Result<Authorities, String> {
         Authorities::of(&self.tls.authorities).map_err(|why| format!("tls.authorities: {why}"))
     }
 
-    /// The name that stands for no file: the journal is removed when the process ends.
+    /// Returns whether the journal is removed when the process ends: its file is `:memory:`.
     pub fn keeps_nothing(&self) -> bool {
         self.journal.file.as_os_str() == ":memory:"
     }
 
-    /// The defaults alone.
+    /// Returns the defaults, without any other source.
     pub fn defaults() -> Result<Settings, SettingsError> {
         unusable(
             "defaults",
@@ -425,7 +425,7 @@ mod tests {
             shown.contains("amqp://me:***@host:5672/v")
                 && shown.contains("http://me:***@host:15672")
         );
-        // Addresses in texts, too.
+        // Addresses within other texts are masked too.
         settings.http.public_url = "https://me:s3cret@manager".into();
         settings.kafka.servers = Names(vec!["SASL_SSL://me:s3cret@host:1".into()]);
         settings.kafka.properties.0.insert("https.proxy".into(), "http://a:s3cret@b".into());

@@ -1,4 +1,4 @@
-//! Settings of the bus over AMQP.
+//! Settings of AMQP buses.
 
 use super::values::one_of;
 use super::{ServerAddress, Span};
@@ -6,20 +6,19 @@ use crate::engine::{QueueArguments, QueueDeclaration, QueueType, objection_to_ar
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-/// The longest name of a reply queue, in bytes: with `.unreadable` appended it names another queue,
-/// and AMQP allows 255.
+/// The longest name of a reply queue, in bytes: with `.unreadable` appended it is the name of
+/// another queue, and AMQP allows 255.
 pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 
-/// The shortest `lost_after`: a broker's statistics are up to 5 seconds old unless it is told
-/// otherwise.
+/// The shortest `lost_after`: by default a broker's statistics are up to 5 seconds old.
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
-/// The queue for messages that cannot be read.
+/// Returns the name of the quarantine queue, for messages that cannot be read.
 pub fn unreadable_queue(reply_queue: &str) -> String {
     format!("{reply_queue}.unreadable")
 }
 
-/// Section `amqp`, or a bus of this kind in section `buses`.
+/// The settings of section `amqp`, or a bus of this kind in section `buses`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -45,19 +44,19 @@ pub struct AmqpSection {
 }
 
 impl AmqpSection {
-    /// Whether it has a broker.
+    /// Returns whether a broker is configured.
     pub fn has_server(&self) -> bool {
         !self.server.0.is_empty()
     }
 
-    /// How queues of workers are declared of which nothing else is known.
+    /// Returns how workers' queues are declared if nothing else is known about them.
     pub fn declaration(&self) -> QueueDeclaration {
         let QueueTypeSetting(kind) = self.queue_type;
         let arguments = (!self.queue_arguments.is_empty()).then(|| self.queue_arguments.clone());
         QueueDeclaration { kind, arguments }
     }
 
-    /// What is wrong with it; it stands at `place`.
+    /// Checks the section, which is at `place`.
     pub(super) fn validate(&self, place: &str) -> Result<(), String> {
         let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
         if self.reply_queue.is_empty() || self.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
@@ -114,7 +113,7 @@ impl AmqpSection {
     }
 }
 
-/// The type of the queues of workers; none: it is not said.
+/// The type of the workers' queues; `None` if it is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTypeSetting(pub Option<QueueType>);
 

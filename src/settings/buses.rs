@@ -1,4 +1,4 @@
-//! The buses of the settings: what kinds there are, which names, and section `buses`.
+//! The buses of the settings: their kinds and names, and section `buses`.
 
 use super::text::SettingsText;
 use super::{AmqpSection, KafkaSection, PushBus, Settings};
@@ -8,58 +8,58 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The reply queue of the embedded bus: whatever goes there is a reply.
+/// The reply queue of the embedded bus: every message in it is a reply.
 pub const EMBEDDED_REPLIES: &str = "workflow-manager";
 
-/// What kind of bus it is.
+/// The kind of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusKind {
     /// Queues in this process.
     Embedded,
     /// A broker that speaks AMQP 0-9-1.
     Amqp,
-    /// Web services that are called.
+    /// Web services, to which messages are pushed.
     Push,
     /// Brokers that speak Kafka's protocol.
     Kafka,
 }
 
-/// What buses of a kind can do. It is for those who explain: what loads and checks files, `why`,
-/// and the documents. The engine never looks at it.
+/// The capabilities of a kind of bus. They serve explanations: the loading and checking of files,
+/// `why`, and the documents. The engine never depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// A broker keeps the messages, and confirms that. A web service confirms only what it takes
-    /// over for later; the embedded bus nothing.
+    /// Whether a broker keeps the messages, and confirms them. A web service confirms only what it
+    /// accepts for later; the embedded bus confirms nothing.
     pub has_broker: bool,
-    /// A workflow takes calls there, on the queue `workflow.<name>`.
+    /// Whether a workflow takes calls there, on the queue `workflow.<name>`.
     pub takes_calls: bool,
-    /// Which messages are taken back when their attempts are over.
+    /// Which messages are withdrawn when their attempts have ended.
     pub withdraws: Withdraws,
-    /// It has virtual hosts.
+    /// Whether it has virtual hosts.
     pub vhosts: bool,
-    /// It gives messages of a higher priority to workers first, if the queue honours that.
+    /// Whether workers get messages of a higher priority first, if the queue supports that.
     pub priorities: bool,
-    /// Nobody notices when a message was given up: a step needs a `timeout`.
+    /// Whether nobody notices that a message was given up, so that a step needs a `timeout`.
     pub needs_timeouts: bool,
 }
 
-/// Which messages a bus takes back when their attempts are over.
+/// Which messages a bus withdraws when their attempts have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdraws {
-    /// Those that it has not sent: what a broker has is the broker's.
+    /// Messages that it has not sent: what a broker has is out of reach.
     Unsent,
-    /// Those of attempts that ended without a reply. Before it lends one that has waited it looks
-    /// by itself whether that was answered.
+    /// Messages of attempts that ended without a reply. Before the bus leases a message that has
+    /// waited, it checks whether the attempt was answered.
     Abandoned,
-    /// Those that were answered in another way too.
+    /// All, including those that were answered in another way.
     All,
 }
 
 impl BusKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [BusKind; 4] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push, BusKind::Kafka];
 
-    /// What buses of this kind can do.
+    /// Returns what buses of this kind can do.
     pub const fn traits(self) -> Kind {
         match self {
             BusKind::Embedded => Kind {
@@ -97,7 +97,7 @@ impl BusKind {
         }
     }
 
-    /// Its name in messages, and the name of the bus of its kind that has a section of its own.
+    /// Returns the name of the kind, which is also the name of the bus that has its own section.
     pub const fn name(self) -> &'static str {
         match self {
             BusKind::Embedded => "embedded",
@@ -108,21 +108,21 @@ impl BusKind {
     }
 }
 
-/// A bus of section `buses`. What it does not set has the value that `config/default.yaml` gives in
-/// the section of its kind.
+/// A bus of section `buses`. Settings that it lacks have the values that `config/default.yaml` has
+/// in the section of its kind.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum BusSettings {
     /// A broker that speaks AMQP 0-9-1.
     Amqp(Box<AmqpSection>),
-    /// Web services that are called.
+    /// Web services, to which messages are pushed.
     Push(PushBus),
     /// Brokers that speak Kafka's protocol.
     Kafka(Box<KafkaSection>),
 }
 
 impl BusSettings {
-    /// Its kind.
+    /// Returns the kind of the bus.
     pub fn kind(&self) -> BusKind {
         match self {
             BusSettings::Amqp(_) => BusKind::Amqp,
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for BusSettings {
     }
 }
 
-/// What is `given`, and all else as `config/default.yaml` has it in this section.
+/// Deserializes `given`, with the defaults of this section of `config/default.yaml` for the rest.
 fn with_defaults<T: serde::de::DeserializeOwned>(
     section: &str,
     given: Table,
@@ -174,8 +174,8 @@ fn with_defaults<T: serde::de::DeserializeOwned>(
 }
 
 impl Settings {
-    /// The bus of workflows that name none: the one of the setting `bus`, else the broker of
-    /// section `amqp` if that has an address, else the embedded one.
+    /// Returns the bus of workflows that name none: the one of the setting `bus`, else the broker
+    /// of section `amqp` if it has an address, else the embedded one.
     pub fn default_bus(&self) -> &str {
         match self.bus.as_str() {
             "" if self.amqp.has_server() => BusKind::Amqp.name(),
@@ -184,12 +184,12 @@ impl Settings {
         }
     }
 
-    /// The kind of the bus with this name, if there is one.
+    /// Returns the kind of the bus with this name, if it exists.
     pub fn bus_kind(&self, name: &str) -> Option<BusKind> {
         self.bus_kinds().get(name).copied()
     }
 
-    /// The names of all buses, with their kinds.
+    /// Returns the names of all buses, with their kinds.
     pub fn bus_kinds(&self) -> BTreeMap<&str, BusKind> {
         let is_there = |kind: &BusKind| match kind {
             BusKind::Embedded | BusKind::Push => true,
@@ -200,7 +200,7 @@ impl Settings {
         own.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
     }
 
-    /// The settings of a bus over AMQP; none: no such bus is over AMQP.
+    /// Returns the settings of an AMQP bus; `None` if there is no AMQP bus of this name.
     pub fn amqp_bus(&self, name: &str) -> Option<&AmqpSection> {
         match self.buses.get(name) {
             Some(BusSettings::Amqp(section)) => Some(section),
@@ -210,8 +210,8 @@ impl Settings {
         }
     }
 
-    /// The settings of all buses over AMQP, by the places at which they stand. That of section
-    /// `amqp` is among them, whether it has an address or not.
+    /// Returns the settings of all AMQP buses, each with its place in the settings. Section `amqp`
+    /// is included even without an address.
     pub(super) fn amqp_sections(&self) -> impl Iterator<Item = (String, &AmqpSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Amqp(section) => Some((format!("buses.{name}"), &**section)),
@@ -220,12 +220,12 @@ impl Settings {
         std::iter::once(("amqp".to_owned(), &self.amqp)).chain(named)
     }
 
-    /// The queue at which the steps of this manager wait for the replies that come over a bus.
+    /// Returns the queue on which this manager receives the replies of a bus.
     pub fn reply_queue(&self, bus: &str) -> Option<&str> {
         if bus == BusKind::Embedded.name() {
             Some(EMBEDDED_REPLIES)
         } else if bus == BusKind::Amqp.name() {
-            // Of the section, whether it has an address or not.
+            // The section counts even without an address.
             Some(&self.amqp.reply_queue)
         } else if let Some(section) = self.kafka_bus(bus) {
             Some(&section.reply_topic)
@@ -234,8 +234,8 @@ impl Settings {
         }
     }
 
-    /// How long a step whose timeout has passed waits for a reply once its bus is connected again.
-    /// A bus over Kafka tells by itself when it has read what lay there.
+    /// Returns how long a step whose timeout has passed waits for a reply once its bus is connected
+    /// again. A Kafka bus reports itself when it has read all waiting replies.
     pub fn replies_first(&self, bus: &str) -> Duration {
         if self.bus_kind(bus) == Some(BusKind::Kafka) {
             return Duration::ZERO;
@@ -243,7 +243,7 @@ impl Settings {
         self.amqp_bus(bus).unwrap_or(&self.amqp).replies_first.0
     }
 
-    /// The setting that names the reply queue of a bus.
+    /// Returns the name of the setting for the reply queue of a bus.
     pub fn reply_queue_setting(&self, bus: &str) -> String {
         match self.buses.get(bus) {
             Some(BusSettings::Kafka(_)) => format!("setting buses.{bus}.reply_topic"),
@@ -254,8 +254,8 @@ impl Settings {
         }
     }
 
-    /// Says that the settings have no bus of this name, if that is so: which was meant, or which
-    /// there are.
+    /// Returns an error if the settings have no bus of this name, with the most similar name or all
+    /// names.
     pub fn unknown_bus(&self, name: &str) -> Option<String> {
         let known = self.bus_kinds();
         if known.contains_key(name) {
@@ -268,7 +268,7 @@ impl Settings {
         Some(format!("{}, and the settings have no such bus; {hint}", quoted(name)))
     }
 
-    /// What is wrong with the names of the buses.
+    /// Checks the names of the buses.
     pub(super) fn validate_buses(&self) -> Result<(), String> {
         for (name, bus) in &self.buses {
             if !is_bus_name(name) {
@@ -302,7 +302,7 @@ impl Settings {
         }
     }
 
-    /// A reply queue has one consumer.
+    /// Checks that no two buses share a reply queue, which has one consumer.
     fn refuse_shared_replies(&self) -> Result<(), String> {
         let mut taken: BTreeMap<(&str, &str), String> = BTreeMap::new();
         for (place, section) in self.amqp_sections() {
@@ -322,7 +322,7 @@ impl Settings {
     }
 }
 
-/// Whether a bus may have this name. It fits into the name of an environment variable.
+/// Returns whether a bus may have this name. It must fit into the name of an environment variable.
 pub fn is_bus_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))

@@ -1,10 +1,10 @@
-//! Sections `events` and `events.webhook`: who is told what happens.
+//! Sections `events` and `events.webhook`: who receives events.
 
 use super::{AmqpSection, BusKind, Secret, ServerAddress, Settings, Span};
 use crate::engine::words::{enumerated, quoted};
 use serde::{Deserialize, Serialize};
 
-/// Section `events`.
+/// The settings of section `events`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -16,7 +16,7 @@ pub struct EventSettings {
     pub webhook: WebhookSettings,
 }
 
-/// Section `events.webhook`.
+/// The settings of section `events.webhook`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -31,17 +31,17 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// Whether there is one.
+    /// Returns whether a webhook is configured.
     pub fn is_on(&self) -> bool {
         !self.url.0.is_empty()
     }
 }
 
-/// The longest name of an exchange that AMQP can carry.
+/// The longest name of an exchange that AMQP allows, in bytes.
 const EXCHANGE_BYTES_MAX: usize = 255;
 
 impl EventSettings {
-    /// Whether all events are published on a topic.
+    /// Returns whether all events are published to a topic exchange.
     pub fn has_topic(&self) -> bool {
         !self.exchange.is_empty()
     }
@@ -77,12 +77,13 @@ impl EventSettings {
 }
 
 impl Settings {
-    /// The bus on whose broker the exchange for events is, if there is to be one: its name and its
-    /// settings.
+    /// Returns the name and settings of the bus whose broker has the exchange for events, if there
+    /// is to be one.
     ///
     /// # Errors
     ///
-    /// The settings have no such bus over AMQP. This is told of a name without an exchange too.
+    /// Returns an error if the settings have no such AMQP bus, even if the bus is named without an
+    /// exchange.
     pub fn topic_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
         let EventSettings { bus, .. } = &self.events;
         let name = if bus.is_empty() { BusKind::Amqp.name() } else { bus.as_str() };
@@ -93,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// Why there is no broker for the exchange, and what to do.
+    /// Explains why there is no broker for the exchange, and what to do.
     fn no_topic_bus(&self) -> String {
         let EventSettings { bus, .. } = &self.events;
         let kinds = self.bus_kinds();

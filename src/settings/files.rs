@@ -1,4 +1,4 @@
-//! Files that people name: opened without waiting for anybody, and read as text within bounds.
+//! Opens files that users name, without blocking, and reads them as text within limits.
 
 use crate::engine::words::byte_order_mark;
 use crate::trust::kind_of_no_file;
@@ -7,14 +7,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// What this process was given already: nobody has to come and open the other end.
+/// The paths of descriptors that this process already has: nobody needs to open the other end.
 const OWN: [&str; 4] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
 
-/// Opens a regular file to read it: one that can be read again.
+/// Opens a regular file for reading, which can be read again.
 ///
 /// # Errors
 ///
-/// It cannot be opened, or is something else.
+/// Returns an error if it cannot be opened, or is not a regular file.
 pub fn open_regular(file: &Path) -> io::Result<File> {
     match kind_of_no_file(file) {
         None => File::open(file),
@@ -22,13 +22,12 @@ pub fn open_regular(file: &Path) -> io::Result<File> {
     }
 }
 
-/// The same, or a device such as a terminal, or a pipe that this process was given, such as
-/// `/dev/stdin`. A named pipe is refused:
-/// its reader waits until somebody writes.
+/// Opens a regular file, a device such as a terminal, or a pipe that this process already has, such
+/// as `/dev/stdin`. A named pipe is refused, because its reader waits until somebody writes.
 ///
 /// # Errors
 ///
-/// It cannot be opened, or is something else.
+/// Returns an error if it cannot be opened, or is another kind of file.
 pub fn open(file: &Path) -> io::Result<File> {
     let kind = std::fs::metadata(file)?.file_type();
     let name = file.as_os_str().to_string_lossy();
@@ -36,8 +35,8 @@ pub fn open(file: &Path) -> io::Result<File> {
     if is_own || kind.is_char_device() { File::open(file) } else { open_regular(file) }
 }
 
-/// Whether every user of this machine can read it: by its mode, and by those of the folders that
-/// lead to it.
+/// Returns whether every user of this machine can read the file, by its permissions and those of
+/// the folders that lead to it.
 pub fn is_open_to_all(file: &Path) -> bool {
     let allows = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
@@ -49,11 +48,11 @@ pub fn is_open_to_all(file: &Path) -> bool {
         && file.ancestors().skip(1).all(|folder| allows(folder, SEARCHED_BY_OTHERS))
 }
 
-/// The text of what is opened.
+/// Reads an open file as text.
 ///
 /// # Errors
 ///
-/// It has more bytes than that, is no UTF-8, or cannot be read.
+/// Returns an error if it has more than `bytes_max` bytes, is not UTF-8, or cannot be read.
 pub fn text(open: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     open.take(bytes_max + 1).read_to_end(&mut bytes)?;
@@ -72,11 +71,11 @@ pub fn text(open: impl Read, bytes_max: u64) -> io::Result<String> {
     })
 }
 
-/// The same of a file that is read once, such as a message.
+/// Opens and reads a file that is read once, such as a message.
 ///
 /// # Errors
 ///
-/// As [`open`] and [`text`].
+/// Returns the errors of [`open`] and [`read_text`].
 pub fn read(file: &Path, bytes_max: u64) -> io::Result<String> {
     text(open(file)?, bytes_max)
 }

@@ -1,16 +1,16 @@
-//! Settings whose meaning has changed since an earlier version, under a name that stayed: told,
-//! where a value looks as if it was meant in the earlier way. No setting has been renamed since
-//! 0.1.0.
+//! Settings whose meaning has changed since an earlier version, although the name is the same. A
+//! warning is given if a value looks as if it was set for the earlier meaning. No setting has been
+//! renamed since 0.1.0.
 
 use super::{Settings, Source};
 use std::time::Duration;
 
-/// What `journal.lag` was set to when it still was the lag of confirms (20 ms by default); tables
-/// that are so close behind the commits cost much and gain nothing.
+/// The longest `journal.lag` that was probably set when it still was the lag of confirms (20 ms by
+/// default). Projecting so shortly after the commits costs much and gains nothing.
 const LAG_OF_CONFIRMS_MAX: Duration = Duration::from_millis(200);
 
 impl Settings {
-    /// A sentence for each such setting: what it says by now, and what to do.
+    /// Returns a sentence for each such setting: what it means now, and what to do.
     pub(super) fn former_meanings(&self) -> Vec<String> {
         let (source, place) = self.sources.of("journal.lag");
         let is_confirm_lag_set = self.sources.of("journal.confirm_lag").0 != Source::Default;

@@ -4,7 +4,7 @@ use super::{HttpSettings, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 
-/// Section `grpc`.
+/// The settings of section `grpc`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -24,8 +24,8 @@ pub struct GrpcSettings {
     pub drain: Span,
 }
 
-/// The windows of HTTP/2 in bytes: RFC 9113, sections 6.9.1 and 6.9.2. A smaller one than it begins
-/// with would slow every call down.
+/// The range of HTTP/2 flow-control windows, in bytes: RFC 9113, sections 6.9.1 and 6.9.2. A window
+/// below the initial one would slow every call down.
 const WINDOW_BYTES: std::ops::RangeInclusive<u32> = 65_535..=0x7fff_ffff;
 
 fn address_or_nothing<'de, D: Deserializer<'de>>(
@@ -46,7 +46,7 @@ fn shown<S: Serializer>(listen: &Option<SocketAddr>, serializer: S) -> Result<S:
 }
 
 impl GrpcSettings {
-    /// What is wrong with the settings, or how they contradict others.
+    /// Checks the settings, on their own and against those of HTTP.
     pub(super) fn validate(&self, http: &HttpSettings) -> Result<(), String> {
         let Some(listen) = self.listen else { return self.validate_limits() };
         if !cfg!(feature = "grpc") {

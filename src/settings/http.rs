@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Section `http`.
+/// The settings of section `http`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -17,7 +17,7 @@ pub struct HttpSettings {
     pub token: Secret,
     pub tokens: BTreeMap<String, TokenSettings>,
     pub tokens_file: String,
-    /// What the file of tokens had at the start.
+    /// The tokens of the tokens file at the start.
     #[serde(skip)]
     pub tokens_of_file: BTreeMap<String, TokenSettings>,
     pub failed_logins_max: u32,
@@ -43,7 +43,7 @@ pub struct HttpSettings {
     pub event_heartbeat: Span,
 }
 
-/// Section `http.tls`.
+/// The settings of section `http.tls`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -54,13 +54,13 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Whether the API speaks TLS.
+    /// Returns whether the API uses TLS.
     pub fn is_on(&self) -> bool {
         !self.certificate.is_empty()
     }
 }
 
-/// A token for workers, which may take the messages of their queues and nothing else.
+/// A worker's token, which allows taking the messages of its queues and nothing else.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -71,13 +71,13 @@ pub struct WorkerToken {
     pub vhost: String,
 }
 
-/// Names, as a list or as a text in which commas separate them, as the environment has them.
+/// Names, as a list or as a text with commas between them, as in the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -111,13 +111,13 @@ impl<'de> Deserialize<'de> for Names {
 }
 
 impl HttpSettings {
-    /// How many of `bodies_bytes_max` are for large bodies: three quarters, so that large ones
-    /// leave room for small ones.
+    /// Returns how many of `bodies_bytes_max` are for large bodies: three quarters, so that large
+    /// bodies leave room for small ones.
     pub fn large_bodies_bytes_max(&self) -> usize {
         self.bodies_bytes_max - self.bodies_bytes_max / 4
     }
 
-    /// What is wrong with the settings, or how they contradict one another.
+    /// Checks the settings, also against each other.
     pub(super) fn validate(&self) -> Result<(), String> {
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
             return Err(format!(
@@ -166,7 +166,8 @@ impl HttpSettings {
     }
 }
 
-/// Whether the text can stand in the header `Host`: a name or an address, with or without a port.
+/// Returns whether a text can be the value of the header `Host`: a name or an address, with or
+/// without a port.
 fn is_host(text: &str) -> bool {
     text.parse::<ureq::http::uri::Authority>()
         .is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// The longest name of a topic that a broker takes.
+/// The longest name of a topic that a broker accepts, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The most partitions that a topic is created with: each costs the brokers files and memory.
+/// The most partitions with which a topic is created: each costs the brokers files and memory.
 const PARTITIONS_MAX: i32 = 10_000;
 
 /// The smallest `message_bytes_max`: a step message has headers of several hundred bytes.
@@ -19,11 +19,11 @@ const MESSAGE_BYTES_MIN: usize = 4_096;
 /// The largest `message_bytes_max` that the client library can hold.
 const MESSAGE_BYTES_MAX: usize = 1_000_000_000;
 
-/// What stands for the topic in `group`.
+/// The placeholder for the topic in `group`.
 const TOPIC: &str = "{topic}";
 
-/// Properties of the client library that may be set: the connection, who asks, and how requests are
-/// made up. Those that end with a dot stand for all that begin so.
+/// The properties of the client library that may be set: those of the connection, of
+/// authentication, and of the size of requests. A name that ends with a dot is a prefix.
 const ALLOWED: [&str; 22] = [
     "api.version.",
     "batch.num.messages",
@@ -49,12 +49,12 @@ const ALLOWED: [&str; 22] = [
     "socket.",
 ];
 
-/// The same, where a shared library could be loaded by them.
+/// The prefix of further allowed properties, and those of them that could load a shared library.
 const ALLOWED_TLS: &str = "ssl.";
 const LOADS_CODE: [&str; 2] = ["ssl.engine.", "ssl.providers"];
 
-/// Properties that the promise rests on, or that follow from settings of this program, with the
-/// setting that stands for each, if there is one.
+/// The properties that our guarantees depend on, or that follow from settings of this program, each
+/// with the setting to use instead, if there is one.
 const OWN: [(&str, &str); 28] = [
     ("acks", ""),
     ("allow.auto.create.topics", ""),
@@ -90,7 +90,7 @@ const OWN: [(&str, &str); 28] = [
 const SECRET_PARTS: [&str; 8] =
     ["assertion", "config", "jaas", "key", "password", "pem", "secret", "token"];
 
-/// Section `kafka`, or a bus of this kind in section `buses`.
+/// The settings of section `kafka`, or a bus of this kind in section `buses`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -114,8 +114,8 @@ pub struct KafkaSection {
     pub properties: Properties,
 }
 
-/// Properties of the client library by their names, with dots. The values of those that may be
-/// secrets are never shown.
+/// Properties of the client library by name, with dots. The values of those that may be secrets are
+/// never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties(pub BTreeMap<String, String>);
 
@@ -151,17 +151,17 @@ impl Serialize for Properties {
 }
 
 impl KafkaSection {
-    /// The topic of a queue.
+    /// Returns the topic of a queue.
     pub fn topic(&self, queue: &str) -> String {
         format!("{}{queue}", self.prefix)
     }
 
-    /// The group whose members are the workers of a queue.
+    /// Returns the consumer group of the workers of a queue.
     pub fn group(&self, queue: &str) -> String {
         self.group.replace(TOPIC, &self.topic(queue))
     }
 
-    /// What is wrong with it; it stands at `place`.
+    /// Checks the section, which is at `place`.
     pub(super) fn validate(&self, place: &str) -> Result<(), String> {
         for server in &self.servers.0 {
             check_server(server).map_err(|why| format!("{place}.servers: {why}"))?;
@@ -230,7 +230,7 @@ impl KafkaSection {
 }
 
 impl Settings {
-    /// The settings of a bus over Kafka; none: no such bus is over Kafka.
+    /// Returns the settings of a Kafka bus; `None` if there is no Kafka bus of this name.
     pub fn kafka_bus(&self, name: &str) -> Option<&KafkaSection> {
         match self.buses.get(name) {
             Some(BusSettings::Kafka(section)) => Some(section),
@@ -242,7 +242,7 @@ impl Settings {
         }
     }
 
-    /// The settings of all buses over Kafka, by the places at which they stand.
+    /// Returns the settings of all Kafka buses, each with its place in the settings.
     pub(super) fn kafka_sections(&self) -> impl Iterator<Item = (String, &KafkaSection)> {
         let named = self.buses.iter().filter_map(|(name, bus)| match bus {
             BusSettings::Kafka(section) => Some((format!("buses.{name}"), &**section)),
@@ -251,7 +251,7 @@ impl Settings {
         std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named)
     }
 
-    /// What is wrong with the buses over Kafka.
+    /// Checks the Kafka buses.
     pub(super) fn validate_kafka(&self) -> Result<(), String> {
         let mut taken: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
         for (place, section) in self.kafka_sections() {
@@ -286,7 +286,7 @@ impl Settings {
     }
 }
 
-/// Whether a property of the client library may be set.
+/// Checks that a property of the client library may be set.
 fn allowed(name: &str) -> Result<(), String> {
     let is_of = |rule: &str| name == rule || (rule.ends_with('.') && name.starts_with(rule));
     if let Some((_, setting)) = OWN.iter().find(|(rule, _)| is_of(rule)) {
@@ -323,7 +323,7 @@ fn check_server(server: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a broker takes this name for a topic.
+/// Checks that a broker accepts this name for a topic.
 pub(crate) fn check_topic(name: &str) -> Result<(), String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > TOPIC_BYTES_MAX {

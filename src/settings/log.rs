@@ -1,11 +1,11 @@
-//! Section `log`: what is logged, and how.
+//! Section `log`: which lines are logged, and in which format.
 
 use super::values::one_of;
 use crate::engine::words::{nearest, quoted};
 use serde::{Deserialize, Deserializer, Serialize};
 use tracing::level_filters::LevelFilter;
 
-/// The levels, by their words.
+/// The levels by name.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),
@@ -15,7 +15,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// What other programs call a level, with the word that is meant here.
+/// Names of levels in other programs, each with the name here.
 const OTHER_WORDS: [(&str, &str); 9] = [
     ("warning", "warn"),
     ("err", "error"),
@@ -28,10 +28,10 @@ const OTHER_WORDS: [(&str, &str); 9] = [
     ("none", "off"),
 ];
 
-/// The target of this program's own lines.
+/// The target of this program's own log lines.
 const OWN: &str = "workflow_manager";
 
-/// Section `log`.
+/// The settings of section `log`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -40,34 +40,34 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people on a terminal, JSON otherwise.
+    /// Text on a terminal, JSON otherwise.
     Auto,
     /// One line of text.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A part of the filter: the lines of a module and those below it, or of all.
+/// One part of the filter: the level for a module and its submodules, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// Which module; none: all.
+    /// The module; `None`: all.
     pub module: Option<String>,
-    /// What is logged of it.
+    /// The most verbose level that is logged.
     pub level: LevelFilter,
 }
 
 impl LogSettings {
-    /// What the filter says.
+    /// Parses the filter.
     ///
     /// # Errors
     ///
-    /// A part has no level, or nothing is said of this program's own lines, so that its errors
-    /// would be silent.
+    /// Returns an error if a part has no level, or if the filter does not cover this program's own
+    /// lines, so that its errors would be silent.
     pub fn directives(&self) -> Result<Vec<Directive>, String> {
         let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
         let directives: Vec<Directive> = parts.map(directive).collect::<Result<_, _>>()?;

@@ -1,30 +1,31 @@
-//! To which addresses web services may be called.
+//! The addresses at which web services may be called.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Networks to which nothing is sent, whatever the settings say: this host under no address,
-/// link-local with the metadata services of clouds, and multicast.
+/// Networks to which nothing is ever sent, whatever the settings say: the unspecified address,
+/// link-local addresses, which include the metadata services of clouds, and multicast.
 const ALWAYS_REFUSED: [(Network, &str); 13] = [
     (v4([0, 0, 0, 0], 8), "this host without an address"),
     (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
     (v4([224, 0, 0, 0], 4), "multicast"),
     (v4([255, 255, 255, 255], 32), "broadcast"),
-    // Those that are not link-local: Alibaba's; Azure's; Oracle's, in a network that is no site's.
+    // Metadata services that are not link-local: Alibaba's; Azure's; Oracle's, in a network that is
+    // reserved for protocols.
     (v4([100, 100, 100, 200], 32), "the metadata service of a cloud"),
     (v4([168, 63, 129, 16], 32), "the metadata service of a cloud"),
     (v4([192, 0, 0, 0], 24), "for protocols, and the metadata service of a cloud"),
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), "this host without an address"),
     (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "link-local"),
     (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
-    // Amazon's, with the one that gives out credentials; Google's; Scaleway's.
+    // Amazon's, including the one for credentials; Google's; Scaleway's.
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32), "the metadata services of a cloud"),
     (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0], 32), "the metadata service of a cloud"),
     (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), "the metadata service of a cloud"),
 ];
 
-/// A network: an address and how many of its first bits count.
+/// A network: an address and the length of its prefix in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -40,7 +41,7 @@ const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], bits: u8) -> Network {
 }
 
 impl Network {
-    /// Whether the address is one of its own.
+    /// Returns whether the network contains the address.
     fn has(&self, address: IpAddr) -> bool {
         let bits = u32::from(self.bits);
         match (self.address, address) {
@@ -77,18 +78,18 @@ impl FromStr for Network {
     }
 }
 
-/// Which addresses web services may have.
+/// The addresses that web services may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// If there are any: only these.
+    /// The allowed networks; empty: all.
     pub allow: Vec<Network>,
-    /// Not these.
+    /// The denied networks.
     pub deny: Vec<Network>,
 }
 
 impl Networks {
-    /// Why nothing may be sent to an address, if that is so. One that stands for an IPv4 address is
-    /// judged as that too.
+    /// Returns why nothing may be sent to an address, if so. An address that stands for an IPv4
+    /// address is checked as that too.
     pub fn objection(&self, address: IpAddr) -> Option<String> {
         let stands_for = || std::iter::once(address).chain(inner(address));
         if let Some(why) = stands_for().find_map(|one| self.objection_to(one)) {
@@ -109,9 +110,9 @@ impl Networks {
     }
 }
 
-/// The IPv4 addresses that an IPv6 address may stand for: mapped (`::ffff:0:0/96`), compatible
-/// (`::/96`), translated (NAT64, `64:ff9b::/96` and both forms in `64:ff9b:1::/48`), and 6to4
-/// (`2002::/16`).
+/// Returns the IPv4 addresses that an IPv6 address may stand for: mapped (`::ffff:0:0/96`),
+/// compatible (`::/96`), translated (NAT64, `64:ff9b::/96` and both forms in `64:ff9b:1::/48`), and
+/// 6to4 (`2002::/16`).
 fn inner(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let own = |high: u16, low: u16| {
         Some(IpAddr::V4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))))
@@ -121,7 +122,7 @@ fn inner(address: IpAddr) -> impl Iterator<Item = IpAddr> {
         IpAddr::V6(address) => address.segments(),
     };
     let found = match segments {
-        // ::1 is this host, and no 0.0.0.1.
+        // ::1 is this host, not 0.0.0.1.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None, None],
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]

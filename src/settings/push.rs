@@ -32,7 +32,7 @@ const RESERVED: [&str; 19] = [
     "x-signature-timestamp",
 ];
 
-/// Section `push`: what holds for all calls of web services.
+/// Section `push`: the settings of all calls of web services.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -47,7 +47,7 @@ pub struct PushSection {
     pub networks: NetworkSettings,
 }
 
-/// Section `push.networks`.
+/// The settings of section `push.networks`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -56,40 +56,40 @@ pub struct NetworkSettings {
     pub deny: Names,
 }
 
-/// A bus of kind push: web services under names.
+/// A bus of kind push: named web services.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushBus {
-    /// The services, by the names of the queues that they stand for.
+    /// The services, by the names of their queues.
     pub endpoints: BTreeMap<String, EndpointSettings>,
 }
 
-/// A web service. What it does not set has the value of section `push`.
+/// A web service. Settings that it lacks have the values of section `push`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSettings {
-    /// Where each message is posted.
+    /// The address to which each message is posted.
     pub url: ServerAddress,
-    /// The most calls at once.
+    /// The most concurrent calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
     /// How long one call may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
-    /// Headers of each call.
+    /// Additional headers of each call.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
-    /// The key of the signature; empty: none.
+    /// The key of the signature; empty: calls are not signed.
     #[serde(default)]
     pub secret: Secret,
 }
 
 impl PushSection {
-    /// The networks in which web services may be.
+    /// Returns the networks in which web services may be.
     ///
     /// # Errors
     ///
-    /// What stands there is no network.
+    /// Returns an error if a setting is not a network.
     pub fn networks(&self) -> Result<Networks, String> {
         let all = |key: &str, names: &Names| -> Result<Vec<Network>, String> {
             let networks = names.0.iter().map(|text| text.parse());
@@ -137,7 +137,7 @@ impl PushSection {
 }
 
 impl Settings {
-    /// The web services of a bus that calls them; none: it is no such bus.
+    /// Returns the web services of a push bus; `None` if there is no push bus of this name.
     pub fn push_bus(&self, name: &str) -> Option<&BTreeMap<String, EndpointSettings>> {
         static NONE: BTreeMap<String, EndpointSettings> = BTreeMap::new();
         match self.buses.get(name) {
@@ -147,8 +147,8 @@ impl Settings {
         }
     }
 
-    /// Says that a bus has no web service for a queue, if that is so: which was meant, or which it
-    /// has.
+    /// Returns an error if a bus has no web service for a queue, with the most similar name or all
+    /// names.
     pub fn unknown_endpoint(&self, bus: &str, queue: &str) -> Option<String> {
         let endpoints = self.push_bus(bus)?;
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
@@ -167,7 +167,7 @@ impl Settings {
         Some(format!("the bus {} calls no web service {}; {hint}", quoted(bus), quoted(queue)))
     }
 
-    /// What is wrong with section `push`, and with the web services of the buses.
+    /// Checks section `push`, and the web services of the buses.
     pub(super) fn validate_push(&self) -> Result<(), String> {
         self.push.validate()?;
         if !self.http.public_url.is_empty() {
@@ -194,7 +194,7 @@ impl Settings {
 }
 
 impl EndpointSettings {
-    /// The web service of a step that names its address.
+    /// Returns the settings of a web service that a step names by its address.
     pub fn of_url(url: &str) -> EndpointSettings {
         EndpointSettings {
             url: ServerAddress(url.to_owned()),
@@ -205,12 +205,12 @@ impl EndpointSettings {
         }
     }
 
-    /// The most calls at once.
+    /// Returns the most concurrent calls.
     pub fn concurrency(&self, push: &PushSection) -> usize {
         self.concurrency.unwrap_or(push.concurrency)
     }
 
-    /// How long one call may take.
+    /// Returns how long one call may take.
     pub fn timeout(&self, push: &PushSection) -> Duration {
         self.timeout.unwrap_or(push.timeout).0
     }
@@ -246,7 +246,7 @@ impl EndpointSettings {
     }
 }
 
-/// Whether a queue is the address of a web service.
+/// Returns whether a queue is the address of a web service.
 pub fn is_url(queue: &str) -> bool {
     let has = |scheme: &str| {
         queue.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
@@ -254,14 +254,14 @@ pub fn is_url(queue: &str) -> bool {
     has("http://") || has("https://")
 }
 
-/// The address of a web service.
+/// Parses the address of a web service.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Returns what is wrong with it.
 pub fn web_address(text: &str) -> Result<Url, String> {
     if text.contains(['{', '}']) {
-        // The text is not shown: it may be meant to become a secret.
+        // The text is not shown: a secret may be meant to replace the placeholder.
         return Err("an address is written out, nothing is put in its place: data never chooses \
                     where a message goes; leave out { and }"
             .to_owned());
@@ -282,7 +282,7 @@ pub fn web_address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The address in an URL that has no name: nobody is asked for that.
+/// Returns the IP address in a URL, if its host is no name and needs no lookup.
 pub fn literal(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         url::Host::Domain(_) => None,
@@ -291,7 +291,8 @@ pub fn literal(url: &Url) -> Option<IpAddr> {
     }
 }
 
-/// Whether what is sent to this address may be read on the way: without TLS, to another machine.
+/// Returns whether data sent to this address can be read on the way: without TLS, to another
+/// machine.
 pub fn is_in_the_clear(url: &Url) -> bool {
     let is_here = match literal(url) {
         Some(address) => address.is_loopback(),

@@ -1,5 +1,5 @@
-//! Values that the environment keeps in files, as containers are given secrets: the variable of a
-//! setting with `_FILE` at its end names a file whose text is the value.
+//! Values of environment variables that are in files, as secrets are passed to containers: a
+//! setting's variable with the suffix `_FILE` names a file that contains the value.
 
 use super::files;
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
@@ -7,17 +7,17 @@ use super::text::SettingsText;
 use crate::engine::words::byte_order_mark;
 use std::collections::BTreeSet;
 
-/// What the name of such a variable ends with.
+/// The suffix of such a variable's name.
 const SUFFIX: &str = "_FILE";
 
 /// The longest value, in bytes.
 const VALUE_BYTES_MAX: u64 = 65_536;
 
-/// The variables of the environment that can be settings.
+/// Returns the environment variables that can be settings.
 ///
 /// # Errors
 ///
-/// One of them is no text, or names a file that cannot be read.
+/// Returns an error if one of them is not UTF-8, or names a file that cannot be read.
 pub(super) fn variables() -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -30,12 +30,12 @@ pub(super) fn variables() -> Result<Vec<(String, String)>, String> {
     read_files(found)
 }
 
-/// The variables, with the values of those that name files in the place of the files. A line's end
-/// at the end of a file is not part of the value.
+/// Replaces the variables that name files by those with the values. A newline at the end of a file
+/// is not part of the value.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or the same setting has a value as well.
+/// Returns an error if a file cannot be read, or if the same setting also has a value.
 fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>, String> {
     let known = SettingsText::defaults().names();
     let names: BTreeSet<String> = variables.iter().map(|(name, _)| name.to_uppercase()).collect();
@@ -54,7 +54,7 @@ fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>,
     variables.into_iter().map(read).collect()
 }
 
-/// The variables that name files with values, and the files.
+/// Returns the variables that name files with values, and the files.
 pub(super) fn files() -> Vec<(String, String)> {
     let known = SettingsText::defaults().names();
     let of_file = |(name, file): (std::ffi::OsString, std::ffi::OsString)| {
@@ -65,8 +65,8 @@ pub(super) fn files() -> Vec<(String, String)> {
     std::env::vars_os().filter_map(of_file).collect()
 }
 
-/// The variable whose value is in the file that this one names; none: it names no file of that
-/// kind.
+/// Returns the variable whose value is in the file that this variable names; `None` if it names no
+/// such file.
 fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
     let of = variable.get(..variable.len().checked_sub(SUFFIX.len())?)?;
     if !variable.to_uppercase().ends_with(SUFFIX) {
@@ -77,7 +77,7 @@ fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<
     }
     let lower = variable.to_lowercase();
     let setting = lower.strip_prefix(&format!("{PREFIX}{SEPARATOR}").to_lowercase())?;
-    // `http.tokens_file` and `journal.file` are settings of their own.
+    // `http.tokens_file` and `journal.file` are settings themselves.
     let is_own = of.ends_with('_') || is_setting(&setting.replace(SEPARATOR, "."));
     (!is_own).then(|| of.to_owned())
 }
@@ -93,7 +93,8 @@ fn text_of(file: &str) -> std::io::Result<String> {
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
     if value.is_empty() {
-        // Without a token, say, everybody may do everything: nobody means that with an empty file.
+        // Without a token, for example, everybody may do everything: an empty file cannot mean
+        // that.
         return Err(std::io::Error::other("it is empty"));
     }
     Ok(value.to_owned())

@@ -1,4 +1,4 @@
-//! Where the value of each setting comes from.
+//! The source of each setting's value.
 
 use super::values::mask_addresses;
 use super::{LISTS, Overrides, Settings};
@@ -6,49 +6,49 @@ use config::{Map, Value, ValueKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The beginning of the names of environment variables that are settings.
+/// The prefix of environment variables that are settings.
 pub(super) const PREFIX: &str = "WORKFLOW_MANAGER";
 
-/// What separates the parts of such a name.
+/// The separator of the parts of such a variable's name.
 pub(super) const SEPARATOR: &str = "__";
 
-/// The variable that is known by this name to other programs too.
+/// The variable that other programs use under this name too.
 pub(super) const AMQP_SERVER: &str = "AMQP_SERVER";
 
-/// Where a value was set.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = SettingSource)]
 pub enum Source {
-    /// Nowhere.
+    /// The default: it was not set.
     Default,
-    /// In the file of settings.
+    /// The settings file.
     File,
-    /// In the environment.
+    /// The environment.
     Environment,
-    /// On the command line.
+    /// The command line.
     Flag,
 }
 
-/// The settings that were set, by their names, each with the source and the file or variable. What
-/// comes later counts.
+/// The settings that were set, by name, each with the source and the file or variable. A later one
+/// overrides earlier ones.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     set: Vec<(String, Source, String)>,
-    /// What is wrong with the names of variables that nobody reads.
+    /// Warnings about variables that are ignored.
     pub(super) strays: Vec<String>,
 }
 
-/// A setting with its value, masked, and where that comes from.
+/// A setting with its masked value and the source of that.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Setting)]
 pub struct Sourced<'a> {
-    /// Its name, such as `http.listen`.
+    /// The setting's name, such as `http.listen`.
     pub name: String,
-    /// Its value.
+    /// The masked value.
     #[schema(value_type = serde_json::Value)]
     pub value: serde_json::Value,
-    /// Where it was set.
+    /// The source of the value.
     pub source: Source,
     /// The file, or the environment variable.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ impl Sources {
         self.set.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
     }
 
-    /// What these variables set. Those whose values are lists, and [`AMQP_SERVER`], count more.
+    /// Adds the settings from these variables. Lists, and [`AMQP_SERVER`], take precedence.
     pub(super) fn add_environment<'v>(&mut self, variables: impl Iterator<Item = &'v str>) {
         let prefix = format!("{PREFIX}{SEPARATOR}").to_lowercase();
         let mut found = Vec::new();
@@ -109,22 +109,22 @@ impl Sources {
 }
 
 impl Settings {
-    /// All settings as JSON, without their secrets.
+    /// Returns all settings as JSON, with masked secrets.
     ///
     /// # Errors
     ///
-    /// The settings cannot be written as JSON.
+    /// Returns an error if the settings cannot be serialized as JSON.
     pub fn masked(&self) -> serde_json::Result<serde_json::Value> {
         let mut shown = serde_json::to_value(self)?;
         mask_addresses(&mut shown);
         Ok(shown)
     }
 
-    /// Each setting with its value, masked, and where that comes from.
+    /// Returns each setting with its masked value and the source of that.
     ///
     /// # Errors
     ///
-    /// The settings cannot be written as JSON.
+    /// Returns an error if the settings cannot be serialized as JSON.
     pub fn sourced(&self) -> serde_json::Result<Vec<Sourced<'_>>> {
         let mut values = Vec::new();
         flat(String::new(), self.masked()?, &mut values);
@@ -136,7 +136,7 @@ impl Settings {
     }
 }
 
-/// The names below this one that have a value.
+/// Adds the names of all values at and below `name`.
 pub(super) fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
     match &value.kind {
         ValueKind::Table(table) => {

@@ -1,5 +1,5 @@
-//! Spellings that people know from elsewhere: they are accepted if they are clear, and otherwise
-//! answered with what was meant.
+//! Accepts spellings that users know from other programs if they are unambiguous, and otherwise
+//! suggests the right one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,11 +9,11 @@ pub(super) const LISTEN_EXPECTED: &str = "an IP address and port, such as 127.0.
                                           [::1]:8088; localhost:8088 and 8088 mean 127.0.0.1, \
                                           and :8088 all interfaces";
 
-/// How other programs name a SQLite file in an address.
+/// How other programs begin the address of a SQLite file.
 const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
-/// The address that is meant: as it is, or with the host that is missing. `:8088` means what it
-/// means to other servers; a bare port means loopback.
+/// Parses an address to listen on, and adds a missing host. `:8088` means all interfaces, as in
+/// other servers; a bare port means loopback.
 pub(super) fn listen(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
@@ -24,7 +24,7 @@ pub(super) fn listen(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
 }
 
-/// Refuses what names no file, and guesses at the file that was meant.
+/// Refuses a text that is no file name, and suggests the file that was meant.
 pub(super) fn check_journal(file: &Path) -> Result<(), String> {
     let journal = file.to_string_lossy();
     if let Some(file) = JOURNAL_SCHEMES.iter().find_map(|scheme| journal.strip_prefix(scheme)) {

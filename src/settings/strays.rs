@@ -1,11 +1,11 @@
-//! Variables of the environment whose names are almost those of settings: nobody would read them.
+//! Environment variables whose names resemble those of settings, and which would be ignored.
 
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 use super::text::SettingsText;
 use crate::engine::words::nearest;
 use std::ffi::OsString;
 
-/// What the commands that ask a manager read.
+/// The variables that the client commands read.
 const OF_CLIENTS: [&str; 4] = [
     "WORKFLOW_MANAGER_URL",
     "WORKFLOW_MANAGER_TOKEN",
@@ -13,7 +13,7 @@ const OF_CLIENTS: [&str; 4] = [
     "WORKFLOW_MANAGER_TIME",
 ];
 
-/// The same, by what people call them who guess.
+/// Common wrong names of these variables, with the right ones.
 const GUESSES_OF_CLIENTS: [(&str, &str); 4] = [
     ("SERVER", "WORKFLOW_MANAGER_URL"),
     ("ADDRESS", "WORKFLOW_MANAGER_URL"),
@@ -21,15 +21,15 @@ const GUESSES_OF_CLIENTS: [(&str, &str); 4] = [
     ("APITOKEN", "WORKFLOW_MANAGER_TOKEN"),
 ];
 
-/// What the name of a variable ends with whose value is in a file.
+/// The suffix of the name of a variable whose value is in a file.
 const IN_FILE: &str = "FILE";
 
-/// What is wrong with the names of these variables: those that are not read although they look like
-/// settings, with the names that are.
+/// Returns warnings about variables that are ignored although they look like settings, with the
+/// names that would be read.
 ///
 /// # Errors
 ///
-/// One of them is a setting but for its underscores or its letters' case.
+/// Returns an error if a variable differs from a setting only in underscores or case.
 pub(super) fn strays(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<String>, String> {
@@ -79,8 +79,8 @@ pub(super) fn strays(
     Ok(strays)
 }
 
-/// What is wrong with the name of a variable, for the commands that ask a manager: it is almost one
-/// that they read.
+/// Returns a warning about a variable, for the client commands, if its name resembles one that they
+/// read.
 pub fn stray_of_client(name: &str) -> Option<String> {
     if OF_CLIENTS.contains(&name) || is_of_kubernetes(name) {
         return None;
@@ -101,30 +101,31 @@ pub fn stray_of_client(name: &str) -> Option<String> {
     Some(format!("the variable {name} is not read; did you mean {meant}?"))
 }
 
-/// A name without what separates its parts, in capital letters.
+/// Removes the separators from a name, and makes it upper case.
 fn bare(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_uppercase()
 }
 
-/// The rest of a name that begins with the program's own, give or take a letter.
+/// Returns the rest of a name that begins with the program's name, even if that is slightly
+/// misspelt.
 fn below(name: &str) -> Option<String> {
     let (bare_name, own) = (bare(name), bare(PREFIX));
     if let Some(rest) = bare_name.strip_prefix(&own) {
         return Some(rest.to_owned()).filter(|rest| !rest.is_empty());
     }
-    // Names of other programs are nobody's business here: the parts must be there.
+    // Variables of other programs do not matter here: the separators must be there.
     let upper = name.to_uppercase();
     let (first, rest) = upper.split_once(SEPARATOR)?;
     nearest(first, [PREFIX]).map(|_| bare(rest))
 }
 
-/// The name of the variable of a setting.
+/// Returns the name of the variable of a setting.
 fn variable(setting: &str) -> String {
     format!("{PREFIX}{SEPARATOR}{}", setting.to_uppercase().replace('.', SEPARATOR))
 }
 
-/// Whether Kubernetes, or an old Docker, gives it to every container beside a service called
-/// `workflow-manager`.
+/// Returns whether Kubernetes, or an old Docker, sets the variable in every container, because a
+/// service is called `workflow-manager`.
 fn is_of_kubernetes(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     rest.ends_with("_SERVICE_HOST")

@@ -1,5 +1,5 @@
-//! The file of settings as text: read within bounds, so that a file that is no settings file, or
-//! one whose aliases unfold without end, costs a message and no memory.
+//! The text of a settings file, read within limits, so that another kind of file, or one whose
+//! aliases expand without end, costs an error message and no memory.
 
 use super::sources::leaves;
 use super::{DEFAULTS, files};
@@ -8,23 +8,22 @@ use config::{ConfigError, Map, Source, Value, ValueKind};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The largest file of settings, in bytes.
+/// The largest settings file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How many keys and values aliases may unfold to.
+/// How many keys and values aliases may expand to.
 const ALIASED_VALUES_MAX: usize = 10_000;
 
-/// What is wrong with a setting, without the text that was found: it may be a secret in a wrong
-/// place.
+/// Removes the value from an error about a setting: it may be a secret in the wrong place.
 pub(super) fn without_values(error: &str) -> String {
-    /// How the reader of values begins to quote a text, of whatever setting.
+    /// How the deserializer begins to quote a text value, whatever the setting.
     const QUOTED: &str = "invalid type: string \"";
     let Some((before, rest)) = error.split_once(QUOTED) else { return error.to_owned() };
     let end = rest.find("\", expected").map_or(rest.len(), |at| at + 1);
     format!("{before}invalid type: a text{}", &rest[end..])
 }
 
-/// The same, with what an unknown setting was meant to be, if that can be guessed.
+/// Adds a suggestion to an error about an unknown setting, if there is a similar one.
 pub(super) fn with_guess(error: &str) -> String {
     const BEHIND: &str = "`, expected ";
     let guess = || {
@@ -37,7 +36,7 @@ pub(super) fn with_guess(error: &str) -> String {
     guess().unwrap_or_else(|| error.to_owned())
 }
 
-/// What a file of settings says.
+/// The content of a settings file.
 #[derive(Clone, Debug)]
 pub(super) struct SettingsText {
     values: Map<String, Value>,
@@ -48,7 +47,7 @@ impl SettingsText {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is too large, or is no YAML with keys.
+    /// Returns an error if the file cannot be read, is too large, or is not a YAML mapping.
     pub(super) fn read(file: &Path) -> Result<SettingsText, String> {
         let open = files::open_regular(file).and_then(|open| Ok((open.metadata()?.len(), open)));
         let (bytes, open) = open.map_err(|error| format!("it cannot be read: {error}"))?;
@@ -63,15 +62,15 @@ impl SettingsText {
         SettingsText::parse(&text, &file.display().to_string())
     }
 
-    /// The defaults of all settings.
+    /// Returns the defaults of all settings.
     pub(super) fn defaults() -> SettingsText {
-        // A test of `settings` reads them.
+        // A test of `settings` checks that they can be parsed.
         let nothing = SettingsText { values: Map::new() };
         SettingsText::parse(DEFAULTS, "config/default.yaml").unwrap_or(nothing)
     }
 
     pub(super) fn parse(text: &str, file: &str) -> Result<SettingsText, String> {
-        // YAML may begin with the mark of UTF-8.
+        // YAML may begin with the UTF-8 byte-order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let options = serde_yaml::options! {
             alias_limits: serde_yaml::alias_limits! {
@@ -89,24 +88,24 @@ impl SettingsText {
         }
     }
 
-    /// The names of all that has a value, such as `http.listen`.
+    /// Returns the names of all settings that have a value, such as `http.listen`.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let mut names = Vec::new();
         self.values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
         names.into_iter().collect()
     }
 
-    /// The values, as one.
+    /// Returns all values as one.
     pub(super) fn into_value(self) -> Value {
         self.values.into()
     }
 
-    /// The values.
+    /// Returns all values by section.
     pub(super) fn values(&self) -> &Map<String, Value> {
         &self.values
     }
 
-    /// Whether the file lists workflows rather than the names of their files.
+    /// Returns whether the file lists workflows rather than names of workflow files.
     pub(super) fn lists_workflows(&self) -> bool {
         let Some(ValueKind::Array(listed)) = self.values.get("workflows").map(|value| &value.kind)
         else {
@@ -166,7 +165,7 @@ mod tests {
         }
         let told = refused(&text);
         assert!(told.contains("alias"), "{told}");
-        // A few are no bomb.
+        // A few aliases are fine.
         let few = SettingsText::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
         assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Who may do what: tokens with their names, what they allow, and the file that has more of them.
+//! Authorization: named tokens, their scopes, and the file of further tokens.
 
 use super::text::{SettingsText, without_values};
 use super::{HttpSettings, Names, Secret};
@@ -7,32 +7,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use utoipa::ToSchema;
 
-/// The shortest token, in characters: shorter ones can be guessed.
+/// The fewest characters of a token: shorter ones can be guessed.
 pub const TOKEN_CHARS_MIN: usize = 16;
 
-/// What the hash of a token begins with: how it was made.
+/// The prefix of a token's hash, which names the algorithm.
 pub const HASH_PREFIX: &str = "sha256:";
 
-/// The name of the token in the setting `http.token`, in logs and records.
+/// The name of the token of the setting `http.token`, in logs and records.
 pub const MAIN_TOKEN: &str = "http.token";
 
-/// The digits of a hash.
+/// The number of digits of a hash.
 const HASH_DIGITS: usize = 64;
 
-/// What a token allows besides the messages of its queues. Each scope includes those before it.
+/// What a token allows, besides the messages of its queues. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// To look at everything.
+    /// Reading everything.
     Read,
-    /// To create jobs, and to do with them what does not erase anything.
+    /// Creating jobs, and changing them without deleting anything.
     Operate,
-    /// Every call: to delete jobs, to reload, to take the messages of every queue.
+    /// Every call: also deleting jobs, reloading, and taking the messages of every queue.
     Admin,
 }
 
 impl Scope {
-    /// Its name in settings.
+    /// Returns the name of the scope in settings.
     pub fn word(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -42,7 +42,7 @@ impl Scope {
     }
 }
 
-/// A token with a name.
+/// A named token.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -67,11 +67,11 @@ struct TokenFile {
 }
 
 impl TokenSettings {
-    /// The tokens of a file, by their names.
+    /// Reads the tokens of a file, by name.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or has something that is no token.
+    /// Returns an error if the file cannot be read, or contains something that is not a token.
     pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
         let wrong = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
         let text = SettingsText::read(file).map_err(wrong)?;
@@ -86,7 +86,7 @@ impl TokenSettings {
     }
 }
 
-/// What is wrong with tokens; `place` is where they stand.
+/// Checks tokens, which are at `place`.
 fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
     for (name, token) in tokens {
         let place = format!("{place}.{name}");
@@ -126,7 +126,7 @@ fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(),
     Ok(())
 }
 
-/// Whether a text can name a token: it stands in logs and records.
+/// Returns whether a text can be the name of a token, which appears in logs and records.
 pub fn is_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=64).contains(&name.len()) && name.bytes().all(is_part)
@@ -138,7 +138,7 @@ fn is_hash(text: &str) -> bool {
         .is_some_and(|digits| digits.len() == HASH_DIGITS && digits.bytes().all(is_digit))
 }
 
-/// Refuses a token that can be guessed.
+/// Checks that a token is too long to be guessed; an empty one is none.
 fn long_enough(place: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),
@@ -150,16 +150,16 @@ fn long_enough(place: &str, token: &str) -> Result<(), String> {
 }
 
 impl HttpSettings {
-    /// Whether calls need a token.
+    /// Returns whether calls need a token.
     pub fn asks_for_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
 
-    /// Each name stands for one token: logs and records show nothing else.
+    /// Checks that each name belongs to one token, because logs and records show only the name.
     ///
     /// # Errors
     ///
-    /// A name is there twice.
+    /// Returns an error if a name is used twice.
     pub fn validate_names(&self, of_file: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
         let mut seen = BTreeSet::from([MAIN_TOKEN]);
         let names = self.tokens.keys().chain(self.workers.keys()).chain(of_file.keys());
@@ -175,7 +175,7 @@ impl HttpSettings {
         }
     }
 
-    /// What is wrong with the tokens.
+    /// Checks the tokens of the settings.
     pub(super) fn validate_tokens(&self) -> Result<(), String> {
         long_enough("http.token", &self.token.0)?;
         validate("http.tokens", &self.tokens)?;

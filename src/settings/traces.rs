@@ -5,14 +5,14 @@ use super::{Secret, ServerAddress, Span};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
-/// The path of traces at a receiver of OTLP over HTTP.
+/// The path for traces at an OTLP receiver over HTTP.
 const PATH: &str = "/v1/traces";
 
 /// Headers that every export has, or that belong to the connection.
 const RESERVED: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "te", "transfer-encoding"];
 
-/// Section `traces`.
+/// The settings of section `traces`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
@@ -35,21 +35,22 @@ pub struct TraceSettings {
 }
 
 impl TraceSettings {
-    /// Whether traces are sent.
+    /// Returns whether traces are exported.
     pub fn is_on(&self) -> bool {
         !self.endpoint.0.is_empty()
     }
 
-    /// The share of top-level jobs whose traces are sent; none: no traces are.
+    /// Returns the share of root jobs whose traces are exported; `None` if none are.
     pub fn share(&self) -> Option<f64> {
         self.is_on().then_some(self.sampled)
     }
 
-    /// Where spans are posted: the endpoint, with the usual path if it has none.
+    /// Returns the URL to which spans are posted: the endpoint, with the standard path if it has
+    /// none.
     ///
     /// # Errors
     ///
-    /// It is no address of a web service.
+    /// Returns an error if the endpoint is not the address of a web service.
     pub fn url(&self) -> Result<String, String> {
         let mut url =
             web_address(&self.endpoint.0).map_err(|why| format!("traces.endpoint: {why}"))?;
@@ -59,11 +60,11 @@ impl TraceSettings {
         Ok(url.into())
     }
 
-    /// The headers of each export, by name.
+    /// Returns the headers of each export by name.
     ///
     /// # Errors
     ///
-    /// They are not written as expected; their text is not shown.
+    /// Returns an error, which does not contain their text, if they are malformed.
     pub fn headers(&self) -> Result<Vec<(String, String)>, String> {
         let headers = pairs("traces.headers", "Authorization=Bearer%20…", &self.headers.0)?;
         for (at, (name, value)) in headers.iter().enumerate() {
@@ -86,11 +87,11 @@ impl TraceSettings {
         Ok(headers)
     }
 
-    /// What the spans tell of this process besides its name, version and instance.
+    /// Returns the attributes of this process in the spans, besides its name, version and instance.
     ///
     /// # Errors
     ///
-    /// It is not written as expected.
+    /// Returns an error if the setting is malformed.
     pub fn resource(&self) -> Result<Vec<(String, String)>, String> {
         pairs("traces.resource", "deployment.environment.name=production", &self.resource)
     }
@@ -135,8 +136,8 @@ impl TraceSettings {
     }
 }
 
-/// Reads `name=value,name=value` with values in percent-encoding, as OpenTelemetry's variables
-/// have them. What is wrong is told without the text, which may be a secret.
+/// Parses `name=value,name=value` with percent-encoded values, as in OpenTelemetry's variables.
+/// Errors do not contain the text, which may be a secret.
 fn pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let read = |(at, part): (usize, &str)| {

@@ -1,4 +1,4 @@
-//! The kinds of values that settings have: spans of time, secrets, addresses, words.
+//! The types of values of settings: durations, secrets, addresses, choices.
 
 use super::spelling;
 use crate::engine::Millis;
@@ -54,7 +54,7 @@ impl Serialize for Secret {
     }
 }
 
-/// A broker's address; its password is never shown.
+/// A broker's address, whose password is never shown.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct ServerAddress(pub String);
@@ -65,7 +65,7 @@ impl ServerAddress {
     }
 }
 
-/// What the query of a broker's address may say that is no secret.
+/// Parameters in the query of a broker's address that are no secrets.
 const PLAIN_PARAMETERS: [&str; 8] = [
     "auth_mechanism",
     "channel_max",
@@ -77,16 +77,16 @@ const PLAIN_PARAMETERS: [&str; 8] = [
     "verify",
 ];
 
-/// So long is a part of a path that is taken for a token, if it has letters and digits.
+/// The fewest characters of a part of a path that counts as a token, if it has letters and digits.
 const TOKEN_CHARS_MIN: usize = 16;
 
-/// An address without what may be a secret: the password, what a query says, a token in the path.
-/// What is no address may be a secret as a whole.
+/// Masks what may be a secret in an address: the password, the query, a token in the path. A text
+/// that is not an address may be a secret as a whole.
 pub(super) fn masked(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };
-    // A password may have a `/`, `?` or `#` that should have been escaped.
+    // A password may contain a `/`, `?` or `#` that should have been escaped.
     let (credentials, rest) = match rest.rsplit_once('@') {
         Some((credentials, rest)) => (Some(credentials), rest),
         None => (None, rest),
@@ -96,10 +96,10 @@ pub(super) fn masked(address: &str) -> String {
     let user = match credentials.map(|credentials| credentials.split_once(':')) {
         None => String::new(),
         Some(Some((user, _))) => format!("{user}:***@"),
-        // A name alone may be a token.
+        // A user name alone may be a token.
         Some(None) => "***@".to_owned(),
     };
-    // Where the host is missing, the password stands where a port would.
+    // If the host is missing, the password is where a port would be.
     let host = match host.rsplit_once(':') {
         Some((name, port)) if !host.ends_with(']') && !is_port(port) => {
             format!("{name}:***")
@@ -114,7 +114,7 @@ pub(super) fn masked(address: &str) -> String {
         Some((path, query)) => (path, Some(query).filter(|query| !query.is_empty())),
         None => (rest, None),
     };
-    // What a web service is asked may be a secret as well.
+    // The query of a web service's address may be a secret too.
     let (query, fragment) = match query {
         Some(_) if scheme.starts_with("http") => (Some("***"), ""),
         _ => (query, fragment),
@@ -136,14 +136,14 @@ fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok()
 }
 
-/// Whether a part of a path looks like a token rather than a name.
+/// Returns whether a part of a path looks like a token rather than a name.
 fn is_token(part: &str) -> bool {
     part.len() >= TOKEN_CHARS_MIN
         && part.bytes().any(|byte| byte.is_ascii_digit())
         && part.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Masks every address in what is shown.
+/// Masks every address in a JSON value.
 pub(super) fn mask_addresses(shown: &mut serde_json::Value) {
     match shown {
         serde_json::Value::String(text) if text.contains("://") => *text = masked(text),
@@ -174,7 +174,7 @@ impl Serialize for ServerAddress {
     }
 }
 
-/// One of these words.
+/// Deserializes one of the given words.
 pub(super) fn one_of<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
     words: &[(&str, T)],
@@ -185,14 +185,14 @@ pub(super) fn one_of<'de, D: Deserializer<'de>, T: Copy>(
     found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
 }
 
-/// An address to listen on, as a setting.
+/// Deserializes an address to listen on.
 pub(super) fn address_to_listen_on<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
     parsed_address(&String::deserialize(deserializer)?)
 }
 
-/// An address to listen on, from its text.
+/// Parses an address to listen on.
 pub(super) fn parsed_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
     let wrong = || E::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED));
     spelling::listen(text).ok_or_else(wrong)

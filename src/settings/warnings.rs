@@ -1,4 +1,4 @@
-//! What is allowed in settings and hardly meant.
+//! Warnings about settings that are allowed, but probably a mistake.
 
 use super::files::is_open_to_all;
 use super::{Settings, Source, secrets};
@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 impl Settings {
-    /// What is allowed and hardly meant, for people: settings that meant something else in earlier
-    /// versions, variables that nobody reads, files with secrets that everybody can read.
+    /// Returns warnings for users: settings that had another meaning in earlier versions, variables
+    /// that are ignored, files with secrets that everybody can read.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.former_meanings();
         warnings.extend(self.sources.strays.iter().cloned());
@@ -15,7 +15,7 @@ impl Settings {
         warnings
     }
 
-    /// The files with secrets that every user of this machine can read.
+    /// Returns warnings about files with secrets that every user of this machine can read.
     fn open_secrets(&self) -> Vec<String> {
         let kafka = self.kafka_sections().flat_map(|(_, section)| {
             let names = ["ssl.key.location", "ssl.keystore.location"];
@@ -28,7 +28,7 @@ impl Settings {
                 .map(|(what, file)| (what.to_owned(), file.clone()))
                 .collect();
         files.extend(secrets::files());
-        // What is masked is a secret. Anything else that cannot be written as JSON is none.
+        // A masked value is a secret. A setting that cannot be serialized as JSON is not.
         let of_file = self.sourced().unwrap_or_default().into_iter().filter_map(|setting| {
             let hides = setting.source == Source::File && setting.value.to_string().contains("***");
             hides.then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(told.len(), expected, "{mode:o}: {told:?}");
             assert!(!is_told || names("http.tokens_file: every") && names("amqp.server: every"));
         }
-        // Without a secret in it a file of settings may be open.
+        // A settings file without secrets may be readable by everybody.
         let config = file("open.yaml", "http: { page: false }", 0o644);
         let settings = Settings::load(Some(config.as_ref()), &Overrides::default());
         assert_eq!(settings.expect("settings").warnings(), Vec::<String>::new());
