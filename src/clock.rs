@@ -1,5 +1,5 @@
-//! The wall clock and random ids are read here and nowhere else. Here too the wall clock is
-//! compared with a monotonic one: if they part by minutes, somebody has set the wall clock.
+//! The only place where the wall clock and random ids are read. The wall clock is also compared
+//! with a monotonic one: if they diverge by minutes, somebody has set the wall clock.
 
 use crate::engine::{JobId, Timestamp};
 use crate::faults;
@@ -7,29 +7,29 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// If the clocks part by this much, the wall clock was set, in nanoseconds. Less is a correction,
-/// which all follow.
+/// The smallest divergence, in nanoseconds, from which the wall clock counts as set. Less is a
+/// correction, which every reading follows.
 const SET_BY_MIN_NS: i64 = 120_000_000_000;
 
-/// If a reading of both clocks takes longer than this, it says nothing of how they differ: the
-/// process was stopped in between.
+/// The longest reading of both clocks from which their divergence is computed. After a longer one
+/// the process was stopped in between.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// Both clocks as they were read first in this process.
+/// The first reading of both clocks in this process.
 static FIRST: OnceLock<(Instant, i64)> = OnceLock::new();
 
-/// By how much the wall clock was set since then, all in all, in nanoseconds.
+/// By how much the wall clock was set since then in total, in nanoseconds.
 static SET_BY: AtomicI64 = AtomicI64::new(0);
 
-/// How long after the first reading it was set last, in nanoseconds; 0: never.
+/// When the wall clock was last set, in nanoseconds after the first reading; 0: never.
 static SET_AT: AtomicI64 = AtomicI64::new(0);
 
-/// The wall clock.
+/// Returns the time of the wall clock.
 pub fn now() -> Timestamp {
     Timestamp(read().0)
 }
 
-/// The wall clock, and by how much it was set until then.
+/// Returns the time of the wall clock, and by how much it was set until then, in nanoseconds.
 fn read() -> (i64, i64) {
     if let Some(at) = faults::now() {
         return (at, 0);
@@ -70,40 +70,40 @@ fn nanoseconds(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// By how much the wall clock was set since the process began, all in all, in seconds.
+/// Returns by how much the wall clock was set since the process began in total, in seconds.
 pub fn set_by_s() -> i64 {
     let nanoseconds = SET_BY.load(Ordering::Acquire);
-    // Rounded: the two clocks are read one after the other.
+    // Rounded, because the two clocks are read one after the other.
     (nanoseconds + 500_000_000 * nanoseconds.signum()) / 1_000_000_000
 }
 
-/// How long ago the wall clock was set last; none: never since the process began.
+/// Returns how long ago the wall clock was last set; `None` if never since the process began.
 pub fn set_ago() -> Option<Duration> {
     let (began, _) = FIRST.get()?;
     let at = u64::try_from(SET_AT.load(Ordering::Acquire)).ok().filter(|at| *at > 0)?;
     Some(began.elapsed().saturating_sub(Duration::from_nanos(at)))
 }
 
-/// The wall clock as it was set at some moment, whatever it is set to later: it goes on by the time
-/// that passes. What began then measures by it.
+/// A wall clock that is not affected when the wall clock is set later: it continues by the time
+/// that passes. What began when this was made is measured by it.
 #[derive(Clone, Copy, Debug)]
 pub struct Steady {
     set_by: i64,
 }
 
 impl Steady {
-    /// As it is set now.
+    /// Starts with the present time of the wall clock.
     pub fn begin() -> Steady {
         Steady { set_by: if faults::now().is_some() { 0 } else { SET_BY.load(Ordering::Acquire) } }
     }
 
-    /// What it shows.
+    /// Returns the time of this clock.
     pub fn now(self) -> Timestamp {
         let (wall, set_by) = read();
         self.shown(wall, set_by)
     }
 
-    /// What it shows when the wall clock, as that is set now, shows `at`.
+    /// Converts a time of the wall clock, as that is set now, to this clock.
     pub fn at(self, at: Timestamp) -> Timestamp {
         let (_, set_by) = read();
         self.shown(at.0, set_by)
@@ -114,18 +114,18 @@ impl Steady {
     }
 }
 
-/// A point on the monotonic clock, for durations.
+/// Returns the present instant of the monotonic clock, for durations.
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn instant() -> Instant {
     Instant::now()
 }
 
-/// A point on the clock by which timers wait.
+/// Returns the present instant of the clock that timers use.
 pub fn ticks() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// A new random id.
+/// Returns a new random id.
 #[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn new_id() -> JobId {
     JobId(uuid::Uuid::new_v4())

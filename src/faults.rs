@@ -1,45 +1,45 @@
-//! Where tests break the daemon. All of this exists only with the feature `failpoints`; without it
-//! each call does nothing.
+//! Failpoints, where tests make the daemon fail. They exist only with the feature `failpoints`;
+//! without it each call does nothing.
 //!
-//! [`hit`] marks a point at which something can go wrong. A process is told by the environment
-//! variable `FAILPOINTS` (syntax of the crate `fail`), for example
+//! [`hit`] marks a point at which something can go wrong. The environment variable `FAILPOINTS`
+//! says what happens there (syntax of the crate `fail`), for example
 //! `FAILPOINTS="journal::commit=3*off->1*return(abort)"`:
 //!
-//! | action | at every point |
+//! | action | effect at every point |
 //! |---|---|
 //! | `return(abort)` | the process ends at once, as if killed |
 //! | `delay(MS)`, `sleep(MS)` | the thread stops for a while |
 //! | `panic` | the actor panics |
-//! | `return` or `return(KIND)` | what the point stands for fails: the points' callers say how |
+//! | `return` or `return(KIND)` | the operation at the point fails, as the next table says |
 //!
-//! | point | fails with `return(…)` as |
+//! | point | effect of `return(…)` |
 //! |---|---|
-//! | `journal::write` | a row is not written: `full` as by a full disk, else as by an I/O error |
-//! | `journal::commit` | the commit does not come to pass, as above |
-//! | `journal::derive` | what is committed is not derived, as above |
-//! | `journal::positions` | positions of buses are not written, as above |
-//! | `journal::committed` | between the commit and what follows from it |
-//! | `journal::sweep` | before a part of what is past its retention is deleted: |
+//! | `journal::write` | a row is not written: `full`: the disk is full; else: an I/O error |
+//! | `journal::commit` | the commit fails in the same way |
+//! | `journal::derive` | the projection of what is committed fails in the same way |
+//! | `journal::positions` | storing the offsets of buses fails in the same way |
+//! | `journal::committed` | between the commit and its effects |
+//! | `journal::sweep` | before a part of the expired jobs is deleted: |
 //! | | a delay makes sense here |
 //! | `archive::read` | before the archive reads the journal: a delay makes sense here |
-//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | lost on its way out: |
+//! | `outbox::ack`, `outbox::dispatch`, `outbox::answer` | the effect is lost: |
 //! | | `abort` or a delay make sense here |
 //! | `job::take` | the job's actor panics |
-//! | `router::part` | before the router tells the next jobs of what all are told: |
+//! | `router::part` | before the router sends a broadcast to the next jobs: |
 //! | | a delay makes sense here |
-//! | `router::round` | before the router passes a round of the supervisor on: |
+//! | `router::round` | before the router passes on a round of the supervisor: |
 //! | | a delay makes sense here |
 //! | `manager::stop` | before a stop: a delay makes sense here |
-//! | `clock::now` | the wall clock is off by so many seconds |
-//! | `token::written` | a new file of tokens is written and has not its name yet: |
+//! | `clock::now` | the wall clock is off by this many seconds |
+//! | `token::written` | a new tokens file is written, but does not have its name yet: |
 //! | | `abort` or a delay make sense here |
 //! | `amqp::connect` | a connection cannot be opened |
 //! | `amqp::publish`, `amqp::confirm`, `amqp::deliver` | the connection breaks there |
 //! | `amqp::ack`, `amqp::aside` | the connection breaks there |
 //!
 //! The simulation in `tests/fast` runs all actors on one thread and uses the hooks of that thread
-//! ([`Hooks`]). At `job::decided`, `journal::committed` and `outbox::answer` these also see what
-//! happens: the job, the numbers of the committed jobs, what a client is told.
+//! ([`Hooks`]). At `job::decided`, `journal::committed` and `outbox::answer` the hooks also observe
+//! what happens: the job, the numbers of the committed jobs, the answer to a client.
 
 #[cfg(feature = "failpoints")]
 mod armed {
@@ -47,13 +47,13 @@ mod armed {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// What a test does at the points that its own thread hits.
+    /// The hooks of a test for the points that its own thread hits.
     pub trait Hooks {
-        /// A point is hit: `Some(kind)` makes it fail.
+        /// Called when a point is hit: `Some(kind)` makes it fail.
         fn hit(&self, point: &'static str) -> Option<String>;
-        /// Something to look at.
+        /// Called with something that happened at a point.
         fn observe(&self, point: &'static str, what: &dyn Any);
-        /// The wall clock, in nanoseconds since 1970.
+        /// Returns the wall clock, in nanoseconds since 1970.
         fn now(&self) -> i64;
     }
 
@@ -67,11 +67,11 @@ mod armed {
     }
 
     fn hooks() -> Option<Rc<dyn Hooks>> {
-        // None while the thread ends.
+        // `None` while the thread ends.
         HOOKS.try_with(|place| place.borrow().clone()).ok().flatten()
     }
 
-    /// A point at which something can go wrong: `Some(kind)` when it does.
+    /// Marks a point at which something can go wrong: returns `Some(kind)` if it does.
     pub fn hit(point: &'static str) -> Option<String> {
         let kind = match hooks() {
             Some(hooks) => hooks.hit(point),
@@ -88,14 +88,14 @@ mod armed {
         None
     }
 
-    /// Shows a test what happened.
+    /// Lets a test observe what happened.
     pub fn observe<T: Any>(point: &'static str, what: impl FnOnce() -> T) {
         if let Some(hooks) = hooks() {
             hooks.observe(point, &what());
         }
     }
 
-    /// The wall clock of a test.
+    /// Returns the wall clock of a test, in nanoseconds since 1970.
     pub fn now() -> Option<i64> {
         hooks().map(|hooks| hooks.now())
     }
@@ -104,19 +104,19 @@ mod armed {
 #[cfg(feature = "failpoints")]
 pub use armed::{Hooks, hit, now, observe, set_hooks};
 
-/// A point at which something can go wrong: `Some(kind)` when it does.
+/// Marks a point at which something can go wrong: returns `Some(kind)` if it does.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_point: &'static str) -> Option<String> {
     None
 }
 
-/// Shows a test what happened.
+/// Lets a test observe what happened.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn observe<T: std::any::Any>(_point: &'static str, _what: impl FnOnce() -> T) {}
 
-/// The wall clock of a test.
+/// Returns the wall clock of a test, in nanoseconds since 1970.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn now() -> Option<i64> {

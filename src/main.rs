@@ -1,4 +1,4 @@
-//! Arguments → settings → manager → exit code.
+//! The binary: arguments → settings → manager → exit code.
 
 use anyhow::{Context, Result};
 use clap::FromArgMatches;
@@ -33,15 +33,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code when the manager cannot be reached.
 const EXIT_UNREACHABLE: u8 = 3;
-/// The exit code of a stop that was cut off: a thread did not end.
+/// The exit code of a stop that was aborted because a thread did not end.
 const EXIT_CUT_OFF: i32 = 1;
-/// How long beyond `shutdown.grace` a stop may take before it is cut off: what is given up by then
-/// is still closed in order.
+/// How long a stop may take beyond `shutdown.grace` before it is aborted: the manager then still
+/// closes what it has given up on.
 const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
-/// The exit code of wrong usage, the same as clap's.
+/// The exit code of wrong usage, which is also clap's.
 const EXIT_USAGE: u8 = 2;
 
-/// The exit code of `wait` when the time is over.
+/// The exit code of `wait` when its time limit has passed.
 const EXIT_LATE: u8 = 4;
 
 fn main() -> ExitCode {
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a command; why it failed is printed.
+/// Returns the exit code of a command, after printing its error.
 fn ended(result: Result<ExitCode, ClientError>) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -112,7 +112,8 @@ fn ended(result: Result<ExitCode, ClientError>) -> ExitCode {
     }
 }
 
-/// Standard output is closed or full. It is no failure if its reader has what it wanted (`| head`).
+/// Returns the exit code when standard output is closed or full. That is no failure if its reader
+/// has what it wanted (`| head`).
 fn not_written(error: &std::io::Error) -> ExitCode {
     if cli::is_closed_pipe(error) {
         ExitCode::SUCCESS
@@ -190,11 +191,11 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
-/// The fewest open files with which the manager can work: its journal and the journal's readers,
-/// its threads' own, the brokers, and a few connections.
+/// The fewest open files with which the manager works: for its journal and the journal's readers,
+/// its threads, the brokers, and a few connections.
 const FILES_MIN: u64 = 128;
 
-/// Refuses to begin where the first calls would fail for want of files.
+/// Returns an error if the first calls would fail because too few files may be open.
 fn have_enough_files() -> Result<()> {
     let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     anyhow::ensure!(
@@ -206,14 +207,14 @@ fn have_enough_files() -> Result<()> {
     Ok(())
 }
 
-/// Logs when `/readyz` turns green for the first time.
+/// Logs when `/readyz` first reports readiness.
 async fn tell_when_ready(common: Arc<Common>) {
     common.health.ready().await;
     tracing::info!("ready");
 }
 
-/// A journal that is removed with the process: a file in a directory of its own, since its readers
-/// open it by name.
+/// A journal that is removed with the process: a file in its own directory, because readers open it
+/// by name.
 struct Throwaway(PathBuf);
 
 impl Throwaway {
@@ -246,7 +247,7 @@ impl Drop for Throwaway {
     }
 }
 
-/// Whether the messages of any step on the default bus go to another queue than those on which
+/// Returns whether messages of any step on the default bus go to a queue other than those on which
 /// these workflows take calls.
 fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
     let own: Vec<String> =
@@ -282,7 +283,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let stop_max = settings.shutdown.grace.0 + drain(&settings) + CUT_OFF_AFTER_GRACE;
     let cannot_listen =
         || format!("cannot listen on {listen}; choose another address with --listen");
-    // Before the journal is opened: a start that fails leaves it as it was.
+    // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
     let (ways, systemd) = (manager.ways().clone(), service.clone());
@@ -309,7 +310,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     let ((server, address), grpc) = match served {
         Ok(served) => served,
         Err(error) => {
-            // The journal is closed in order.
+            // The journal must be closed properly.
             manager.stop().await;
             return Err(error);
         }
@@ -339,13 +340,13 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             ExitCode::FAILURE
         }
     };
-    // The sender is closed only after a signal has begun a stop.
+    // Fails only after a signal has begun a stop, which drops the receiver.
     let _ = stopping.send(());
     service.stopping(stop_max);
     manager.common().feeds.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
-        // Beside the other: each waits for calls that are under way.
+        // In parallel: each waits for calls that are under way.
         actix_rt::spawn(server_handle.stop(true));
         grpc.stop().await;
     }
@@ -355,7 +356,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     Ok(code)
 }
 
-/// The server for workers over gRPC, if the settings have one.
+/// Starts the server for workers over gRPC, if the settings have one.
 #[cfg(feature = "grpc")]
 async fn grpc(ways: Arc<Ways>) -> Result<Option<GrpcServer>> {
     let listen = ways.common.settings.grpc.listen;
@@ -369,14 +370,14 @@ async fn grpc(ways: Arc<Ways>) -> Result<Option<GrpcServer>> {
     Ok(server)
 }
 
-/// How long workers have, at a stop, before the manager itself stops.
+/// Returns how long workers have at a stop before the manager itself stops.
 fn drain(settings: &Settings) -> Duration {
     settings.grpc.listen.map_or(Duration::ZERO, |_| settings.grpc.drain.0)
 }
 
-/// Ends the process when a stop, begun by a signal or by the sender, takes longer than it may,
-/// whatever other threads do. As in a crash, nothing is lost. It has a thread of its own: the
-/// others may be what does not end.
+/// Ends the process if a stop, begun by a signal or by the returned sender, takes longer than it
+/// may, whatever other threads do. As in a crash, nothing is lost. This runs on a thread of its
+/// own, because the others may be the ones that do not end.
 fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let (begin, mut begun) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

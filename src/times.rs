@@ -1,10 +1,10 @@
-//! Times as others read them: RFC 3339 in UTC, and whole seconds.
+//! Formats and parses times: RFC 3339 in UTC, and whole seconds.
 
 use crate::engine::Timestamp;
 use serde::{Serialize, Serializer};
 use std::time::{Duration, SystemTime};
 
-/// A time that is serialised as RFC 3339, with nanoseconds.
+/// A time that is serialized as RFC 3339, with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub Timestamp);
 
@@ -14,22 +14,22 @@ impl Serialize for Time {
     }
 }
 
-/// RFC 3339 with milliseconds: the order of the texts is the order of the times.
+/// Formats a time as RFC 3339 with milliseconds: the texts sort like the times.
 pub fn rfc3339(at: Timestamp) -> String {
     humantime::format_rfc3339_millis(system(at)).to_string()
 }
 
-/// Whole seconds since 1970.
+/// Returns the whole seconds since 1970.
 pub fn seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
-/// Reads RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without
-/// one it could mean any of 24 hours, and is refused. A space may stand for `+` and for `T`: in a
-/// query, `+` means a space.
+/// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
+/// offset the time would be ambiguous, so it is refused. A space is accepted for `+` and for `T`,
+/// because in a query `+` means a space.
 pub fn parsed(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
-    // One offset is enough; the library takes a Z as well.
+    // Only one offset is allowed; the library would accept a Z as well.
     if local.ends_with(['Z', 'z']) {
         return None;
     }
@@ -47,10 +47,11 @@ pub fn parsed(text: &str) -> Option<Timestamp> {
     Some(Timestamp(if is_early { 0 } else { utc.max(0) }))
 }
 
-/// The length of an offset, as `+01:00`.
+/// The length of an offset such as `+01:00`.
 const OFFSET_LENGTH: usize = 6;
 
-/// The time without its offset, and how many seconds its clock is before UTC.
+/// Splits a time into its text without the offset, and the offset in seconds that its clock is
+/// ahead of UTC.
 fn split_offset(text: &str) -> Option<(&str, i64)> {
     if let Some(local) = text.strip_suffix(['Z', 'z']) {
         return Some((local, 0));
@@ -72,7 +73,7 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     ))
 }
 
-/// The pause that a header `Retry-After` asks for: in seconds, or until a time.
+/// Parses the pause in a header `Retry-After`: a number of seconds, or a time.
 pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
