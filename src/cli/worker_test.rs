@@ -1,9 +1,9 @@
-//! `worker-test`: the manager's side of the worker protocol, played to one worker, to see whether
-//! it keeps the protocol. No daemon is needed.
+//! Implements `worker-test`: plays the manager's side of the worker protocol to one worker, and
+//! checks whether the worker keeps the protocol. It needs no daemon.
 //!
-//! A [`stand`] is the way that the worker takes its messages; what happens there is written to a
-//! [`log`]; the [`bench`] sends the messages of each of the [`cases`] and [`judge`]s what the log
-//! has.
+//! A [`stub_manager`] hands messages to the worker over one bus. What the worker does is written to
+//! an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and applies the
+//! [`checks`] to the log.
 
 mod amqp;
 mod bench;
@@ -38,7 +38,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The exit code when a signal ends the test, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// `worker-test`: exit code 1 if the worker fails what it must do.
+/// Runs `worker-test`. The exit code is 1 if the worker fails a case that it must pass.
 pub(super) fn worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,
@@ -114,7 +114,7 @@ pub(super) fn worker_test(
     })
 }
 
-/// An address as it may stand on a terminal.
+/// Replaces the password of an address, so that it can be printed.
 fn without_password(address: &str) -> String {
     match address
         .split_once("://")
@@ -141,7 +141,7 @@ async fn interrupted() {
     }
 }
 
-/// The text of an argument: JSON, or what is in `@FILE`.
+/// Returns the text of an argument, or the content of the file if the argument is `@FILE`.
 fn text(what: &str, argument: &str) -> Result<String, ClientError> {
     match argument.strip_prefix('@') {
         Some(file) => files::read(file.as_ref(), MESSAGE_BYTES_MAX)

@@ -1,4 +1,4 @@
-//! A real broker, with a relay between it and the worker.
+//! A stub manager over AMQP: a real broker, with a proxy between it and the worker.
 
 use super::super::error::ClientError;
 use super::super::text::Text;
@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
-/// The numbers of the messages, by their correlation ids.
+/// Maps correlation ids to the numbers of their messages.
 type Numbers = Rc<RefCell<HashMap<String, usize>>>;
 
-/// A queue of a broker.
+/// A stub manager that uses one queue of a broker.
 pub(super) struct Amqp {
     trial: Trial,
     numbers: Numbers,
@@ -73,7 +73,7 @@ impl Amqp {
         self.trial.clear().await.map_err(ClientError::Refused)
     }
 
-    /// Deletes the queue, if that does no harm; whether it did.
+    /// Deletes the queue if that does no harm. Returns whether it did.
     pub(super) async fn delete(&self) -> Result<bool, ClientError> {
         if self.trial.is_queue_ours() {
             self.trial.delete().await.map_err(ClientError::Refused)?;
@@ -81,7 +81,7 @@ impl Amqp {
         Ok(self.trial.is_queue_ours())
     }
 
-    /// How many workers consume from the queue; none if it is missing.
+    /// Returns how many workers consume from the queue, or `None` if it is missing or unknown.
     pub(super) async fn consumers(&self) -> Option<u32> {
         match self.trial.look().await {
             QueueLook::There { consumers, .. } => Some(consumers),
@@ -94,7 +94,7 @@ impl Amqp {
     }
 }
 
-/// Notes what was heard.
+/// Writes one event of the proxy to the log.
 fn note(heard: Heard, known: &HashMap<String, usize>, log: &Log) {
     let (of, what) = match heard {
         Heard::Came => return log.add(None, What::Came),

@@ -1,4 +1,4 @@
-//! The worker on the bench: each case, from what is sent to what is seen.
+//! The test harness: runs each case, from the messages that it sends to the outcome.
 
 use super::super::arguments::TestedBus;
 use super::super::error::ClientError;
@@ -14,22 +14,22 @@ use crate::clock;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How many messages are sent at once.
+/// The number of messages in the case that sends many.
 const MANY: usize = 100;
 
-/// How long a second reply to the same message is looked for.
+/// How long to wait for a second reply to the same message.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
-/// How long a message is on its way to a worker that waits for it.
+/// How long a message may be under way to a worker that waits for it.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether a queue is there again.
+/// The pause between two checks whether the queue exists again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A worker that was cut off has so many times the time of an answer.
+/// By how much the timeout is multiplied for a worker that must connect again.
 const COME_BACK: u32 = 2;
 
-/// A worker, and what is known of it.
+/// A worker under test, with its stub manager and all that was seen of it.
 pub(super) struct Bench {
     pub(super) bus: TestedBus,
     pub(super) stand: Stand,
@@ -38,12 +38,12 @@ pub(super) struct Bench {
     pub(super) messages: Messages,
     pub(super) expected: Option<Value>,
     pub(super) within: Duration,
-    /// The numbers of the messages that the worker can do.
+    /// The numbers of the messages that the worker is able to process.
     pub(super) plain: Vec<usize>,
 }
 
 impl Bench {
-    /// Judges all cases.
+    /// Runs all cases, and stops early if the worker no longer answers.
     pub(super) async fn run(&mut self, report: &mut Report<'_>) -> Result<(), ClientError> {
         for case in Case::of(self.bus) {
             let told = case.told(self.bus);
@@ -122,12 +122,13 @@ impl Bench {
         Ok(message)
     }
 
-    /// What ended the worker's process, if something has.
+    /// Returns how the worker's process ended, or `None` if it runs or is not ours.
     fn death(&mut self) -> Option<String> {
         self.program.as_mut()?.ended()
     }
 
-    /// How a message ended, or why it did not.
+    /// Waits until a message has an outcome, and returns it; otherwise an error that says what is
+    /// missing.
     async fn end_of(
         &mut self,
         number: usize,
@@ -146,7 +147,7 @@ impl Bench {
             })
             .await
             .flatten();
-        // What it sent last may be on its way.
+        // The last event may have come just before the process ended, so it is preferred.
         match (found, death) {
             (Some(end), _) => Ok(end),
             (None, Some(how)) => Err(format!("its process has ended: {how}")),
@@ -154,7 +155,8 @@ impl Bench {
         }
     }
 
-    /// Whether the worker does the message that it can do: nothing, or what is wrong.
+    /// Sends a valid message. Returns what is wrong with its outcome, or `None` if the worker
+    /// works.
     async fn is_working(&mut self, within: Duration) -> Result<Option<String>, ClientError> {
         let number = self.send_plain().await?.number;
         Ok(match self.end_of(number, false, within).await {
@@ -164,7 +166,7 @@ impl Bench {
         })
     }
 
-    /// What is wrong with the answer to the message that it can do.
+    /// Returns what is wrong with the reply to a valid message, or `None`.
     fn wrong(&self, reply: &Reply) -> Option<String> {
         judge::wrong_result(reply).or_else(|| {
             let expected = self.expected.as_ref()?;
@@ -173,8 +175,8 @@ impl Bench {
         })
     }
 
-    /// After a case that failed: takes away what is left of it, starts the worker again if it is
-    /// ours, and looks whether it works: nothing, or what is wrong.
+    /// Recovers after a failed case: removes the remaining messages, restarts the worker's process
+    /// if it is ours, and checks that it works. Returns what is wrong, or `None`.
     async fn wrong_afterwards(&mut self) -> Result<Option<String>, ClientError> {
         self.stand.clear().await?;
         let wrong = match self.death() {
@@ -189,7 +191,7 @@ impl Bench {
 
     async fn answers(&mut self) -> Result<Outcome, ClientError> {
         let begun = clock::ticks();
-        // Whoever starts the worker by hand needs time for it.
+        // A worker that is started by hand gets more time.
         let (log, is_ours) = (self.log.clone(), self.program.is_some());
         let wait = if is_ours { self.within } else { self.within * COME_BACK };
         let came = || log.look(|seen| !seen.is_empty()).then_some(());
@@ -262,7 +264,7 @@ impl Bench {
         self.still_works(outcome).await
     }
 
-    /// A good outcome is none if the worker does nothing afterwards.
+    /// Turns a passed outcome into a failed one if the worker does not work afterwards.
     async fn still_works(&mut self, outcome: Outcome) -> Result<Outcome, ClientError> {
         if !matches!(outcome, Outcome::Passed(_)) {
             return Ok(outcome);
@@ -273,7 +275,7 @@ impl Bench {
         }))
     }
 
-    /// The worker is sent something odd.
+    /// Sends the worker an unusual message, and checks that it survives.
     async fn bears(&mut self, message: Message) -> Result<Outcome, ClientError> {
         self.stand.send(&message).await?;
         let is_mute = !message.has_reply_to;
@@ -318,7 +320,7 @@ impl Bench {
                 .then(|| format!("message {number} was answered {count} times"))
                 .or_else(|| self.wrong(reply_in(&seen)?))
         };
-        // A second reply comes late, if one comes.
+        // A second reply may come late.
         let found = log.until(AFTERWARDS, || numbers.iter().find_map(wrong)).await;
         Ok(found.map_or_else(
             || Outcome::passed(format!("{MANY} messages, {MANY} answers")),
@@ -326,7 +328,7 @@ impl Bench {
         ))
     }
 
-    /// What was seen of each message that the worker can do and has answered.
+    /// Returns the events of each valid message that the worker has answered.
     fn answered(&self) -> Vec<Vec<Seen>> {
         let seen = self.plain.iter().map(|number| self.log.of(*number));
         seen.filter(|seen| reply_in(seen).is_some()).collect()
@@ -347,7 +349,7 @@ impl Bench {
         if confirmed == answered.len() { Outcome::passed(told) } else { Outcome::failed(told) }
     }
 
-    /// The first answer that is not as it should be, or all are.
+    /// Passes if `wrong` finds nothing in any reply; fails with its first finding otherwise.
     fn each_reply(&self, good: &str, wrong: impl Fn(&Reply) -> Option<String>) -> Outcome {
         let answered = self.answered();
         match answered.iter().filter_map(|seen| reply_in(seen)).find_map(wrong) {
@@ -492,7 +494,7 @@ impl Bench {
         let Some(program) = self.program.as_mut().filter(|_| given.is_some()) else {
             return Ok(Outcome::failed("it did not take the message"));
         };
-        // The message is on its way to it.
+        // Gives the message the time to reach the worker.
         tokio::time::sleep(ARRIVES_WITHIN).await;
         program.terminate();
         let Some(how) = program.await_end(self.within).await else {
@@ -514,7 +516,7 @@ impl Bench {
         })
     }
 
-    /// Ends what was started.
+    /// Stops the worker's process, if it is ours, and the stub manager.
     pub(super) async fn close(self) {
         if let Some(mut program) = self.program {
             program.end().await;

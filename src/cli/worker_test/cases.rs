@@ -1,9 +1,9 @@
-//! The cases, in the order in which they are judged, and what each rests on.
+//! The cases, in the order in which they run, and the rule of the protocol behind each.
 
 use super::super::arguments::TestedBus;
 use super::report::{Level, Told};
 
-/// A type, and [`ORDER`], all values of it in the order in which they are written.
+/// Defines an enum and the constant `ORDER`, which lists its variants in the order of declaration.
 macro_rules! in_order {
     ($(#[$of_type:meta])* $visible:vis enum $name:ident {
         $($(#[$of_value:meta])* $value:ident,)*
@@ -18,7 +18,7 @@ macro_rules! in_order {
 }
 
 in_order! {
-    /// A case.
+    /// One thing that `worker-test` checks.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Case {
         Answers,
@@ -62,7 +62,7 @@ const DIES: &str = "dies before the ack hears nothing: the broker delivers the m
                     worker. If it kills each of them, the same holds";
 
 impl Case {
-    /// Those of a bus, in their order.
+    /// Returns the cases of a bus, in the order in which they run.
     pub(super) fn of(bus: TestedBus) -> Vec<Case> {
         let is_of = |case: &Case| match case {
             NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | Declares => {
@@ -75,7 +75,8 @@ impl Case {
         ORDER.iter().copied().filter(is_of).collect()
     }
 
-    /// It looks back at what was seen, or is the last one.
+    /// Returns whether a failure of this case needs no recovery: the case only reads the log, or is
+    /// the last one.
     pub(super) fn leaves_no_trace(self) -> bool {
         matches!(self, Order | Confirms | Attempt | Persistent | ContentType | Lease | Terminates)
     }
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!((Case::of(TestedBus::Amqp).len(), Case::of(TestedBus::Http).len()), (19, 14));
     }
 
-    /// A text without the marks of its form.
+    /// Returns a text without its Markdown.
     fn plain(text: &str) -> String {
         let parts: Vec<&str> = text.split("](").collect();
         let behind = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();

@@ -1,10 +1,11 @@
-//! Where a connection is cut.
+//! The point at which a connection is cut.
 
-/// Where a connection is cut.
+/// The point at which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutAt {
-    /// The reply is on its way, and does not arrive.
+    /// Before the reply arrives.
     Reply,
-    /// The reply has arrived. Over AMQP the ack does not; over HTTP the answer does not.
+    /// After the reply has arrived: over AMQP before the ack arrives, over HTTP before the response
+    /// does.
     Ack,
 }

@@ -1,5 +1,5 @@
-//! The queue API of a manager, for one queue: a server that passes what is asked to a desk, which
-//! lends the messages.
+//! A stub manager over HTTP: the queue API for one queue. A server passes requests to a lease
+//! queue, which leases the messages.
 
 mod desk;
 mod server;
@@ -12,7 +12,7 @@ use desk::{Desk, Order};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
-/// The queue API for one queue.
+/// A stub manager that serves the queue API for one queue.
 pub(super) struct Http {
     address: SocketAddr,
     orders: mpsc::UnboundedSender<Order>,
@@ -20,7 +20,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    /// Listens on a port of its own.
+    /// Listens on a free port of the loopback interface.
     pub(super) fn open(queue: &str, log: Log) -> Result<Http, ClientError> {
         let (asks, asked) = mpsc::channel(server::ASKS_MAX);
         let (server, address) = server::serve(([127, 0, 0, 1], 0).into(), asks.clone())?;
@@ -55,13 +55,13 @@ impl Http {
     }
 
     fn order(&self, order: Order) {
-        // The desk ends when it is told to.
+        // Sending fails only after the queue was closed.
         let _ = self.orders.send(order);
     }
 
     pub(super) async fn close(self) {
         self.order(Order::Close);
-        // A desk that panicked has ended, too.
+        // A queue that panicked has ended, too.
         let _ = self.desk.await;
     }
 }

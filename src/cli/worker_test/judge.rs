@@ -1,10 +1,10 @@
-//! What a worker must do with a message, told from what was seen of it.
+//! Checks of what a worker did with a message, from the events in the log.
 
 use super::log::{Kind, Reply, Seen, What, replies_in, reply_in};
 use serde_json::Value;
 use std::time::Duration;
 
-/// A message that is delivered more often than this within a second goes round in a circle.
+/// A message that is delivered more often than this within a second is in a requeue loop.
 const DELIVERIES_A_SECOND_MAX: usize = 3;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -13,14 +13,14 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) enum End {
     Answered(Reply),
-    /// Refused, or acknowledged without a reply: neither comes again.
+    /// Rejected without requeue: the message does not come again.
     Refused,
     Acked,
-    /// So often within a second.
+    /// Requeued again and again, with this many deliveries within a second.
     Circles(usize),
 }
 
-/// How a message ended, if it has. With `is_mute` nobody waits for a reply.
+/// Returns how a message ended, if it has. With `is_one_way` no reply is expected.
 pub(super) fn end(seen: &[Seen], is_mute: bool) -> Option<End> {
     if let Some(count) = circles(seen) {
         return Some(End::Circles(count));
@@ -36,7 +36,7 @@ pub(super) fn end(seen: &[Seen], is_mute: bool) -> Option<End> {
     (is_acked && is_mute).then_some(End::Acked)
 }
 
-/// The most deliveries within a second, if they are too many.
+/// Returns the highest number of deliveries within a second, if it is above the limit.
 pub(super) fn circles(seen: &[Seen]) -> Option<usize> {
     let given: Vec<_> =
         seen.iter().filter(|seen| matches!(seen.what, What::Given)).map(|seen| seen.at).collect();
@@ -46,7 +46,7 @@ pub(super) fn circles(seen: &[Seen]) -> Option<usize> {
     (most > DELIVERIES_A_SECOND_MAX).then_some(most)
 }
 
-/// Why a message did not end.
+/// Describes why a message has no outcome.
 pub(super) fn what_is_missing(seen: &[Seen], within: &str) -> String {
     let count = |wanted: fn(&What) -> bool| seen.iter().filter(|seen| wanted(&seen.what)).count();
     let given = count(|what| matches!(what, What::Given));
@@ -69,7 +69,7 @@ pub(super) fn what_is_missing(seen: &[Seen], within: &str) -> String {
     format!("it took the message, and did not reply within {within}{times}")
 }
 
-/// What is wrong with a result, if anything is.
+/// Returns what is wrong with a result, or `None`.
 pub(super) fn wrong_result(reply: &Reply) -> Option<String> {
     if reply.kind == Kind::Error {
         return Some(format!("it answered with an error: {}", reply.shown()));
@@ -84,7 +84,7 @@ pub(super) fn wrong_result(reply: &Reply) -> Option<String> {
     }
 }
 
-/// The value of a result; an empty one is an empty object.
+/// Returns the value of a result. An empty body counts as an empty object.
 pub(super) fn value(reply: &Reply) -> Value {
     match serde_json::from_slice(&reply.body) {
         Ok(Value::Null) | Err(_) if reply.body.is_empty() || &*reply.body == b"null" => {
@@ -95,7 +95,7 @@ pub(super) fn value(reply: &Reply) -> Value {
     }
 }
 
-/// What is wrong if the results of one message differ.
+/// Returns what differs between the results of one message, or `None`.
 pub(super) fn different(seen: &[Seen]) -> Option<String> {
     let mut replies = replies_in(seen);
     let first = replies.next()?;
@@ -103,7 +103,7 @@ pub(super) fn different(seen: &[Seen]) -> Option<String> {
     Some(format!("it answered first {}, then {}", first.shown(), other.shown()))
 }
 
-/// What was acknowledged before its reply was sent.
+/// Returns how a message was acknowledged before its reply was sent, or `None`.
 pub(super) fn acked_early(seen: &[Seen]) -> Option<&'static str> {
     for seen in seen {
         match seen.what {
@@ -125,7 +125,7 @@ pub(super) fn acked_early(seen: &[Seen]) -> Option<&'static str> {
     None
 }
 
-/// Whether the broker had confirmed the reply when it was acknowledged.
+/// Returns whether the broker had confirmed the reply before the message was acknowledged.
 pub(super) fn is_confirmed_first(seen: &[Seen]) -> bool {
     let at = |wanted: fn(&What) -> bool| seen.iter().position(|seen| wanted(&seen.what));
     let confirmed = at(|what| matches!(what, What::Confirmed));

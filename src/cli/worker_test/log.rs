@@ -1,4 +1,4 @@
-//! What was seen of a worker, in its order.
+//! The log of what a worker did, in order.
 
 use crate::clock;
 use crate::engine::words::cut;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::super::text::Text;
 
-/// The most that is kept of what a worker does: a worker that does more does not end by itself.
+/// The maximum number of logged events, for a worker that never stops.
 const SEEN_MAX: usize = 200_000;
 
-/// The most that is kept of its replies, in bytes.
+/// The maximum size of all logged replies, in bytes.
 const BODIES_BYTES_MAX: usize = 64 << 20;
 
-/// How much of a reply is shown, in bytes.
+/// How much of a reply is printed, in bytes.
 const SHOWN_BYTES_MAX: usize = 240;
 
-/// How often a wait looks again although nothing was seen: a process may have ended.
+/// The pause between two probes without an event: a process may have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The type of a reply.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By its name; any other word counts as a result.
+    /// Returns the kind of this name. Any unknown name counts as a result.
     pub(super) fn of(name: &str) -> Kind {
         match name {
             "error" => Kind::Error,
@@ -50,32 +50,32 @@ impl Kind {
     }
 }
 
-/// A reply.
+/// A reply of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) kind: Kind,
     pub(super) body: Bytes,
-    /// What AMQP alone has.
+    /// The properties that only AMQP has.
     pub(super) properties: Properties,
 }
 
 impl Reply {
-    /// It, for people.
+    /// Renders the reply for people.
     pub(super) fn shown(&self) -> String {
         format!("{} {}", self.kind.word(), shown(&self.body))
     }
 }
 
-/// What a reply says besides its body, over AMQP.
+/// The properties of a reply over AMQP.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Properties {
-    /// As the header was given back.
+    /// The value of the header `attempt`.
     pub(super) attempt: Option<i64>,
     pub(super) is_persistent: bool,
     pub(super) content_type: Option<Text>,
 }
 
-/// A body, for people.
+/// Renders a body for people, shortened.
 pub(super) fn shown(body: &[u8]) -> Text {
     if body.is_empty() {
         return Text::new("(empty)");
@@ -83,14 +83,14 @@ pub(super) fn shown(body: &[u8]) -> Text {
     Text::new(&cut(&String::from_utf8_lossy(body), SHOWN_BYTES_MAX))
 }
 
-/// What a worker did, or had done to it.
+/// What a worker did, or what was done to it.
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// The message was given to it.
+    /// The message was delivered to it.
     Given,
-    /// It sent a reply on its way; over AMQP.
+    /// It published a reply; over AMQP only.
     Published,
-    /// The broker told it that it has the reply.
+    /// The broker confirmed the reply.
     Confirmed,
     /// The reply arrived.
     Said(Reply),
@@ -100,28 +100,28 @@ pub(super) enum What {
     Nacked {
         requeue: bool,
     },
-    /// It asked for more time.
+    /// It extended its lease.
     Extended,
-    /// Its lease ended.
+    /// Its lease expired.
     Expired,
     /// The connection was cut at this message.
     Cut,
-    /// A reply to nothing that was asked.
+    /// A reply or call that belongs to no message.
     Stray(Text),
     /// It asked for a message, or connected.
     Came,
 }
 
-/// What was seen, and of which message.
+/// An event with its time, and the message that it is about.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) at: Instant,
-    /// The number of the message.
+    /// The number of the message, if the event is about one.
     pub(super) of: Option<usize>,
     pub(super) what: What,
 }
 
-/// What was seen, in its order.
+/// The events of a worker, in order. Clones share one log.
 #[derive(Clone, Default)]
 pub(super) struct Log(Rc<Inner>);
 
@@ -150,17 +150,17 @@ impl Log {
         self.0.changed.notify_waiters();
     }
 
-    /// Looks at all that was seen.
+    /// Calls `look` with all events.
     pub(super) fn look<T>(&self, look: impl FnOnce(&[Seen]) -> T) -> T {
         look(&self.0.seen.borrow())
     }
 
-    /// What was seen of one message.
+    /// Returns the events of one message.
     pub(super) fn of(&self, number: usize) -> Vec<Seen> {
         self.look(|seen| seen.iter().filter(|seen| seen.of == Some(number)).cloned().collect())
     }
 
-    /// Waits until `probe` finds something; nothing if it does not within this time.
+    /// Waits until `probe` finds something. Returns `None` if it does not within this time.
     pub(super) async fn until<T>(
         &self,
         within: Duration,
@@ -176,12 +176,12 @@ impl Log {
             if now >= end {
                 return None;
             }
-            // Nothing new is no error: it is looked again.
+            // A timeout is no error: the loop probes again.
             let _ = tokio::time::timeout_at(end.min(now + LOOK_EVERY), changed).await;
         }
     }
 
-    /// The same, for what was seen of one message.
+    /// Waits until `probe` finds something in the events of one message.
     pub(super) async fn until_of<T>(
         &self,
         number: usize,
@@ -192,19 +192,19 @@ impl Log {
     }
 }
 
-/// The first reply that settles a message.
+/// Returns the first reply that settles a message.
 pub(super) fn reply_in(seen: &[Seen]) -> Option<&Reply> {
     replies_in(seen).next()
 }
 
-/// All replies that would settle it.
+/// Returns all replies that settle a message, which excludes progress.
 pub(super) fn replies_in(seen: &[Seen]) -> impl Iterator<Item = &Reply> {
     seen.iter()
         .filter_map(|seen| if let What::Said(reply) = &seen.what { Some(reply) } else { None })
         .filter(|reply| reply.kind != Kind::Progress)
 }
 
-/// The first reply to nothing that was asked.
+/// Returns the first reply or call that belongs to no message.
 pub(super) fn stray_in(seen: &[Seen]) -> Option<&Text> {
     seen.iter().find_map(|seen| if let What::Stray(what) = &seen.what { Some(what) } else { None })
 }

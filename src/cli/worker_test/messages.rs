@@ -1,23 +1,23 @@
-//! The messages that a worker is sent.
+//! The messages that are sent to a worker.
 
 use super::super::error::ClientError;
 use crate::clock;
 use crate::engine::JobId;
 use serde_json::Value;
 
-/// The workflow that the messages say they are of.
+/// The name of the workflow in all messages.
 pub(super) const WORKFLOW: &str = "worker-test";
 
-/// How deep the deep message nests.
+/// The nesting depth of the deep message.
 const LEVELS: usize = 100;
 
-/// How large the large message is, in bytes.
+/// The size of the large message, in bytes.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// What the message about digits holds beside its mark; each must come back as it is.
+/// The values of the round-trip message besides its mark. Each must come back unchanged.
 pub(super) const KEPT: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
 
-/// Its keys, in their order.
+/// The keys of the round-trip message, in order.
 pub(super) const KEYS: [&str; 4] = ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
 
 /// A message to a worker.
@@ -29,7 +29,7 @@ pub(super) struct Message {
     pub(super) attempt: u32,
     pub(super) body: Vec<u8>,
     pub(super) has_reply_to: bool,
-    /// It has headers that the protocol does not know.
+    /// Whether it has headers that the protocol does not define.
     pub(super) is_adorned: bool,
 }
 
@@ -48,7 +48,7 @@ impl Message {
     }
 }
 
-/// Makes messages from the one that the worker can do.
+/// Makes messages from one that the worker is able to process.
 pub(super) struct Messages {
     queue: String,
     plain: String,
@@ -56,15 +56,17 @@ pub(super) struct Messages {
 }
 
 impl Messages {
+    /// Makes a factory for a queue.
+    ///
     /// # Errors
     ///
-    /// `plain` is no JSON object.
+    /// The body `plain` is no JSON object.
     pub(super) fn new(queue: &str, plain: &str) -> Result<Messages, ClientError> {
         object("--message", plain)?;
         Ok(Messages { queue: queue.to_owned(), plain: plain.trim().to_owned(), count: 0 })
     }
 
-    /// A message with this body.
+    /// Makes a message with this body.
     pub(super) fn with(&mut self, body: impl Into<Vec<u8>>) -> Message {
         let number = self.count;
         self.count += 1;
@@ -72,7 +74,7 @@ impl Messages {
             number,
             job: clock::new_id(),
             queue: self.queue.clone(),
-            // It cannot be guessed.
+            // The attempt varies, so that a worker cannot guess it.
             attempt: 1 + u32::try_from(number % 3).unwrap_or_default(),
             body: body.into(),
             has_reply_to: true,
@@ -80,12 +82,12 @@ impl Messages {
         }
     }
 
-    /// The message that the worker can do.
+    /// Makes a message that the worker is able to process.
     pub(super) fn plain(&mut self) -> Message {
         self.with(self.plain.clone())
     }
 
-    /// The same, with this beside it.
+    /// Makes a valid message with the additional field `worker-test`.
     fn beside(&mut self, value: &str) -> Message {
         let open = self.plain.strip_suffix('}').unwrap_or(&self.plain).trim_end();
         let comma = if open.ends_with('{') { "" } else { "," };
@@ -101,7 +103,7 @@ impl Messages {
         self.beside(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
     }
 
-    /// The message about digits, and its mark.
+    /// Makes the round-trip message. Returns it with its mark.
     pub(super) fn digits(&mut self) -> (Message, String) {
         let mark = clock::new_id().to_string();
         let values = [&format!("\"{mark}\""), KEPT[0], KEPT[1], &format!("\"{}\"", KEPT[2])];
@@ -111,7 +113,7 @@ impl Messages {
     }
 }
 
-/// Reads an argument that is a JSON object.
+/// Parses an argument that must be a JSON object.
 pub(super) fn object(what: &str, text: &str) -> Result<Value, ClientError> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| ClientError::Usage(format!("{what} is not JSON: {error}")))?;

@@ -1,5 +1,5 @@
-//! The worker as a process: in a group of its own, so that our signals reach all of it. What it
-//! says is passed on to standard error, line by line, and escaped.
+//! The worker as a process. It has a process group of its own, so that signals reach its children
+//! too. Its output is forwarded to standard error, line by line and escaped.
 
 use super::super::error::ClientError;
 use crate::clock;
@@ -13,19 +13,19 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How long it has for its end after SIGTERM, before SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether it has ended.
+/// The pause between two checks whether the process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The longest line of it that is shown as one, in bytes.
+/// The longest line that is printed as one, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// A worker as a process. It is killed when this is dropped.
+/// The process of a worker. It is killed on drop.
 pub(super) struct Program {
     command: Vec<OsString>,
-    /// Variables of its environment; none: it is removed.
+    /// Environment variables; those without a value are removed.
     variables: Vec<(&'static str, Option<String>)>,
     child: Child,
     ended: Option<ExitStatus>,
@@ -40,7 +40,7 @@ impl Program {
         Ok(Program { command: command.to_vec(), variables, child, ended: None })
     }
 
-    /// Starts it once more; what is left of it is killed.
+    /// Kills the process and its group, and starts it again.
     pub(super) fn start_again(&mut self) -> Result<(), ClientError> {
         self.kill();
         self.child = spawn(&self.command, &self.variables)?;
@@ -48,7 +48,7 @@ impl Program {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns how the process ended, if it has.
     pub(super) fn ended(&mut self) -> Option<String> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -60,20 +60,20 @@ impl Program {
         })
     }
 
-    /// Whether it ended with exit code 0.
+    /// Returns whether the process ended with exit code 0.
     pub(super) fn is_success(&self) -> bool {
         self.ended.is_some_and(|status| status.success())
     }
 
-    /// Asks the process to end, as a service manager does.
+    /// Sends SIGTERM to the process, as a service manager does.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
-            // The process is there until it is waited for.
+            // The process id stays valid until the process is waited for.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends. Returns how it ended, or `None` after this time.
     pub(super) async fn await_end(&mut self, within: Duration) -> Option<String> {
         let until = clock::ticks() + within;
         loop {
@@ -85,18 +85,18 @@ impl Program {
         }
     }
 
-    /// Ends it, and all that it has started.
+    /// Sends SIGTERM to the process group, and waits for the end of the process.
     pub(super) async fn end(&mut self) {
         if self.ended().is_none() {
-            // What has ended needs no signal.
+            // Signalling fails only if the process has ended.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
             self.await_end(GRACE).await;
         }
     }
 
     fn kill(&mut self) {
-        // The group may outlive its first process, whose number is taken as long as the group is
-        // there.
+        // The group may outlive its first process. The id of the group is not used again before the
+        // group has ended.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         if self.ended.is_none() {
             self.ended = self.child.wait().ok();
@@ -142,7 +142,7 @@ fn spawn(
     Ok(child)
 }
 
-/// Passes on what it says, in lines; a longer line is told in parts.
+/// Forwards the output of a process, line by line. A line that is too long is split.
 fn pass_on(mut from: Box<dyn Read + Send>) {
     let (mut line, mut buffer) = (Vec::new(), [0; LINE_BYTES_MAX]);
     let tell = |line: &[u8]| {

@@ -1,5 +1,5 @@
-//! What becomes of each case, printed as it is known: lines as those of the Test Anything Protocol,
-//! or one JSON object at the end.
+//! Prints the outcome of each case as soon as it is known: as lines of the Test Anything Protocol
+//! (TAP), or as one JSON object at the end.
 
 use super::super::screen::print_json;
 use super::super::text::Text;
@@ -11,18 +11,18 @@ use std::io::{self, Write};
 pub(super) enum Level {
     /// A worker that fails it loses steps, or keeps a broker busy.
     Must,
-    /// Advice.
+    /// A recommendation.
     Should,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// What was seen.
+    /// With what the worker did.
     Passed(Text),
-    /// What was seen instead.
+    /// With what the worker did instead.
     Failed(Text),
-    /// Why it was not judged.
+    /// With the reason why it could not be checked.
     Skipped(Text),
 }
 
@@ -40,15 +40,15 @@ impl Outcome {
     }
 }
 
-/// What is told of a case.
+/// The description of a case.
 pub(super) struct Told {
     pub(super) name: &'static str,
     pub(super) level: Level,
-    /// What it rests on in docs/worker-protocol.md.
+    /// The sentences of docs/worker-protocol.md that it rests on.
     pub(super) rule: &'static str,
 }
 
-/// What has been told.
+/// Prints and counts the outcomes.
 pub(super) struct Report<'o> {
     out: &'o mut dyn Write,
     is_json: bool,
@@ -60,7 +60,7 @@ pub(super) struct Report<'o> {
 }
 
 impl<'o> Report<'o> {
-    /// For so many cases.
+    /// Starts a report about this many cases.
     pub(super) fn begin(
         out: &'o mut dyn Write,
         is_json: bool,
@@ -109,7 +109,7 @@ impl<'o> Report<'o> {
         self.out.flush()
     }
 
-    /// No other case can be judged.
+    /// Reports that no further case can be checked.
     pub(super) fn stop(&mut self, why: &str) -> io::Result<()> {
         let why = Text::new(why);
         if !self.is_json {
@@ -119,7 +119,7 @@ impl<'o> Report<'o> {
         Ok(())
     }
 
-    /// Whether the worker keeps the protocol.
+    /// Prints the summary. Returns whether the worker keeps the protocol.
     pub(super) fn end(self) -> io::Result<bool> {
         let Report { out, passed, failed, advised, .. } = self;
         let stopped = self.stopped.as_ref().map(Text::raw);

@@ -1,4 +1,4 @@
-//! Where the messages go: the way that a worker takes them.
+//! The stub manager: the side of the protocol that hands messages to the worker.
 
 use super::super::error::ClientError;
 use super::amqp::Amqp;
@@ -6,7 +6,7 @@ use super::cut::CutAt;
 use super::http::Http;
 use super::messages::Message;
 
-/// The way that a worker takes its messages.
+/// A stub manager, over the bus by which the worker receives its messages.
 pub(super) enum Stand {
     Http(Http),
     Amqp(Box<Amqp>),
@@ -32,8 +32,8 @@ impl Stand {
         }
     }
 
-    /// The attempt of this message is over from now on; over HTTP the worker hears of it when it
-    /// asks for more time, over AMQP the message no longer goes back to its queue.
+    /// Ends the attempt of this message. Over HTTP the worker learns it when it extends its lease;
+    /// over AMQP the message is no longer requeued.
     pub(super) fn give_up(&self, message: &Message) {
         match self {
             Stand::Http(http) => http.give_up(message.number),
@@ -41,7 +41,8 @@ impl Stand {
         }
     }
 
-    /// Gives the message up as soon as a worker has it. Over AMQP nobody can tell the worker.
+    /// Ends the attempt as soon as a worker has the message. It has no effect over AMQP, where a
+    /// worker cannot be told.
     pub(super) fn cancel_when_given(&self, message: &Message) {
         match self {
             Stand::Http(http) => http.cancel_when_lent(message.number),
@@ -49,7 +50,7 @@ impl Stand {
         }
     }
 
-    /// Takes away what is not done.
+    /// Removes all messages that are not settled.
     pub(super) async fn clear(&self) -> Result<(), ClientError> {
         match self {
             Stand::Http(http) => {
@@ -60,7 +61,7 @@ impl Stand {
         }
     }
 
-    /// Deletes the queue, where there is one that may be deleted; whether it did.
+    /// Deletes the queue if there is one that may be deleted. Returns whether it did.
     pub(super) async fn delete_queue(&self) -> Result<bool, ClientError> {
         match self {
             Stand::Http(_) => Ok(false),
@@ -68,7 +69,7 @@ impl Stand {
         }
     }
 
-    /// Whether the queue is there, and somebody takes from it.
+    /// Returns whether the queue exists and has a consumer.
     pub(super) async fn is_consumed(&self) -> bool {
         match self {
             Stand::Http(_) => true,

@@ -1,6 +1,6 @@
-//! The desk: lends messages as a manager does, and notes what becomes of them. When a connection is
-//! to be cut, the server ends in the middle of everything and begins again at its port, as a
-//! manager that was killed.
+//! The lease queue of the stub manager: leases messages as a manager does, and logs what becomes of
+//! them. To cut a connection, the server is stopped without a response and started again on its
+//! port, as if a manager had been killed.
 
 use super::super::super::text::Text;
 use super::super::cut::CutAt;
@@ -21,29 +21,29 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How long a worker has a message, unless it says another time: a manager's default.
+/// The lease if a worker asks for none: a manager's default.
 const LEASE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// How long the port is tried to be had again.
+/// How long binding the port again is tried.
 const BIND_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the desk is to do.
+/// What the harness tells the lease queue to do.
 pub(super) enum Order {
     Put(Message),
     Cut(usize, CutAt),
     GiveUp(usize),
-    /// The message is given up as soon as a worker has it.
+    /// Gives the message up as soon as a worker has it.
     CancelWhenLent(usize),
     Clear,
     Close,
 }
 
-/// What becomes of a message.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It is lent from then on.
+    /// It may be leased from this time on.
     Waiting(Instant),
-    /// Until then.
+    /// It is leased until this time.
     Lent(Instant),
     Done,
     GivenUp,
@@ -56,7 +56,7 @@ struct Entry {
     lease: Duration,
 }
 
-/// A worker that waits for messages.
+/// A receive request of a worker that waits for messages.
 struct Waiter {
     until: Instant,
     lease: Duration,
@@ -98,7 +98,7 @@ impl Desk {
         }
     }
 
-    /// Until it is told to close.
+    /// Handles commands, requests and timers, until it is closed.
     pub(super) async fn run(
         mut self,
         mut asked: mpsc::Receiver<Ask>,
@@ -148,7 +148,7 @@ impl Desk {
         self.entries.iter_mut().find(|entry| entry.message.number == number)
     }
 
-    /// When something happens by itself.
+    /// Returns the time of the next change that no command or request causes.
     fn next_change(&self) -> Option<Instant> {
         let of_entries = self.entries.iter().filter_map(|entry| match entry.state {
             State::Waiting(at) if !self.waiters.is_empty() => Some(at),
@@ -174,12 +174,12 @@ impl Desk {
                 Some(_) => Answer::json(&json!([])),
                 None => Answer { status: 204, headers: Vec::new(), body: Vec::new() },
             };
-            // A worker that has gone needs no answer.
+            // Sending fails if the worker has gone.
             let _ = waiter.answer.send(answer);
         }
     }
 
-    /// Gives what waits to those who wait.
+    /// Leases the messages that are ready to the workers that wait.
     fn lend(&mut self) {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
         loop {
@@ -213,11 +213,11 @@ impl Desk {
         }
     }
 
-    /// Hears what a worker asks. The answer is given back if it is to be lost.
+    /// Handles a request of a worker. Returns the responder if the response is to be lost.
     fn hear(&mut self, ask: Ask) -> Option<oneshot::Sender<Answer>> {
         let Ask { queue, of, call, answer } = ask;
         let tell = |said: Answer, answer: oneshot::Sender<Answer>| {
-            // A worker that has gone needs no answer.
+            // Sending fails if the worker has gone.
             let _ = answer.send(said);
             None
         };
@@ -304,8 +304,8 @@ impl Desk {
         None
     }
 
-    /// Ends the server with all connections, and begins again. Leases are in memory: all that was
-    /// lent waits again.
+    /// Stops the server with all connections, and starts it again. Leases are in memory, so all
+    /// leased messages wait again.
     async fn restart(&mut self) {
         self.server.stop(false).await;
         self.waiters.clear();
@@ -375,7 +375,7 @@ fn reply_to(entry: &Entry, vhost: &str) -> String {
     format!("/api/queue/{queue}/message/{id}/{}/reply{vhost}", entry.delivery)
 }
 
-/// One message: its body, and all else in headers.
+/// Renders one message: its body, with everything else in headers.
 fn one(entry: &Entry, vhost: &str) -> Answer {
     let message = &entry.message;
     let mut headers = vec![
@@ -397,7 +397,7 @@ fn one(entry: &Entry, vhost: &str) -> Answer {
     Answer { status: 200, headers, body: message.body.clone() }
 }
 
-/// An array of messages. A body that is no JSON is one of its own in no array: it is given as text.
+/// Renders an array of messages. A body that is not JSON becomes a JSON string.
 fn many(entries: &[&Entry], vhost: &str) -> Answer {
     let views: Vec<String> = entries
         .iter()

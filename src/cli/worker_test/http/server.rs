@@ -1,4 +1,4 @@
-//! The server: reads what workers ask, and answers what the desk says.
+//! The HTTP server: parses the requests of workers, and passes them to the lease queue.
 
 use crate::settings::Span;
 use actix_web::dev::ServerHandle;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// How many calls wait for the desk at most.
+/// The maximum number of requests that wait for the lease queue.
 pub(super) const ASKS_MAX: usize = 256;
 
 /// The largest reply, in bytes: a manager's default (`limits.reply_bytes_max`).
@@ -28,7 +28,7 @@ const LEASE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 
 const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What a worker asks.
+/// A call of the queue API.
 pub(super) enum Call {
     Receive { wait: Duration, lease: Option<Duration>, max: Option<usize>, vhost: String },
     Reply { kind: String, body: Bytes },
@@ -36,16 +36,16 @@ pub(super) enum Call {
     Nack { requeue: bool, delay: Duration },
 }
 
-/// What a worker asks, of which message, and where the answer goes.
+/// A call, the delivery that it is about, and where the response goes.
 pub(super) struct Ask {
     pub(super) queue: String,
-    /// The message's id and which delivery of it.
+    /// The message's id and the number of its delivery.
     pub(super) of: Option<(String, u32)>,
     pub(super) call: Call,
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// What the desk answers.
+/// The response of the lease queue.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
@@ -76,7 +76,7 @@ impl Answer {
     }
 }
 
-/// A server that runs in the background; port 0: the system chooses one.
+/// Starts a server in the background. With port 0 the system chooses the port.
 pub(super) fn serve(
     listen: SocketAddr,
     asks: mpsc::Sender<Ask>,
@@ -114,7 +114,7 @@ async fn nothing() -> HttpResponse {
 
 type Asks = web::Data<mpsc::Sender<Ask>>;
 
-/// The parameters of a request.
+/// The query parameters of a request.
 type Parameters = web::Query<Vec<(String, String)>>;
 
 async fn receive(asks: Asks, path: web::Path<String>, query: Parameters) -> HttpResponse {
@@ -190,7 +190,7 @@ async fn ask(
     answered.await.unwrap_or_else(|_| later()).response()
 }
 
-/// The parameters of these names; any other one is refused, as by a manager.
+/// Returns the parameters of these names. Any other parameter is refused, as by a manager.
 fn of<const N: usize>(
     query: &[(String, String)],
     names: [&str; N],
