@@ -1,5 +1,5 @@
-//! `check FILE… --against JOURNAL`: tells before the files are loaded which of the kept jobs would
-//! go another way under them.
+//! `check FILE… --against JOURNAL`: finds out before the files are loaded which of the jobs in a
+//! journal would go another way under them.
 
 use super::check;
 use super::error::ClientError;
@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How many jobs are listed for people; JSON has more.
+/// How many jobs are printed for people. JSON lists more.
 const JOBS_SHOWN_MAX: usize = 20;
 
-/// How many jobs are listed in JSON, for each workflow.
+/// How many jobs of each workflow are listed in JSON.
 const JOBS_TOLD_MAX: usize = 10_000;
 
-/// How many differences of one job are listed for people.
+/// How many differences of one job are printed for people.
 const DIFFERENCES_SHOWN_MAX: usize = 4;
 
-/// How many jobs are looked up at once.
+/// How many jobs are read at once.
 const PAGE_JOBS: u32 = 1_000;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct Comparison {
     not_in_files: Vec<Absent>,
 }
 
-/// A workflow that is in no file, with jobs under way.
+/// A workflow that is in no file, but has running jobs.
 #[derive(Serialize)]
 struct Absent {
     workflow: String,
@@ -66,24 +66,24 @@ impl Count {
 #[serde(rename_all = "camelCase")]
 struct Workflow {
     workflow: String,
-    /// Top-level jobs in the journal.
+    /// All root jobs in the journal.
     kept: Count,
-    /// Those that began under exactly this definition.
+    /// The jobs that began under exactly this definition.
     same: Count,
-    /// Those that would differ.
+    /// The jobs that would differ.
     affected: Count,
     /// Each definition that differs from the one in the files.
     definitions: Vec<Former>,
-    /// Steps that would get a column in the table of statuses.
+    /// Steps that would get a column in the status table.
     new_columns: Vec<String>,
     /// Columns that stay for the jobs that have them, and are empty for new jobs.
     old_columns: Vec<String>,
     jobs: Vec<Affected>,
-    /// Affected jobs that are not in `jobs`.
+    /// The number of affected jobs that are not in `jobs`.
     jobs_omitted: usize,
 }
 
-/// A definition that jobs began with.
+/// A previous version of a definition, with which jobs began.
 #[derive(Serialize)]
 struct Former {
     #[serde(skip)]
@@ -99,7 +99,8 @@ struct Affected {
     differences: Vec<Change>,
 }
 
-/// Exit code 1 when a file is not valid, or a running job would go another way.
+/// Runs the command. The exit code is 1 if a file is not valid, or a running job would go another
+/// way.
 pub(super) fn check(
     files: &[PathBuf],
     settings: Option<&Settings>,
@@ -150,7 +151,7 @@ fn of_workflow(
 ) -> Result<Workflow, JournalError> {
     let full_name = definition.full_name();
     let mut found = Workflow { workflow: full_name.clone(), ..Workflow::default() };
-    // Those that run first: they are told in any case. One may end meanwhile.
+    // Running jobs come first, so that they are listed in any case. One may end meanwhile.
     let mut seen = HashSet::new();
     for states in [[JobState::Running, JobState::Paused].as_slice(), &[]] {
         let (workflow, states) = (Some(full_name.clone()), states.to_vec());
@@ -188,8 +189,8 @@ fn of_job(
     definition: &Arc<Definition>,
     found: &mut Workflow,
 ) -> Result<(), JournalError> {
-    // By its number: an item of another job may have brought its id since it ended. It may have
-    // been deleted since it was listed.
+    // The job is read by its number: since it ended, an item of another job may have taken its id.
+    // It may also have been deleted since it was listed.
     let Some(job) = reader.job_numbered(number)? else { return Ok(()) };
     let is_running = !job.state().is_ended();
     found.kept.add(is_running);
@@ -284,7 +285,7 @@ fn print_workflow(workflow: &Workflow, out: &mut dyn Write) -> Result<(), Client
         return Ok(());
     }
     writeln!(out, "  {} would differ, {} running:", jobs(affected.all()), affected.running)?;
-    // The running ones first; then the newest.
+    // Running jobs come first, then the newest ones.
     let mut shown: Vec<&Affected> = workflow.jobs.iter().collect();
     shown.sort_by_key(|affected| affected.state.is_ended());
     for affected in shown.iter().take(JOBS_SHOWN_MAX) {

@@ -1,5 +1,5 @@
-//! Follows a job by its stream of events. A stream that breaks is opened again; without one (an
-//! older manager, too many streams) it looks at the light view instead.
+//! Follows a job by its stream of events. A stream that breaks is opened again. If there is none
+//! (an older manager, too many streams), the light view of the job is polled instead.
 
 use super::client::{Client, Opened};
 use super::error::ClientError;
@@ -16,29 +16,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// The pauses between two looks at a job without a stream, and between two attempts to reach the
-/// manager, from the first to the longest.
+/// The bounds of the pause between two polls without a stream, and between two attempts to reach
+/// the manager.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// How long the light view is looked at before a stream that was refused is asked for again.
+/// How long the light view is polled before a stream that was refused is requested again.
 const LOOK_FOR: Duration = Duration::from_secs(10);
 
-/// A stream that is silent for this long may have lost the end of the job: then the job is looked
-/// at.
+/// A stream that is silent for this long may have lost the end of the job; the job is then polled.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
-/// What somebody who follows a job is told.
+/// What is reported to the one who follows a job.
 pub(super) enum Heard<'a> {
-    /// Something has happened.
+    /// An event of the job.
     Event(&'a SentEvent),
-    /// The manager cannot be reached, for this reason; further attempts follow.
+    /// The manager cannot be reached, for this reason. Further attempts follow.
     Cut(&'a str),
-    /// Nothing happened for as long as was asked for.
+    /// Nothing happened for the time that was requested.
     Nothing,
 }
 
-/// Whether whoever is told wants to hear more.
+/// Whether to go on following, as the callback decides.
 pub(super) type Told<B> = Result<ControlFlow<B>, ClientError>;
 
 /// Follows one job.
@@ -48,7 +47,7 @@ pub(super) struct Follower<'c> {
     path: String,
     /// How long to wait for a manager that does not answer.
     patience: Duration,
-    /// Whether it has answered before.
+    /// Whether the manager has answered before.
     was_there: bool,
     /// How often to report that nothing happens.
     tick: Duration,
@@ -56,14 +55,14 @@ pub(super) struct Follower<'c> {
     last: String,
     /// Whether the manager does not know the light view.
     is_old: bool,
-    /// The steps as they were last reported: state, status and attempt.
+    /// The last reported state, status and attempt of each step.
     steps: HashMap<String, (String, String, u32)>,
 }
 
-/// The outcome of a stream.
+/// The outcome of one stream.
 enum Outcome<B> {
     Ended(End),
-    /// Whoever is told has heard enough.
+    /// The callback has stopped.
     Enough(B),
     /// It must be opened again, once the manager answers.
     Again(String),
@@ -90,17 +89,17 @@ impl<'c> Follower<'c> {
         }
     }
 
-    /// A follower of a job that the manager has just created.
+    /// Makes this a follower of a job that the manager has just created.
     pub(super) fn of_new(self) -> Follower<'c> {
         Follower { was_there: true, ..self }
     }
 
-    /// Also reports that nothing happens, this often.
+    /// Reports also that nothing happens, this often.
     pub(super) fn every(self, tick: Duration) -> Follower<'c> {
         Follower { tick, ..self }
     }
 
-    /// Reports all that happens, until the job has ended.
+    /// Reports all events, until the job has ended.
     pub(super) fn follow(
         self,
         mut tell: impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
@@ -114,7 +113,7 @@ impl<'c> Follower<'c> {
         }
     }
 
-    /// The same, until the job has ended or whoever is told has heard enough.
+    /// Reports all events, until the job has ended or the callback stops.
     pub(super) fn follow_until<B>(
         mut self,
         mut tell: impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
@@ -198,8 +197,7 @@ impl<'c> Follower<'c> {
         }
     }
 
-    /// Looks at the job again and again: for a while if a stream may be had later, otherwise to its
-    /// end.
+    /// Polls the job: for a while if a stream may be available later, otherwise until its end.
     fn without_stream<B>(
         &mut self,
         status: StatusCode,
@@ -245,12 +243,12 @@ impl<'c> Follower<'c> {
         })
     }
 
-    /// Whether the manager does not know the light view.
+    /// Returns whether the manager does not know the light view.
     pub(super) fn is_old(&self) -> bool {
         self.is_old
     }
 
-    /// The job as it is now, without the parts that grow with a large job.
+    /// Fetches the job as it is now, without the parts that grow with a large job.
     pub(super) fn look(&mut self) -> Result<JobAnswer, ClientError> {
         let path = format!("/api/job/{}", self.id);
         if !self.is_old {
@@ -263,7 +261,7 @@ impl<'c> Follower<'c> {
         parse(&self.client.get(&path)?)
     }
 
-    /// What has changed since the last look, as events that have no id.
+    /// Returns what has changed since the last poll, as events without an id.
     fn changes(&mut self, job: &JobAnswer) -> Vec<SentEvent> {
         let mut changes = Vec::new();
         for step in &job.steps {
@@ -304,10 +302,10 @@ fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> SentEvent
     SentEvent { id: String::new(), name, data: data.to_string() }
 }
 
-/// How long the manager has not answered.
+/// The time since the manager has stopped answering, and the pause before the next attempt.
 pub(super) struct Silence {
     patience: Duration,
-    /// It has answered before: an address where nobody ever answered is not worth waiting for.
+    /// Whether the manager has answered before. An address that never answered is not retried.
     was_there: bool,
     since: Option<Instant>,
     pause: Duration,
@@ -318,11 +316,11 @@ impl Silence {
         Silence { patience, was_there, since: None, pause: PAUSE_FIRST }
     }
 
-    /// It does not answer, for this reason.
+    /// Notes that the manager does not answer, for this reason.
     ///
     /// # Errors
     ///
-    /// It has not answered for too long.
+    /// Returns an error if it has not answered for too long.
     pub(super) fn note(&mut self, error: &str) -> Result<(), String> {
         if !self.was_there {
             return Err(error.to_owned());
@@ -338,13 +336,13 @@ impl Silence {
         ))
     }
 
-    /// It answers: a stream is open from now on.
+    /// Notes that the manager answers: a stream is open from now on.
     pub(super) fn answered(&mut self) -> Instant {
         (self.since, self.was_there) = (None, true);
         clock::ticks()
     }
 
-    /// That stream has ended. A stream that ends again and again is asked for less and less often.
+    /// Notes that the stream has ended. The pause is not reset for a stream that ends at once.
     pub(super) fn ended(&mut self, opened: Instant) {
         if opened.elapsed() > PAUSE_LONGEST {
             self.pause = PAUSE_FIRST;
@@ -357,8 +355,8 @@ impl Silence {
     }
 }
 
-/// Says something that is no result: on standard error.
+/// Prints something that is no result on standard error.
 pub(super) fn say(text: &str) {
-    // With standard error closed there is nobody to tell.
+    // With standard error closed, nobody can read it.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

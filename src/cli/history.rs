@@ -1,5 +1,5 @@
-//! `history` and `replay`: what happened to a job, entry by entry, and the job as it was; told by a
-//! manager, or read from a journal's file.
+//! `history` and `replay`: the entries of a job, and the job as it was; from a manager, or from a
+//! journal's file.
 
 use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::Client;
@@ -18,16 +18,16 @@ use serde_json::value::RawValue;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// How many entries are asked for at once.
+/// How many entries are requested at once.
 const PAGE_ENTRIES: u32 = 1_000;
 
 /// How many bytes of rows are read at once.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// How much of an entry is shown where there is no terminal, in columns.
+/// How much of an entry is printed without a terminal, in columns.
 const LINE_COLUMNS_MAX: usize = 400;
 
-/// What every entry says; the rest depends on its kind.
+/// The fields that every entry has. The others depend on its kind.
 #[derive(Deserialize)]
 struct EntryAnswer {
     n: u64,
@@ -43,7 +43,7 @@ struct EntriesAnswer {
     next: Option<u64>,
 }
 
-/// `history ID [--at N]`
+/// Runs `history ID [--at N]`.
 pub(super) fn history(
     arguments: &HistoryArguments,
     out: &mut dyn Write,
@@ -65,7 +65,7 @@ pub(super) fn history(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `replay --db FILE ID [--at N]`
+/// Runs `replay --db FILE ID [--at N]`.
 pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let (id, is_json) = (arguments.record.id.whole()?, arguments.json);
     let screen = Screen::of(arguments.times);
@@ -118,12 +118,12 @@ fn print_job(
     job::print(&parse(body)?, screen, out)
 }
 
-/// Prints entries, a page at a time.
+/// Prints entries, page by page.
 struct Printer<'o> {
     is_json: bool,
-    /// Where the next page begins; none after the last.
+    /// The entry after which the next page begins, or `None` after the last page.
     after: Option<u64>,
-    /// How many entries are still to be shown; none: all.
+    /// How many entries are still to be printed; `None` means all.
     left: Option<u64>,
     screen: Screen,
     out: &'o mut dyn Write,
@@ -139,7 +139,7 @@ impl<'o> Printer<'o> {
         Printer { is_json, after: Some(asked.after), left: asked.limit, screen, out }
     }
 
-    /// After which entry the next page begins, and how many entries it may have.
+    /// Returns after which entry the next page begins, and how many entries it may have.
     fn wanted(&self) -> Option<(u64, u32)> {
         let most = u32::try_from(self.left.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
         self.after.filter(|_| most > 0).map(|after| (after, most.min(PAGE_ENTRIES)))
@@ -164,7 +164,7 @@ impl<'o> Printer<'o> {
     }
 }
 
-/// An entry in one line: its number, its time, what happened, and what else it says.
+/// Renders an entry as one line: its number, its time, its kind, and its other fields.
 fn line(entry: &str, screen: Screen) -> Result<String, ClientError> {
     let EntryAnswer { n, at, kind, step, payload } = parse(entry)?;
     let rest: serde_json::Map<String, Value> = parse(entry)?;
@@ -189,7 +189,7 @@ fn shown(value: &Value) -> String {
     escaped(&text).into_owned()
 }
 
-/// `retryAt` as people write it: `retry at`.
+/// Splits a key such as `retryAt` into words: `retry at`.
 fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 1);
     for letter in key.chars() {

@@ -1,5 +1,5 @@
-//! What a kept job would have done under another definition: its record is played to a job of that
-//! definition, reply by reply, at the times at which the replies came.
+//! Replays the record of a job under another definition, to find out what the job would have done:
+//! each recorded reply is applied at the time at which it came.
 
 use super::changes::{Change, ChangeKind, Pairs, changes, names};
 use crate::engine::{
@@ -10,7 +10,7 @@ use crate::engine::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Nothing is refused for its size: what is played was accepted before.
+/// The limits of a replay. Nothing is refused for its size, since it was accepted before.
 const LIMITS: Limits = Limits {
     step_message_bytes_max: usize::MAX,
     reply_bytes_max: usize::MAX,
@@ -19,36 +19,36 @@ const LIMITS: Limits = Limits {
     window_bytes: u64::MAX,
 };
 
-/// What would differ for `job`, whose record this is, if it had begun under `new`. None: nothing
-/// would, or it is a child job, which begins as its parent has it begin.
+/// Returns what would differ for `job`, whose record this is, if it had begun under `new`. The list
+/// is empty if nothing would differ, and for a child job, whose start is up to its parent.
 ///
-/// Timeouts are left out: nobody knows whether a worker would have been faster.
+/// Timeouts are not compared: whether a worker would have been faster is unknown.
 pub fn differences_under(job: &Job, record: &[Recorded], new: &Arc<Definition>) -> Vec<Change> {
     if job.origin().parent.is_some() {
-        // It runs a task, which `new` may not have.
+        // A child job runs a task, which `new` may not have.
         return Vec::new();
     }
-    // Both are played, so that whatever playing leaves out differs in neither.
+    // Both definitions are replayed, so that what a replay leaves out differs in neither.
     let before = Play::of(job, record, job.definition());
     let after = Play::of(job, record, new);
     compared(job, &before, &after)
 }
 
-/// A job of some definition to which a record is played.
+/// A replay of a record to a new job.
 struct Play<'r> {
     job: Job,
     pairs: Pairs,
     now: Timestamp,
-    /// What came for steps that have not begun yet.
+    /// Inputs for steps that have not begun yet.
     early: VecDeque<(StepIndex, Came<'r>)>,
 }
 
-/// What came for a step.
+/// A recorded input of a step.
 enum Came<'r> {
     Reply(Reply),
-    /// A child job ended: with this result, or none where it failed.
+    /// A child job ended: with this result, or with none if it failed.
     Child(u32, Option<Message>),
-    /// The output of a step whose child jobs nobody would have started.
+    /// The output of a step whose child jobs may not have been started.
     Gathered(&'r Message),
 }
 
@@ -90,7 +90,7 @@ impl<'r> Play<'r> {
             }
             JobEntry::Cancelled { reason, .. } => Operation::Cancel { reason: reason.clone() },
             JobEntry::Failed { expired: true, .. } => {
-                // The recorded deadline: nobody knows what would have come until another one.
+                // The recorded deadline: what would have come before another one is unknown.
                 let due = recorded.origin().created.max(self.now);
                 return self.take(Input::Timer { due, unread: self.unread() });
             }
@@ -150,7 +150,7 @@ impl<'r> Play<'r> {
                 };
                 let members: Vec<String> = pairs.iter().map(member).collect();
                 let text = format!("{{{}}}", members.join(","));
-                // What was taken apart before is put together again.
+                // Puts together the result, which the journal keeps in parts.
                 let result = Message::parse(text.as_bytes()).unwrap_or_default();
                 self.came(step, Came::Child(*index, Some(result)));
             }
@@ -167,15 +167,15 @@ impl<'r> Play<'r> {
         }
     }
 
-    /// Nothing of a step that is gone is of use.
+    /// Queues an input for the matching step of the new definition. Drops it if that step is gone.
     fn came(&mut self, old: StepIndex, came: Came<'r>) {
         if let Some(new) = self.pairs.new_of(old) {
             self.early.push_back((new, came));
         }
     }
 
-    /// Delivers what has come to the steps that run, until no other step begins to run by it. What
-    /// came for one step is delivered in order.
+    /// Delivers the pending inputs to the steps that run, until no other step starts by it. The
+    /// inputs of one step are delivered in order.
     fn deliver(&mut self) {
         loop {
             let is_first = |at: usize, early: &VecDeque<(StepIndex, Came<'r>)>| {
@@ -186,7 +186,7 @@ impl<'r> Play<'r> {
             });
             let Some((step, came)) = ready.and_then(|at| self.early.remove(at)) else { return };
             if let Some(due) = self.job.step(step).retry_at() {
-                // The attempt that matches the recorded one has begun by now.
+                // By now the attempt that matches the recorded one has begun.
                 self.take(Input::Timer { due, unread: self.unread() });
             }
             self.give(step, came);
@@ -197,7 +197,7 @@ impl<'r> Play<'r> {
         let is_running = self.job.step_state(step) == StepState::Running;
         match came {
             Came::Reply(_) => is_running && self.job.graph().step(step).task.is_none(),
-            // Each of the two is of use to one kind of step only; the other kind ignores it.
+            // Each of the two matters to one kind of step only; the other kind ignores it.
             Came::Gathered(_) => is_running,
             Came::Child(index, _) => match &self.job.step(step).fan_out {
                 Some(fan_out) => fan_out.under_way().any(|under_way| under_way == *index),
@@ -206,7 +206,8 @@ impl<'r> Play<'r> {
         }
     }
 
-    /// No attempt times out by itself: the record tells which did.
+    /// Reports replies that are never too late, so that no attempt times out by itself: the record
+    /// says which did.
     fn unread(&self) -> UnreadReplies {
         self.job.graph().indices().map(|step| (step, Timestamp(i64::MAX))).collect()
     }
@@ -238,7 +239,7 @@ impl<'r> Play<'r> {
 
     fn take(&mut self, input: Input) {
         let context = Context { now: self.now, limits: &LIMITS };
-        // A refused input has no consequence, and nothing is sent.
+        // A rejected input has no effect, and effects are not carried out.
         let _ = self.job.take(input, &context);
     }
 }
@@ -248,7 +249,7 @@ fn item_key(definition: &Definition, graph: &Graph, step: StepIndex) -> Option<A
     Some(definition.graphs.get(usize::from(task))?.fan_out.as_ref()?.item_key.clone())
 }
 
-/// The differences between the two that still matter to `job`.
+/// Returns the differences between the two replays that still matter to `job`.
 fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
     let (old, new) = (before.graph(), after.graph());
     let pairs = Pairs::of(old, new);
@@ -271,7 +272,7 @@ fn compared(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
             let (was, would) = (before.status(at), after.status(other));
             tell(ChangeKind::Status, format!("has the status {was}, would have {would}"));
         }
-        // What the definition says about a step matters as long as the step is not done.
+        // What the definition says about a step matters until the step has ended.
         let is_open =
             !job.state().is_ended() && matches!(was, StepState::Waiting | StepState::Running);
         let task =

@@ -1,4 +1,4 @@
-//! What differs between two definitions of one workflow.
+//! The differences between two definitions of one workflow.
 
 use crate::engine::{Definition, Dependency, Expression, Graph, Millis, Step, StepIndex};
 use serde::Serialize;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// A step is gone.
+    /// A step was removed.
     Gone,
-    /// A step is new.
+    /// A step was added.
     New,
-    /// A step has another name.
+    /// A step was renamed.
     Renamed,
-    /// A step waits for others.
+    /// A step has other dependencies.
     Depends,
-    /// A step's messages go to another queue.
+    /// The messages of a step go to another queue.
     Queue,
-    /// A condition is worded differently, or decides differently.
+    /// A condition has another text, or another result.
     Condition,
-    /// A step's child jobs run another task.
+    /// The child jobs of a step run another task.
     Task,
     /// Anything else in a step, a task or the workflow.
     Option,
@@ -36,26 +36,26 @@ pub enum ChangeKind {
 /// One difference between two definitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Its subject.
+    /// The subject of the change.
     pub kind: ChangeKind,
-    /// The task whose step it is; none: the workflow's own.
+    /// The task to which the step belongs, or `None` for a step of the workflow itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The step, by its earlier name if it has one.
+    /// The step, by its old name if it was renamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// In words.
+    /// The difference as a sentence.
     pub text: String,
 }
 
-/// Which step of one graph is which step of another.
+/// Maps the steps of an old graph to those of a new one.
 pub(super) struct Pairs {
     by_old: HashMap<StepIndex, StepIndex>,
 }
 
 impl Pairs {
-    /// Steps are matched by name. A remaining step is the same step under another name if it does
-    /// the same work at the same place.
+    /// Matches steps by name. An unmatched step counts as renamed if a new step does the same work
+    /// in the same place of the graph.
     pub(super) fn of(old: &Graph, new: &Graph) -> Pairs {
         let mut by_old: HashMap<StepIndex, StepIndex> =
             old.indices().filter_map(|at| Some((at, new.index_of(&old.step(at).name)?))).collect();
@@ -79,18 +79,18 @@ impl Pairs {
         Pairs { by_old }
     }
 
-    /// The step of the new graph that matches this step of the old one.
+    /// Returns the step of the new graph that matches this step of the old one, if there is one.
     pub(super) fn new_of(&self, old: StepIndex) -> Option<StepIndex> {
         self.by_old.get(&old).copied()
     }
 
-    /// Whether a step of the new graph matches none of the old one.
+    /// Returns whether a step of the new graph matches no step of the old one.
     pub(super) fn is_new(&self, new: StepIndex) -> bool {
         !self.by_old.values().any(|paired| *paired == new)
     }
 }
 
-/// All that differs, the workflow's own steps first.
+/// Returns all differences, those of the workflow's own steps first.
 pub fn changes(old: &Definition, new: &Definition) -> Vec<Change> {
     let mut found = Vec::new();
     let span = |span: Option<Millis>| span.map_or("none".to_owned(), |span| span.to_string());
@@ -158,10 +158,10 @@ fn of_graph(
     }
 }
 
-/// A step, its graph, and the definition of that graph.
+/// A step with its graph and the definition of that graph.
 type StepPlace<'d> = (&'d Definition, &'d Graph, &'d Step);
 
-/// What differs about one step, apart from its name.
+/// Reports the differences of one step, except for its name.
 fn of_step(
     (old_definition, old_graph, old): StepPlace<'_>,
     (new_definition, new_graph, new): StepPlace<'_>,
@@ -219,7 +219,7 @@ fn of_step(
     }
 }
 
-/// The names of the steps that a step depends on.
+/// Returns the names of the dependencies of a step.
 pub(super) fn names(graph: &Graph, step: &Step) -> Vec<Arc<str>> {
     step.depends
         .iter()
@@ -230,7 +230,7 @@ pub(super) fn names(graph: &Graph, step: &Step) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// The names of the steps that depend on a step.
+/// Returns the names of the steps that depend on a step.
 fn dependents(graph: &Graph, step: StepIndex) -> Vec<Arc<str>> {
     graph.dependents(step).iter().map(|on| graph.step(*on).name.clone()).collect()
 }

@@ -1,14 +1,12 @@
-//! Rehearsals: users test their workflows in virtual time, with scripted workers, without a broker
-//! or a journal (`workflow-manager test FILE`, docs/testing.md). The engine is the real one; a
-//! deadline of three days passes in milliseconds.
+//! Tests of workflows by their users: in virtual time, with scripted workers, without a broker or a
+//! journal (`workflow-manager test FILE`, docs/testing.md). The engine is the real one; a deadline
+//! of three days passes in milliseconds.
 //!
-//! ```text
-//! script    what a test file may say
-//! stage     jobs, scripted workers and a clock that jumps from one event to the next
-//! here      running the tests of a file and comparing what came out with what was expected
-//! changes   what differs between two definitions of a workflow
-//! against   what a job that is kept would have done under another definition
-//! ```
+//! - `script`: the format of test files
+//! - `simulator`: jobs, scripted workers, and a clock that jumps from one event to the next
+//! - this file: runs the tests of a file, and compares the results with the expectations
+//! - `changes`: the differences between two definitions of a workflow
+//! - `replay`: what a recorded job would have done under another definition
 
 mod against;
 mod changes;
@@ -41,10 +39,10 @@ pub enum RehearsalError {
         file: String,
         /// The test's name.
         test: String,
-        /// What is wrong, and what was expected.
+        /// The error, and what was expected.
         what: String,
     },
-    /// There is nothing to run.
+    /// The file has no tests.
     #[error("{0}: \"tests\" is empty, expected at least one test")]
     NoTests(String),
 }
@@ -56,11 +54,11 @@ pub struct Outcome {
     pub name: String,
     /// Whether everything was as expected.
     pub passed: bool,
-    /// Each difference in a sentence.
+    /// The differences, one sentence each.
     pub differences: Vec<String>,
-    /// The virtual time that it took, in milliseconds.
+    /// The virtual time that the test took, in milliseconds.
     pub took_ms: u64,
-    /// What happened, a line for each event, for the reader of a failure.
+    /// What happened, one line for each event, to explain a failure.
     pub story: Vec<String>,
 }
 
@@ -68,8 +66,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// A file cannot be read or is wrong. A result other than the expected one is not an error but an
-/// [`Outcome`].
+/// Returns an error if a file cannot be read or is not valid. An unexpected result is not an error,
+/// but a [`TestOutcome`].
 pub fn rehearse(path: &Path) -> Result<Vec<Outcome>, RehearsalError> {
     let file: File = load::data_file(path)?;
     let beside = path.parent().unwrap_or(Path::new("."));
@@ -126,7 +124,7 @@ fn chosen(definitions: &[Arc<Definition>], name: Option<&str>) -> Result<Arc<Def
     }
 }
 
-/// A test that scripts or expects a step that does not exist is mistaken.
+/// Checks that every step which a test scripts or expects exists.
 fn check_names(definition: &Definition, test: &Test) -> Result<(), String> {
     let all: Vec<&str> =
         definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| &*step.name).collect();
@@ -211,7 +209,7 @@ fn differences(stage: &Stage, id: JobId, expect: &Expect) -> Vec<String> {
     found
 }
 
-/// JSON as test files write it: keys in any order.
+/// Converts a message to JSON, so that the order of keys does not matter.
 fn value(message: &Message) -> Value {
     serde_json::from_str(&message.to_text()).unwrap_or(Value::Null)
 }

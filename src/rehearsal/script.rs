@@ -1,4 +1,4 @@
-//! What a test file may say.
+//! The format of test files.
 
 use crate::engine::Millis;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -19,23 +19,23 @@ pub(super) struct File {
     pub(super) tests: Vec<Test>,
 }
 
-/// One job, and what is expected of it.
+/// One test: a job, and what is expected of it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Test {
     pub(super) name: String,
-    /// The workflow's full name; may be left out where there is one only.
+    /// The workflow's full name. It may be omitted if there is only one workflow.
     pub(super) workflow: Option<String>,
     #[serde(default = "empty")]
     pub(super) message: Value,
-    /// By step, in the workflow and its tasks: what its worker, or person, does. Workers of other
-    /// steps reply with their input; other external steps wait.
+    /// What the worker of each step does, or the person for an external step; by step, in the
+    /// workflow and its tasks. Other workers reply with their input; other external steps wait.
     #[serde(default)]
     pub(super) workers: BTreeMap<String, Acts>,
-    /// What users do in the meantime.
+    /// What users do meanwhile.
     #[serde(default)]
     pub(super) users: Vec<UserAct>,
-    /// When the test stops; without it, when nothing more would happen.
+    /// When the test stops. Without it, the test stops when nothing more would happen.
     pub(super) until: Option<Span>,
     pub(super) expect: Expect,
 }
@@ -44,7 +44,7 @@ fn empty() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// One act, or several, of which the first that fits is done.
+/// One action, or a list of which the first that fits is used.
 #[derive(Debug)]
 pub(super) enum Acts {
     Several(Vec<Act>),
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Acts {
 }
 
 impl Acts {
-    /// What a worker does with an attempt.
+    /// Returns what a worker does with an attempt, if an action fits.
     pub(super) fn of(&self, attempt: u32, input: &Value) -> Option<&Act> {
         let fits = |act: &&Act| {
             act.attempt.is_none_or(|number| number == attempt)
@@ -94,22 +94,22 @@ impl Acts {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Act {
-    /// Only with this attempt.
+    /// Applies to this attempt only.
     pub(super) attempt: Option<u32>,
-    /// Only with an input that has these keys with these values.
+    /// Applies only to an input that has these keys with these values.
     #[serde(rename = "if")]
     pub(super) when: Option<Value>,
-    /// How long the message waits for it; if the attempt is over by then, it gets none.
+    /// How long the message waits for a worker. If the attempt ends before that, no worker gets it.
     #[serde(default)]
     pub(super) starts_after: Span,
-    /// How long it works.
+    /// How long the worker takes.
     #[serde(default)]
     pub(super) after: Span,
     /// Replies with this object.
     pub(super) result: Option<Value>,
     /// Replies with these bytes.
     pub(super) raw: Option<String>,
-    /// Reports an error.
+    /// Replies with an error.
     pub(super) error: Option<String>,
     /// Whether another attempt may succeed.
     pub(super) retryable: Option<bool>,
@@ -118,7 +118,7 @@ pub(super) struct Act {
     pub(super) silent: bool,
     /// The broker dead-letters the message, for this reason.
     pub(super) dead_letter: Option<String>,
-    /// The progress that it reports before that, each message after its time.
+    /// The progress messages that it sends before its reply.
     #[serde(default)]
     pub(super) progress: Vec<ProgressMessage>,
 }
@@ -127,7 +127,7 @@ pub(super) struct Act {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressMessage {
-    /// How long after the worker has the step message.
+    /// How long after the worker has received the step message.
     pub(super) after: Span,
     pub(super) status: Option<String>,
     pub(super) progress: Option<f64>,
@@ -138,12 +138,12 @@ pub(super) struct ProgressMessage {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserAct {
-    /// How long after the job's creation.
+    /// How long after the creation of the job.
     pub(super) at: Span,
-    /// cancel, pause, resume, retry or rerun.
+    /// One of cancel, pause, resume, retry or rerun.
     #[serde(rename = "do")]
     pub(super) operation: String,
-    /// For rerun: the step.
+    /// The step, for rerun.
     pub(super) step: Option<String>,
 }
 
@@ -164,7 +164,7 @@ pub(super) struct Expect {
     /// By step, in the workflow and its tasks: all inputs, in any order.
     #[serde(default)]
     pub(super) inputs: BTreeMap<String, Vec<Value>>,
-    /// The virtual time from creation to the last event.
+    /// The virtual time from the creation to the last event.
     pub(super) took: Option<Span>,
 }
 
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Whether `whole` contains everything in `part`.
+/// Returns whether `whole` contains everything in `part`.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

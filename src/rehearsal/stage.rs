@@ -1,5 +1,5 @@
-//! The stage: jobs in a map, workers that follow a script, and a clock that jumps to the next thing
-//! to happen.
+//! The simulator: jobs in a map, workers that follow a script, and a clock that jumps to the next
+//! event.
 
 use super::script::{Act, Acts, ProgressMessage, Test, UserAct};
 use super::value;
@@ -14,21 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// When every rehearsal begins: 2026-01-01T00:00:00Z.
+/// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
 const BEGIN_NS: i64 = 1_767_225_600_000_000_000;
 
-/// A rehearsal with more events than this goes in circles.
+/// A test with more events than this is taken for an endless loop.
 const EVENTS_MAX: usize = 1_000_000;
 
-/// How many lines of a story are kept.
+/// How many lines of the story are kept.
 const STORY_LINES_MAX: usize = 200;
 
-/// The job of a rehearsal.
+/// The id of the job under test.
 const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
 
-/// Something that will happen.
+/// An event that is scheduled.
 enum Coming {
-    /// A worker, or a person, takes up an attempt, and does this.
+    /// A worker, or a person, starts an attempt, and does this.
     Start {
         job: JobId,
         step: StepIndex,
@@ -52,12 +52,12 @@ pub(super) struct Stage<'t> {
     jobs: HashMap<JobId, Job>,
     now: Timestamp,
     last_event: Timestamp,
-    /// Ordered by time, then by the order of planning.
+    /// Sorted by time, then by the order of scheduling.
     coming: BTreeMap<(Timestamp, u64), Coming>,
     planned: u64,
     effects: VecDeque<(JobId, Effect)>,
     inputs: HashMap<Arc<str>, Vec<Message>>,
-    /// The ids of jobs that take input.
+    /// The ids of jobs that accept inputs.
     live: HashSet<JobId>,
     pub(super) story: Vec<String>,
 }
@@ -82,12 +82,12 @@ impl<'t> Stage<'t> {
         self.jobs.get(&id)
     }
 
-    /// What the workers of a step were sent.
+    /// Returns the inputs that were sent to the workers of a step.
     pub(super) fn inputs(&self, step: &str) -> &[Message] {
         self.inputs.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// The time from the creation to the last event.
+    /// Returns the virtual time from the creation to the last event, in nanoseconds.
     pub(super) fn elapsed_ns(&self) -> i64 {
         self.last_event.0 - BEGIN_NS
     }
@@ -106,7 +106,7 @@ impl<'t> Stage<'t> {
         id
     }
 
-    /// Goes on until nothing more happens, or the test stops.
+    /// Runs until nothing more happens, or the test stops.
     pub(super) fn play(&mut self, id: JobId) -> Result<(), String> {
         let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
             Timestamp(BEGIN_NS.saturating_add(nanoseconds(span.0)))
@@ -198,7 +198,7 @@ impl<'t> Stage<'t> {
     fn take(&mut self, id: JobId, input: Input) {
         let context = context(self.now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        // A refused input has no consequence.
+        // A rejected input has no effect.
         if let Ok(decision) = job.take(input, &context) {
             self.follow(id, decision);
         }
@@ -208,7 +208,7 @@ impl<'t> Stage<'t> {
         self.last_event = self.now;
         for entry in &decision.recorded.entries {
             self.tell_entry(id, entry);
-            // Nothing is sent for an external step, but its person sees that it runs.
+            // Nothing is sent for an external step, but the person sees that it runs.
             if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
                 (entry, self.jobs.get(&id))
                 && job.graph().step(*step).external
@@ -237,7 +237,7 @@ impl<'t> Stage<'t> {
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 Effect::TellChild { child, order, .. } => self.take(child, Input::Order(order)),
-                // No message asked for the job.
+                // The job was not started by a message, so it has no caller.
                 Effect::AnswerCaller { .. } => {}
                 Effect::TellParent(parent, ended) => {
                     self.take(
@@ -249,7 +249,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// A step message reaches its worker; an external step its person.
+    /// Delivers a step message to its worker, or an external step to its person.
     fn dispatch(&mut self, id: JobId, step: StepIndex, attempt: u32, input: Message) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, external) =
@@ -258,7 +258,7 @@ impl<'t> Stage<'t> {
             match self.test.workers.get(&*name).map(|acts: &Acts| acts.of(attempt, &value(&input)))
             {
                 Some(Some(act)) => act.clone(),
-                // No act fits, or an external step has nobody.
+                // No action fits, or nobody is scripted for an external step.
                 Some(None) => Act { silent: true, ..Act::default() },
                 None => Act { silent: external, ..Act::default() },
             };
@@ -270,7 +270,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// The worker of an attempt has its message, unless the attempt is over.
+    /// Hands the message of an attempt to its worker, unless the attempt is over.
     fn start_work(&mut self, id: JobId, step: StepIndex, attempt: u32, input: &Message, act: &Act) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
