@@ -275,7 +275,7 @@ pub struct SettingsArguments {
 }
 
 impl SettingsArguments {
-    /// What the flags override.
+    /// Returns the settings that the flags override.
     pub fn overrides(&self) -> Overrides {
         Overrides {
             workflows: self.workflows.clone(),

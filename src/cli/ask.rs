@@ -1,14 +1,14 @@
-//! Asks before much is destroyed.
+//! Asks for a confirmation before much is deleted.
 
 use super::error::ClientError;
 use std::io::{IsTerminal, Write, stderr, stdin};
 
-/// Whether somebody is there to be asked.
+/// Returns whether a person can answer.
 pub(super) fn is_somebody_there() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// Asks a question; anything but yes is no.
+/// Asks a question. Any answer but yes counts as no.
 pub(super) fn agrees(question: &str) -> Result<bool, ClientError> {
     let mut to = stderr();
     write!(to, "{question} [y/N] ")?;

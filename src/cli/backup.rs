@@ -9,7 +9,7 @@ use std::num::NonZero;
 
 const MIB: u64 = 1 << 20;
 
-/// `backup --db FILE TARGET [--rate MIB] [--vacuum]`
+/// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`.
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
@@ -18,7 +18,7 @@ pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Resul
     tell(&what, copied, arguments.json, out)
 }
 
-/// `restore BACKUP --db FILE`, `restore BACKUP --check`
+/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`.
 pub(super) fn restore(
     arguments: &RestoreArguments,
     out: &mut dyn Write,

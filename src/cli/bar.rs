@@ -1,5 +1,5 @@
-//! How far a job is: a bar with rate and time left, on a terminal. Elsewhere there is none, and no
-//! call is made for it.
+//! The progress of a job: a bar with rate and remaining time. It is shown on a terminal only;
+//! elsewhere no request is made for it.
 
 use super::error::ClientError;
 use super::follow::{Follower, Heard};
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 /// The shortest time between two updates of the bar.
 pub(super) const BAR_EVERY: Duration = Duration::from_millis(250);
 
-/// Over how long the rate is counted.
+/// The time over which the rate is measured.
 const PACE_OVER: Duration = Duration::from_secs(15);
 
-/// The progress of a job.
+/// The progress bar of a job.
 pub(super) struct Bar {
     bar: ProgressBar,
-    /// Something has happened since it was drawn.
+    /// Whether something has happened since the last update.
     is_behind: bool,
-    /// Whether child jobs run: their ends are not events of this job.
+    /// Whether child jobs run, whose ends are not events of this job.
     has_children: bool,
     at: Option<Instant>,
     pace: Pace,
@@ -38,17 +38,17 @@ impl Bar {
         Bar { bar, is_behind: true, has_children: false, at: None, pace: Pace::default() }
     }
 
-    /// Whether there is a terminal to show it on.
+    /// Returns whether there is a terminal to show it on.
     pub(super) fn is_shown(&self) -> bool {
         !self.bar.is_hidden()
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Does `work`, which prints, with the bar out of its way.
+    /// Calls `work`, which prints, while the bar is hidden.
     pub(super) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.bar.suspend(work)
     }
@@ -91,7 +91,8 @@ impl Bar {
     }
 }
 
-/// How many steps and child jobs are done, how many there are, and the names of those that run.
+/// The number of steps and child jobs that have ended, that of all, and the names of those that
+/// run.
 struct Progress {
     done: u64,
     all: u64,
@@ -119,20 +120,20 @@ impl Progress {
     }
 }
 
-/// What was done when, of late.
+/// A moving window of times with the number of steps and child jobs that were done.
 #[derive(Default)]
 struct Pace(VecDeque<(Instant, u64)>);
 
 impl Pace {
     fn note(&mut self, now: Instant, done: u64) {
         self.0.push_back((now, done));
-        // The oldest that is kept is just older than the time that is looked at.
+        // The oldest sample is kept until the next one is as old as the window.
         while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= PACE_OVER) {
             self.0.pop_front();
         }
     }
 
-    /// How much is done each second; nothing while that cannot be said.
+    /// Returns how many are done each second, or `None` if that is unknown.
     fn rate(&self) -> Option<f64> {
         let ((first, before), (last, after)) = (self.0.front()?, self.0.back()?);
         let seconds = last.duration_since(*first).as_secs_f64();
@@ -141,7 +142,7 @@ impl Pace {
         (seconds > 0.0 && done > 0.0).then_some(done / seconds)
     }
 
-    /// `480/s, 35s left`
+    /// Formats the rate and the remaining time: `480/s, 35s left`.
     fn words(&self, left: u64) -> Option<String> {
         let rate = self.rate()?;
         #[allow(clippy::cast_precision_loss, reason = "a time for people")]
@@ -155,7 +156,7 @@ fn per_second(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}/s") } else { format!("{rate:.1}/s") }
 }
 
-/// How a job with child jobs went, in one line; nothing for a job without any.
+/// Summarizes a job with child jobs in one line. Returns `None` for a job without any.
 pub(super) fn summary(job: &JobAnswer) -> Option<String> {
     let children = job.steps.iter().filter_map(|step| step.children.as_ref());
     let (ended, failed) = children.fold((0, 0), |(ended, failed), children| {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(pace.words(100), None, "nothing was done yet");
         pace.note(begin + Duration::from_secs(10), 1_000);
         assert_eq!(pace.words(12_345).as_deref(), Some("100/s, 2m 4s left"));
-        // What was long ago does not count.
+        // Old samples do not count.
         pace.note(begin + Duration::from_secs(40), 1_060);
         assert_eq!(pace.words(60).as_deref(), Some("2.0/s, 30s left"));
         pace.note(begin + Duration::from_secs(41), 1_060);

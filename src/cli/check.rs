@@ -1,4 +1,4 @@
-//! `check`: validates workflow files; prints what they say, or everything that is wrong with them.
+//! `check`: validates workflow files, and prints the workflows or all errors.
 
 use super::check_json::print_json;
 use super::words::counted;
@@ -14,13 +14,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Validates `files`, of which `-` is standard input, for a manager with these settings if they are
-/// known, and prints the outcome to `out`: the
-/// workflows, or every error. Returns whether they are valid.
+/// Validates `files`, of which `-` is standard input, and prints the workflows or all errors to
+/// `out`. If `settings` are given, the files are validated for a manager with these settings.
+/// Returns whether the files are valid.
 ///
 /// # Errors
 ///
-/// What writing to `out` gives.
+/// Returns an error if `out` cannot be written.
 pub fn check(
     files: &[PathBuf],
     settings: Option<&Settings>,
@@ -40,10 +40,10 @@ pub fn check(
     Ok(loaded.is_ok())
 }
 
-/// Whoever checks a file wants to know everything that can be said about it.
+/// Adds the advice to the warnings: a check reports everything.
 fn with_advice(mut loaded: Loaded) -> Loaded {
     loaded.warnings.append(&mut loaded.advice);
-    // Stable: the files keep their order.
+    // The sort is stable, so the files keep their order.
     let files: Vec<String> = loaded.warnings.iter().map(|warning| warning.file.clone()).collect();
     let file = |problem: &Problem| files.iter().position(|file| *file == problem.file);
     loaded.warnings.sort_by_cached_key(|problem| (file(problem), problem.line, problem.column));
@@ -60,7 +60,7 @@ fn print_loaded(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     let mut rest = loaded.definitions.as_slice();
     let mut workflows = 0;
     while let Some(first) = rest.first() {
-        // One workflow in several virtual hosts is shown once.
+        // A workflow in several virtual hosts is printed once.
         let same =
             rest.iter().take_while(|definition| differ_in_vhost_alone(definition, first)).count();
         let (shown, after) = rest.split_at(same);
@@ -88,7 +88,7 @@ fn differ_in_vhost_alone(one: &Definition, other: &Definition) -> bool {
         && one.graphs == other.graphs
 }
 
-/// One workflow in the virtual hosts of `definitions`, which differ in nothing else.
+/// Prints one workflow in the virtual hosts of `definitions`, which differ in nothing else.
 fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::Result<()> {
     let definition = &definitions[0];
     let vhosts: Vec<&str> = definitions
@@ -119,7 +119,7 @@ fn print_workflow(definitions: &[Arc<Definition>], out: &mut dyn Write) -> io::R
     writeln!(out)
 }
 
-/// What is shown about a step.
+/// The columns of a step: its name, its dependencies, its target.
 type Row = [String; 3];
 
 fn rows(definition: &Definition) -> Vec<Row> {
@@ -133,8 +133,7 @@ fn rows(definition: &Definition) -> Vec<Row> {
     rows
 }
 
-/// Which graphs the one that is being shown stands in, and which were shown already: each is shown
-/// once.
+/// Builds the rows of all graphs. Each graph is printed once.
 struct View<'d> {
     definition: &'d Definition,
     open: Vec<bool>,
@@ -199,7 +198,7 @@ impl View<'_> {
     }
 }
 
-/// The optional keys of a step, in a few words each.
+/// Returns the optional keys of a step, in a few words each.
 fn options(step: &Step) -> Vec<String> {
     let mut options = Vec::new();
     options.extend(step.timeout.map(|timeout| format!("timeout {timeout}")));
@@ -219,7 +218,7 @@ fn options(step: &Step) -> Vec<String> {
     options
 }
 
-/// A condition in one line.
+/// Puts a condition on one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<&str>>().join(" ")
 }
@@ -236,7 +235,7 @@ fn fan_out(keys: &FanOutKeys) -> String {
 }
 
 fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    /// A longer cell pushes its own row aside, not all rows.
+    /// The widest cell that widens its column. A longer one only shifts the rest of its own row.
     const WIDTH_MAX: usize = 48;
     let width = |column: usize| {
         rows.iter()
@@ -252,8 +251,8 @@ fn print_table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The steps in an order in which they can run: as declared, but each after those that it waits
-/// for.
+/// Returns the steps in an order in which they can run: as declared, but each after its
+/// dependencies.
 fn in_order(graph: &Graph) -> Vec<&Step> {
     let mut waiting: Vec<usize> = graph.steps.iter().map(|step| step.depended_on().len()).collect();
     let mut ready: BinaryHeap<Reverse<StepIndex>> =

@@ -1,4 +1,4 @@
-//! `check --json`: the keys are those of the workflow file.
+//! The output of `check --json`. Its keys are those of the workflow file.
 
 use crate::load::{LoadErrors, Loaded, Problem};
 use crate::view::DefinitionView;
@@ -13,7 +13,7 @@ struct Outcome<'l> {
     errors: &'l [Problem],
 }
 
-/// Prints what the files say, or everything that is wrong with them.
+/// Prints the workflows of the files, or all errors.
 pub(super) fn print_json(
     loaded: &Result<Loaded, LoadErrors>,
     out: &mut dyn Write,

@@ -11,46 +11,46 @@ use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
-/// What rustls says of an answer that is none of TLS.
+/// The text of the rustls error for an answer that is not TLS.
 const NO_TLS: &str = "InvalidContentType";
 
-/// A manager's API.
+/// A client of one manager's API.
 pub(super) struct Client {
     agent: Agent,
     reach: Reach,
 }
 
-/// The outcome of asking for a stream of events.
+/// The response to a request for a stream of events.
 pub(super) enum Opened {
     /// The stream.
     Stream(Box<dyn BufRead + Send>),
-    /// There is nothing new after the last event.
+    /// There are no events after the last one.
     Nothing,
-    /// The manager gives no stream, for this reason.
+    /// The manager refused the stream, with this status and reason.
     Refused(StatusCode, String),
 }
 
-/// A message of a queue, as it came.
+/// A message that was received from a queue.
 pub(super) struct Received {
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
-/// The answer, or the code and the words of the refusal.
+/// The response, or the status and the reason of a refusal.
 pub(super) type Asked<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
 
-/// How long a call may take: answers wait for a commit.
+/// How long a call may take: responses wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The largest answer that is read: a job with its steps' outputs.
+/// The largest response that is read, in bytes: a job with its steps' outputs.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
-    /// A client of the manager that is meant.
+    /// Makes a client of the manager that the arguments name.
     ///
     /// # Errors
     ///
-    /// The context that is meant cannot be used.
+    /// Returns an error if the context cannot be used.
     pub(super) fn new(arguments: &ReachArguments) -> Result<Client, ClientError> {
         Reach::of(arguments).map(Client::of)
     }
@@ -59,7 +59,7 @@ impl Client {
         let is_over_tls = reach.shown().starts_with("https");
         let tls = if is_over_tls { Authorities::of_machine() } else { Authorities::default() };
         let tls = tls.blocking();
-        // The token goes to the manager alone, whatever proxy the environment names.
+        // The token must be sent to the manager only, whatever proxy the environment names.
         let config = Agent::config_builder()
             .proxy(None)
             .tls_config(tls)
@@ -81,7 +81,7 @@ impl Client {
         self.answer(self.request(path, query).call())
     }
 
-    /// Writes the answer to `out` as it comes, however long it is and takes.
+    /// Writes the response to `out` as it comes, without a limit of size or time.
     pub(super) fn copy(
         &self,
         path: &str,
@@ -100,7 +100,8 @@ impl Client {
             Ok(response) if response.status().is_success() => response,
             result => return self.answer(result).map(drop),
         };
-        // A broken answer and a closed output look alike here; the answer is the rarer one.
+        // A broken response and a closed output cannot be told apart here; the broken response is
+        // rarer.
         std::io::copy(&mut response.body_mut().as_reader(), out)?;
         Ok(())
     }
@@ -125,7 +126,7 @@ impl Client {
         self.answer(self.authorised(self.agent.delete(self.url(path))).call())
     }
 
-    /// Opens a stream of events, after the event with the id `last` if there is one.
+    /// Opens a stream of events, after the event with the id `last` unless that is empty.
     pub(super) fn open(&self, path: &str, last: &str) -> Result<Opened, ClientError> {
         let request = self.request(path, &[]).header("Accept", "text/event-stream");
         let request = if last.is_empty() { request } else { request.header("Last-Event-ID", last) };
@@ -143,12 +144,12 @@ impl Client {
         }
     }
 
-    /// The answer, or the code and the words of the refusal.
+    /// Returns the response, or the status and the reason of a refusal.
     pub(super) fn ask(&self, path: &str) -> Asked<String> {
         self.outcome(self.request(path, &[]).call())
     }
 
-    /// The time that the manager's answer tells.
+    /// Returns the header `Date` of the response.
     pub(super) fn date(&self, path: &str) -> Result<Option<String>, ClientError> {
         let answer = self.request(path, &[]).call();
         let answer = answer.map_err(|error| self.unreachable(error.to_string()))?;
@@ -177,7 +178,7 @@ impl Client {
         self.answer(self.authorised(request).send(body))
     }
 
-    /// Posts bytes as they are; the call may take so long.
+    /// Posts bytes. The call may take as long as `timeout`.
     pub(super) fn tell(
         &self,
         path: &str,
@@ -188,7 +189,7 @@ impl Client {
         self.outcome(self.posted(path, query, body, most))
     }
 
-    /// Asks for a message; the call may take so long. None: there is none.
+    /// Receives a message, or `None` if there is none. The call may take as long as `timeout`.
     pub(super) fn receive(
         &self,
         path: &str,
@@ -245,8 +246,8 @@ impl Client {
             ""
         };
         let detail = detail.unwrap_or(text);
-        // Problems of files, and checks, come one a line; other refusals may repeat what anybody
-        // has sent.
+        // Diagnostics of files, and health checks, are printed one a line. Other refusals may
+        // contain input of anybody, so their line breaks are escaped.
         let path = response.get_uri().path();
         let has_lines = match response.status() {
             StatusCode::UNPROCESSABLE_ENTITY => path.ends_with("/api/reload"),

@@ -1,5 +1,5 @@
-//! Contexts: names for managers, with their addresses and tokens, in a file of the user's that
-//! nobody else may read. A token is never printed.
+//! Contexts: names for managers, with their addresses and tokens. They are stored in a file that
+//! only the user may read. Tokens are never printed.
 
 use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArguments};
 use super::error::ClientError;
@@ -17,27 +17,27 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// What others than the owner may not have of the file.
+/// The permission bits of everyone but the owner.
 const OTHERS: u32 = 0o077;
 
 /// The largest file of contexts, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The contexts, as the file has them.
+/// The content of the file of contexts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Contexts {
-    /// The one that is used.
+    /// The name of the context in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     current: Option<OwnText>,
     #[serde(default)]
     contexts: Vec<Named>,
 }
 
-/// A text that the user has written into the file; it is no answer of a manager.
+/// A text that the user has written into the file. It does not come from a manager.
 type OwnText = std::string::String;
 
-/// A manager with a name.
+/// A named manager.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Named {
@@ -49,7 +49,7 @@ pub(super) struct Named {
     token_command: Option<Hidden>,
 }
 
-/// A text that no error and no log shows.
+/// A text that is not shown in errors and logs.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Hidden(OwnText);
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Hidden {
 }
 
 impl Named {
-    /// The token, from the file or from its command; empty without one.
+    /// Returns the token from the file or from its command. It is empty if there is none.
     pub(super) fn token(&self) -> Result<String, ClientError> {
         match (&self.token, &self.token_command) {
             (Some(Hidden(token)), _) => Ok(token.clone()),
@@ -79,7 +79,7 @@ impl Named {
                 self.name
             ))
         };
-        // What it says to people, such as a question for a passphrase, goes to the terminal.
+        // The error output of the command, such as a prompt for a passphrase, goes to the terminal.
         let mut shell = Command::new("sh");
         service::keep_from(&mut shell);
         let output = shell
@@ -96,7 +96,7 @@ impl Named {
         if is_token { Ok(token) } else { Err(refused("printed no token in one line".to_owned())) }
     }
 
-    /// Where the token comes from, in a word.
+    /// Returns whether the token comes from the file or a command, as one word.
     pub(super) const fn token_source(&self) -> &'static str {
         match (&self.token, &self.token_command) {
             (Some(_), _) => "file",
@@ -106,7 +106,7 @@ impl Named {
     }
 }
 
-/// Where the contexts are kept; none without a home.
+/// Returns the path of the file of contexts, or `None` without a home directory.
 pub(super) fn place() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
@@ -116,7 +116,7 @@ pub(super) fn place() -> Option<PathBuf> {
 }
 
 impl Contexts {
-    /// The contexts of the file; none without a file.
+    /// Reads the file of contexts. Without a file there are none.
     pub(super) fn read() -> Result<Contexts, ClientError> {
         place().map_or_else(|| Ok(Contexts::default()), |path| Contexts::read_from(&path))
     }
@@ -156,7 +156,7 @@ impl Contexts {
         Ok(contexts)
     }
 
-    /// The context of this name.
+    /// Returns the context of this name.
     pub(super) fn named(&self, name: &str) -> Result<&Named, ClientError> {
         self.contexts.iter().find(|context| context.name == name).ok_or_else(|| {
             let hint = did_you_mean(name, self.contexts.iter().map(|context| &*context.name));
@@ -171,7 +171,7 @@ impl Contexts {
         })
     }
 
-    /// The one that is used.
+    /// Returns the context in use.
     pub(super) fn current(&self) -> Result<Option<&Named>, ClientError> {
         self.current.as_deref().map(|name| self.named(name)).transpose()
     }
@@ -186,9 +186,9 @@ impl Contexts {
         })
     }
 
-    /// Replaces the file as a whole: a crash leaves the old one or the new one.
+    /// Replaces the file as a whole, so that a crash leaves either the old file or the new one.
     fn write_to(&self, path: &Path) -> io::Result<()> {
-        // A link, as people have who keep their settings elsewhere, stays one.
+        // A symbolic link to a file elsewhere stays one.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -206,14 +206,14 @@ impl Contexts {
             })
             .and_then(|()| std::fs::rename(&new, &path));
         if written.is_err() {
-            // It may have a token.
+            // The partial file may contain a token.
             let _ = std::fs::remove_file(&new);
         }
         written
     }
 }
 
-/// `context`
+/// Runs a command of `context`.
 pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let mut contexts = Contexts::read()?;
     match command {
@@ -296,7 +296,8 @@ fn add(
     Ok(())
 }
 
-/// The token that an argument gives: itself, or `-` for the first line of standard input.
+/// Returns the token of an argument: the argument itself, or for `-` the first line of standard
+/// input.
 fn token(argument: &str) -> Result<String, ClientError> {
     let mut text = argument.to_owned();
     if argument == "-" {

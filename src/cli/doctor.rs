@@ -1,4 +1,4 @@
-//! `doctor`: finds what is wrong with an installation, and says what to do.
+//! `doctor`: finds what is wrong with an installation, and suggests what to do.
 
 mod broker;
 mod certificate;
@@ -23,7 +23,7 @@ use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// `doctor`: exit code 1 if anything does not work.
+/// Runs `doctor`. The exit code is 1 if any check finds an error.
 pub(super) fn doctor(
     arguments: &DoctorArguments,
     out: &mut dyn Write,
@@ -68,7 +68,7 @@ pub(super) fn doctor(
     Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The manager that is asked: if nothing else is said, that of the settings.
+/// Returns the manager to check. Without arguments it is the manager of the settings.
 fn reach(arguments: &DoctorArguments, local: Option<&Local>) -> Result<Reach, ClientError> {
     let reach = Reach::of(&arguments.client.reach)?;
     let Some(Local { settings, .. }) = local.filter(|_| reach.server_source == Source::Default)

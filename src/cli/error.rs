@@ -1,34 +1,34 @@
-//! Why a command failed.
+//! The errors of client commands.
 
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The manager cannot be reached: exit code 3.
+    /// The manager cannot be reached. The exit code is 3.
     #[error(
         "cannot reach the manager at {server}: {error}. Does it run (workflow-manager serve)? \
          Give its address with --server, WORKFLOW_MANAGER_URL or a context (--context)"
     )]
     Unreachable {
-        /// The address.
+        /// The address of the manager.
         server: String,
-        /// Why.
+        /// The error of the connection.
         error: String,
     },
-    /// The manager refused: exit code 1.
+    /// The manager refused the request. The exit code is 1.
     #[error("{0}")]
     Refused(String),
-    /// The arguments do not make sense: exit code 2.
+    /// The arguments are not valid. The exit code is 2.
     #[error("{0}")]
     Usage(String),
-    /// What was waited for did not come in time: exit code 4.
+    /// The awaited state was not reached in time. The exit code is 4.
     #[error("{0}")]
     Late(String),
-    /// Standard output is closed or full.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
 }
 
-/// Whether the output was closed because its reader has what it wanted, as `head` does.
+/// Returns whether the reader of the output has closed it, as `head` does.
 pub fn is_closed_pipe(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }

@@ -1,4 +1,4 @@
-//! Which job is meant where only the beginning of its id is given.
+//! Finds the job of which only the beginning of the id is given.
 
 use super::arguments::JobRef;
 use super::client::Client;
@@ -8,7 +8,7 @@ use super::text::Text;
 use crate::engine::JobId;
 use serde::Deserialize;
 
-/// How many of the jobs are told whose ids begin so.
+/// How many matching jobs are listed.
 const TOLD_MAX: usize = 10;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Found {
 }
 
 impl JobRef {
-    /// The id. A beginning is looked up among the top-level jobs, and has to be that of one alone.
+    /// Returns the full id. A prefix is looked up among the root jobs, and must match exactly one.
     pub(super) fn find(&self, client: &Client) -> Result<JobId, ClientError> {
         let beginning = match self {
             JobRef::Whole(id) => return Ok(*id),
@@ -56,7 +56,7 @@ impl JobRef {
         }
     }
 
-    /// The id, where no manager can be asked.
+    /// Returns the full id, where no manager can be asked.
     pub(super) fn whole(&self) -> Result<JobId, ClientError> {
         match self {
             JobRef::Whole(id) => Ok(*id),

@@ -1,11 +1,11 @@
-//! The commands in groups, by what one wants to do: what `--help` shows.
+//! The commands in groups by purpose, as `--help` prints them.
 
 use super::arguments::Arguments;
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
 use std::fmt::Write;
 
-/// The groups, each with its commands in the order in which one meets them.
+/// The groups, each with its commands in the order of the help text.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["serve", "run", "work", "wait"]),
     (
@@ -44,10 +44,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Install", &["doctor", "backup", "restore", "token", "context", "completions", "man", "help"]),
 ];
 
-/// How far the first column reaches.
+/// The width of the first column.
 const NAME_COLUMNS: usize = 12;
 
-/// The definition of the command line, with its commands in groups.
+/// Returns the definition of the command line, with its commands in groups.
 pub fn command() -> Command {
     let mut command = Arguments::command();
     command.build();

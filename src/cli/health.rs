@@ -1,4 +1,4 @@
-//! `health`: whether a manager can do its work, for health checks of containers and for scripts.
+//! `health`: whether a manager works, for health checks of containers and for scripts.
 
 use super::arguments::ReachArguments;
 use super::client::Client;
@@ -6,7 +6,8 @@ use super::error::ClientError;
 use crate::engine::words::escaped_lines;
 use std::io::Write;
 
-/// Prints each check; refused with those that are bad. `live`: only whether the process answers.
+/// Prints each check, and returns an error if one fails. With `live` it checks only whether the
+/// process answers.
 pub(super) fn health(
     live: bool,
     reach: &ReachArguments,

@@ -1,4 +1,4 @@
-//! `items`: how the items of a fan-out fare.
+//! `items`: the states of a fan-out's items.
 
 use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
@@ -44,7 +44,7 @@ struct ReasonAnswer {
     job: Text,
 }
 
-/// `items ID STEP`
+/// Runs `items ID STEP`.
 pub(super) fn items(
     arguments: &ItemsArguments,
     out: &mut dyn Write,
@@ -70,7 +70,7 @@ pub(super) fn items(
     let body = client.query(&format!("{job}/children"), &query)?;
     let page: ChildrenPage = parse(&body)?;
     let (table, entries) = (rows(&page.children), entries(&body, "children")?);
-    // One answer of two: the counts, and what the list has.
+    // Combines two responses: the counts and the list.
     let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
     let both = format!("{{\"counts\":{counts},{rest}");
     let body = if form.format == Format::Json { &both } else { &body };
@@ -79,7 +79,7 @@ pub(super) fn items(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What went wrong how often, each with the first item.
+/// Prints the reasons of failures, each with its count and its first item.
 fn reasons(
     client: &Client,
     path: &str,

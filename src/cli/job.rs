@@ -1,5 +1,5 @@
-//! `job ID`: a job, its steps and its child jobs, for people: long texts are cut, with a hint at
-//! how to get them whole.
+//! `job ID`: a job, its steps and its child jobs. Long texts are truncated, with a hint how to get
+//! them in full.
 
 use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
@@ -15,13 +15,13 @@ use serde::Deserialize;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// How much of a message or result is shown, in characters.
+/// How much of a message or result is printed, in characters.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// How much of a reason or note is shown in a table, in characters.
+/// How much of a reason or note is printed in a table, in characters.
 const NOTE_CHARS_MAX: usize = 300;
 
-/// How many child jobs are shown with their job.
+/// How many child jobs are printed with their job.
 const CHILDREN_SHOWN: u32 = 5;
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct ChildrenPage {
 }
 
 impl ChildrenPage {
-    /// Tells people that there is more.
+    /// Prints for people how to get further pages, if there are any.
     pub(super) fn tell_rest(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
         if let Some(next) = self.next.as_ref().filter(|_| form.is_for_people()) {
             writeln!(
@@ -55,7 +55,7 @@ pub(super) struct ChildAnswer {
     reason: Option<Text>,
 }
 
-/// `job ID`
+/// Runs `job ID`.
 pub(super) fn job(
     id: &JobRef,
     arguments: &ListArguments,
@@ -86,7 +86,7 @@ pub(super) fn job(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The job and its steps.
+/// Prints the job and its steps.
 pub(super) fn print(
     job: &JobAnswer,
     screen: Screen,
@@ -122,7 +122,7 @@ fn steps(job: &JobAnswer, screen: Screen) -> Table {
     table
 }
 
-/// What is shown about the job itself.
+/// Prints the fields of the job itself.
 fn head(job: &JobAnswer, screen: Screen, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
     tell("job", &job.uuid)?;
@@ -148,14 +148,14 @@ fn head(job: &JobAnswer, screen: Screen, out: &mut dyn Write) -> Result<(), Clie
         if let Some(message) =
             job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
         {
-            // JSON may contain direction marks as they are.
+            // JSON may contain control characters such as direction marks unescaped.
             tell(key, &cut(&escaped(message.get()), MESSAGE_CHARS_MAX))?;
         }
     }
     Ok(())
 }
 
-/// The time from the first dispatch, and that of the last attempt if there were several.
+/// Formats the time since the first dispatch, and that of the last attempt if there were several.
 fn elapsed(step: &StepAnswer) -> String {
     let shown = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
@@ -194,7 +194,7 @@ fn note(step: &StepAnswer, screen: Screen) -> String {
     cut(&notes.join("; "), NOTE_CHARS_MAX)
 }
 
-/// Some child jobs of a job: those that failed, if any did.
+/// Prints the first child jobs of a job: only failed ones if any have failed.
 fn first_children(
     client: &Client,
     id: JobId,
@@ -225,7 +225,7 @@ fn first_children(
     Ok(())
 }
 
-/// `job ID --children`
+/// Runs `job ID --children`.
 pub(super) fn children(
     id: &JobRef,
     asked: &ChildrenArguments,
@@ -248,7 +248,7 @@ pub(super) fn children(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Child jobs, a row for each.
+/// Makes a table with one row for each child job.
 pub(super) fn rows(children: &[ChildAnswer]) -> Table {
     let mut table = Table::new(&[
         ("CHILD JOB", Role::Key),
@@ -276,7 +276,7 @@ pub(super) fn rows(children: &[ChildAnswer]) -> Table {
     table
 }
 
-/// A text that is cut says so, and how to get it whole.
+/// Truncates a text, with a hint how to get it in full.
 fn cut(text: &str, characters_max: usize) -> String {
     match text.char_indices().nth(characters_max) {
         None => text.to_owned(),

@@ -1,4 +1,4 @@
-//! Lists in the form that was asked for.
+//! Lists in the requested format.
 
 use super::arguments::{Format, FormatArguments, TimeArguments};
 use super::error::ClientError;
@@ -7,19 +7,19 @@ use super::table::Table;
 use serde_json::value::RawValue;
 use std::io::Write;
 
-/// A list as it came, and as a table.
+/// A list, as the manager sent it and as a table.
 pub(super) struct Listing<'a> {
-    /// The answer, for `-o json`.
+    /// The response, for `-o json`.
     pub(super) body: &'a str,
     /// Its entries, for `-o jsonl`.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// The entries in rows, in the same order; the first column has the ids or names.
+    /// The entries as rows, in the same order. The first column has the ids or names.
     pub(super) table: Table,
-    /// What is said if there is none.
+    /// The text that is printed if the list is empty.
     pub(super) nothing: &'a str,
 }
 
-/// How a list is to look.
+/// How a list is printed.
 #[derive(Clone, Copy)]
 pub(super) struct Form {
     pub(super) format: Format,
@@ -32,7 +32,7 @@ impl Form {
         Form { format: form.format(), screen: Screen::of(times), times }
     }
 
-    /// Whether people read it: then there may be hints around it.
+    /// Returns whether the list is printed for people, with hints around it.
     pub(super) fn is_for_people(self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
     }
@@ -80,7 +80,7 @@ impl Listing<'_> {
     }
 }
 
-/// Prints a table for people, with a word on what does not fit.
+/// Prints a table for people, with a hint if columns are omitted.
 pub(super) fn print(
     table: &Table,
     screen: Screen,
@@ -96,7 +96,8 @@ pub(super) fn print(
     Ok(())
 }
 
-/// A cell that no spreadsheet takes for a formula: as in the manager's own CSV (docs/http-api.md).
+/// Escapes a cell that a spreadsheet would take for a formula, as the manager's own CSV does
+/// (docs/http-api.md).
 fn no_formula(cell: &str) -> String {
     const BEGINS: [char; 11] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
     let apostrophe = if cell.starts_with(BEGINS) { "'" } else { "" };

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Jobs listed for one workflow.
+/// How many jobs of one workflow are listed.
 const LISTED_MAX: u32 = 1_000;
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ struct JobsAnswer {
     next: Option<Text>,
 }
 
-/// `jobs`
+/// Runs `jobs`.
 pub(super) fn jobs(
     workflow: Option<&str>,
     interval: u64,
@@ -105,14 +105,14 @@ struct RowAnswer {
     stats: Option<StatsAnswer>,
 }
 
-/// How the jobs of a workflow fared of late.
+/// The statistics of a workflow's recent jobs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StatsAnswer {
     created: u64,
     completed: u64,
     failed: u64,
-    /// Nanoseconds.
+    /// In nanoseconds.
     p50: Option<u64>,
     p95: Option<u64>,
     oldest_running: Option<OldestAnswer>,
@@ -123,7 +123,7 @@ struct OldestAnswer {
     created: Text,
 }
 
-/// `workflows`
+/// Runs `workflows`.
 pub(super) fn workflows(
     stats: Option<Span>,
     arguments: &ListArguments,
@@ -160,7 +160,7 @@ pub(super) fn workflows(
 }
 
 impl StatsAnswer {
-    /// In the order of the columns.
+    /// Returns the cells of these columns, in order.
     fn cells(self) -> [String; 6] {
         let took = |nanoseconds: Option<u64>| {
             nanoseconds.map_or_else(String::new, |took| Millis(took / 1_000_000).to_string())
@@ -177,7 +177,7 @@ impl StatsAnswer {
     }
 }
 
-/// What is known of a queue.
+/// What the manager knows about a queue.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct QueueAnswer {
@@ -207,12 +207,12 @@ struct UseAnswer {
 }
 
 impl QueueAnswer {
-    /// The steps whose messages go there.
+    /// Returns the steps whose messages go to this queue.
     pub(super) fn used_by(&self) -> String {
         self.used_by.iter().map(UseAnswer::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Nobody takes its messages.
+    /// Returns whether no worker consumes from the queue.
     pub(super) fn is_unattended(&self) -> bool {
         self.missing || self.consumers == Some(0)
     }
@@ -246,7 +246,7 @@ impl std::fmt::Display for UseAnswer {
     }
 }
 
-/// `queues`
+/// Runs `queues`.
 pub(super) fn queues(
     is_unattended: bool,
     arguments: &ListArguments,
@@ -289,7 +289,7 @@ pub(super) fn queues(
     } else {
         "the loaded workflows use no queues"
     };
-    // With a filter the answer is no longer the manager's.
+    // A filtered list is printed, not the manager's own response.
     let filtered = raw(&json!({ "queues": kept }))?;
     let body = if is_unattended { filtered.get() } else { &body };
     Listing { body, entries: kept, table, nothing }.print(form, out)?;

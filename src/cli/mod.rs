@@ -1,4 +1,4 @@
-//! The command line (docs/command-line.md). The client commands speak to the HTTP API only.
+//! The command line (docs/command-line.md). Client commands use the HTTP API only.
 
 mod against;
 mod arguments;
@@ -64,18 +64,18 @@ pub use error::{ClientError, is_closed_pipe};
 ///
 /// # Errors
 ///
-/// What writing to `out` gives.
+/// Returns an error if `out` cannot be written.
 pub fn schema(out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, &json_schema())?;
     writeln!(out)?;
     out.flush()
 }
 
-/// Rebuilds a job from a journal's file.
+/// Rebuilds a job from a journal's file, and prints it or its entries.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or has no such job or entry.
+/// Returns an error if the file cannot be read, or has no such job or entry.
 pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     history::replay(arguments, out)
 }
@@ -84,25 +84,25 @@ pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), Cl
 ///
 /// # Errors
 ///
-/// The file cannot be read, or the copy cannot be written.
+/// Returns an error if the file cannot be read, or the copy cannot be written.
 pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     backup::back_up(arguments, out)
 }
 
-/// Puts a copy in the place of a journal, or checks it.
+/// Restores a journal from a copy, or checks whether that is possible.
 ///
 /// # Errors
 ///
-/// The copy cannot be read, or the journal cannot be written.
+/// Returns an error if the copy cannot be read, or the journal cannot be written.
 pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     backup::restore(arguments, out)
 }
 
-/// Validates workflow files and compares them with the jobs that a journal keeps.
+/// Validates workflow files and compares them with the jobs in a journal.
 ///
 /// # Errors
 ///
-/// The journal cannot be read, or what writing to `out` gives.
+/// Returns an error if the journal cannot be read, or `out` cannot be written.
 pub fn check_against(
     files: &[PathBuf],
     settings: Option<&Settings>,
@@ -113,40 +113,40 @@ pub fn check_against(
     against::check(files, settings, journal, json, out)
 }
 
-/// Names managers.
+/// Runs a command of `context`, which gives names to managers.
 ///
 /// # Errors
 ///
-/// The file of the contexts cannot be read or written, or has no such context.
+/// Returns an error if the file of contexts cannot be read or written, or has no such context.
 pub fn context(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     contexts::run(command, out)
 }
 
-/// Makes tokens.
+/// Runs a command of `token`, which makes or hashes tokens.
 ///
 /// # Errors
 ///
-/// The arguments make no sense, the file of tokens cannot be read or written, or what writing to
-/// `out` gives.
+/// Returns an error if the arguments are not valid, the file of tokens cannot be read or written,
+/// or `out` cannot be written.
 pub fn token(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     tokens::run(command, out)
 }
 
-/// Looks for what is wrong with an installation.
+/// Checks an installation, and prints what is wrong with it.
 ///
 /// # Errors
 ///
-/// What writing to `out` gives. What is wrong is printed.
+/// Returns an error if `out` cannot be written.
 pub fn doctor(arguments: &DoctorArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     doctor::doctor(arguments, out)
 }
 
-/// Tests a worker.
+/// Tests a worker, and prints what is wrong with it.
 ///
 /// # Errors
 ///
-/// The arguments make no sense, the broker cannot be used, or what writing to `out` gives. What is
-/// wrong with the worker is printed.
+/// Returns an error if the arguments are not valid, the broker cannot be used, or `out` cannot be
+/// written.
 pub fn worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,

@@ -1,4 +1,4 @@
-//! Operations on jobs: one, or all that a filter finds.
+//! Operations on one job, or on all jobs that match a filter.
 
 use super::arguments::{
     ClientArguments, CompleteArguments, FilterArguments, JobRef, OperateArguments,
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What is said if a filter finds nothing.
+/// The text that is printed if no job matches.
 const NOTHING: &str = "no jobs are found";
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Changed {
     state: Text,
 }
 
-/// The answer to an operation on a step.
+/// The response to an operation on a step.
 #[derive(Deserialize)]
 struct OnStep {
     id: Text,
@@ -49,7 +49,7 @@ struct StepNow {
 }
 
 impl StepNow {
-    /// What has become of the step.
+    /// Describes the state of the step.
     fn told(&self) -> String {
         let StepNow { name, state, status, attempt, .. } = self;
         let reason = self.reason.as_deref().unwrap_or("no reason");
@@ -106,7 +106,7 @@ struct Refusal {
     reason: Text,
 }
 
-/// `search`
+/// Runs `search`.
 pub(super) fn search(
     arguments: &SearchArguments,
     out: &mut dyn Write,
@@ -144,7 +144,8 @@ pub(super) fn search(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `cancel`, `pause`, `resume`, `retry`, `rerun`, `delete`: exit code 1 if any job refuses.
+/// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`. The exit code is 1 if any job
+/// refuses.
 pub(super) fn operate(
     word: &str,
     step: Option<&str>,
@@ -242,12 +243,13 @@ fn all(
     Ok(code)
 }
 
-/// Whether an operation ends work or removes what is kept; the others can be undone or repeated.
+/// Returns whether an operation ends work or removes data. The other operations can be undone or
+/// repeated.
 fn destroys(word: &str) -> bool {
     matches!(word, "cancel" | "delete")
 }
 
-/// Tells how many jobs the filter finds, and asks.
+/// Asks for a confirmation, with the number of jobs that match.
 fn is_agreed(
     word: &str,
     arguments: &OperateArguments,
@@ -261,7 +263,7 @@ fn is_agreed(
     ask::agrees(&format!("{word} {jobs}{more}?"))
 }
 
-/// `complete`
+/// Runs `complete`.
 pub(super) fn complete(
     arguments: &CompleteArguments,
     out: &mut dyn Write,
@@ -287,12 +289,12 @@ pub(super) fn complete(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why an operation is asked for, as a parameter.
+/// Returns the reason of an operation as a query parameter.
 fn why_asked(reason: Option<&String>) -> Vec<(String, String)> {
     reason.map(|reason| ("reason".to_owned(), reason.clone())).into_iter().collect()
 }
 
-/// `redispatch`
+/// Runs `redispatch`.
 pub(super) fn redispatch(
     arguments: &RedispatchArguments,
     out: &mut dyn Write,
@@ -342,7 +344,7 @@ pub(super) fn redispatch(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `why ID`
+/// Runs `why ID`.
 pub(super) fn why(
     id: &JobRef,
     arguments: &ClientArguments,
@@ -362,7 +364,7 @@ pub(super) fn why(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `reload`
+/// Runs `reload`.
 pub(super) fn reload(
     arguments: &ClientArguments,
     out: &mut dyn Write,
@@ -421,7 +423,7 @@ fn query(filter: &FilterArguments) -> Vec<(String, String)> {
     pairs
 }
 
-/// Encodes a text as a part of a path.
+/// Encodes a text for use in a path.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

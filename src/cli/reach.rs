@@ -1,4 +1,5 @@
-//! Which manager is asked: by a flag, by the environment, by a context, or the one on this machine.
+//! Which manager to call: that of a flag, of the environment, of a context, or the one on this
+//! machine.
 
 use super::arguments::{ReachArguments, address};
 use super::contexts::{Contexts, Named};
@@ -7,20 +8,20 @@ use crate::settings::stray_of_client;
 use crate::telemetry::log::say;
 use std::fmt;
 
-/// Where a manager listens by default.
+/// The address at which a manager listens by default.
 const DEFAULT: &str = "http://127.0.0.1:8088";
 
-/// A manager's address and the token for it.
+/// The address of a manager and the token for it.
 pub(super) struct Reach {
-    /// Without a slash at the end.
+    /// The address, without a slash at the end.
     pub(super) server: String,
-    /// Empty without one.
+    /// The token, or an empty text.
     pub(super) token: String,
     pub(super) server_source: Source,
     pub(super) token_source: Source,
 }
 
-/// Who has said something.
+/// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Flag(&'static str),
@@ -40,8 +41,8 @@ impl fmt::Display for Source {
 }
 
 impl Reach {
-    /// Flags win over the environment, and that over the context that is in use. `--context` is a
-    /// flag. A context's token goes to that context's address alone.
+    /// Flags take precedence over the environment, and the environment over the current context.
+    /// `--context` is a flag. The token of a context is sent to the address of that context only.
     pub(super) fn of(asked: &ReachArguments) -> Result<Reach, ClientError> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         for stray in names.filter_map(|name| stray_of_client(&name)) {
@@ -67,7 +68,7 @@ impl Reach {
                 })
                 .transpose()?,
         };
-        // An address that is given needs no context, and none that is broken is in its way.
+        // With an explicit address no context is read, so a broken one does no harm.
         let context = if named.is_some() && asked.context.is_none() {
             None
         } else {
@@ -92,7 +93,7 @@ impl Reach {
         Ok(Reach { server, token, server_source, token_source })
     }
 
-    /// The address without a password.
+    /// Returns the address without its password.
     pub(super) fn shown(&self) -> String {
         match self.server.split_once("://") {
             Some((scheme, rest)) if rest.contains('@') => {
@@ -131,7 +132,7 @@ mod tests {
         serde_json::from_str(text).expect("contexts")
     }
 
-    /// The address, the token, and where they come from.
+    /// Returns the address, the token, and the sources of both.
     fn reached(asked: &ReachArguments, set: &[(&str, &str)]) -> Result<[String; 4], String> {
         let variable = |name: &str| {
             let found = set.iter().find(|(key, _)| *key == name);

@@ -13,10 +13,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use ureq::http::StatusCode;
 
-/// The exit code of a command that was ended by Ctrl-C, as in shells.
+/// The exit code after Ctrl-C, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// `run`: exit code 0 when the job completes, 1 when it does not.
+/// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
     let message = message(&arguments.message)?;
@@ -71,10 +71,11 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     Err(ClientError::Refused(format!("job {id} is {}: {reason}", end.state)))
 }
 
-/// Without a terminal there was no bar: one line tells how a job with child jobs went.
+/// Prints one line about the child jobs of a job. It replaces the progress bar where there is no
+/// terminal.
 fn tell_fan_out(client: &Client, id: JobId) {
     let looked = client.get(&format!("/api/job/{id}?view=light"));
-    // It is no part of the result: without it nothing is missed.
+    // The line is no part of the result, so an error is ignored.
     let line = looked.and_then(|body| parse(&body)).ok().and_then(|job| bar::summary(&job));
     if let Some(line) = line {
         say(&line);
@@ -89,7 +90,7 @@ fn created_id(created: &str) -> Result<JobId, ClientError> {
     parse::<Created>(created).map(|created| created.id)
 }
 
-/// The result alone; an older manager gives it only with the whole job.
+/// Returns the result alone. An older manager has it only as part of the job.
 fn result(client: &Client, id: JobId) -> Result<String, ClientError> {
     match client.ask(&format!("/api/job/{id}/result"))? {
         Ok(result) => return Ok(result),
@@ -106,7 +107,7 @@ fn goes_on(id: JobId) -> String {
     format!("job {id} goes on: workflow-manager watch {id}")
 }
 
-/// Ctrl-C ends the following, not the job.
+/// Handles Ctrl-C: it stops following the job, and leaves the job running.
 fn tell_when_interrupted(id: JobId) {
     std::thread::spawn(move || {
         let interrupted = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
@@ -117,10 +118,10 @@ fn tell_when_interrupted(id: JobId) {
     });
 }
 
-/// The largest message that is read from a file, in bytes: far more than a manager takes.
+/// The largest message that is read from a file, in bytes: far more than a manager accepts.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// The message that an argument gives: JSON, `@FILE`, or `-` for standard input.
+/// Returns the message of an argument: JSON, `@FILE`, or `-` for standard input.
 pub(super) fn message(argument: &str) -> Result<String, ClientError> {
     let cannot = |what: &str, error: std::io::Error| {
         ClientError::Usage(format!("--message: cannot read {what}: {error}"))

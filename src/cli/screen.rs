@@ -1,4 +1,4 @@
-//! What the output is written to: how wide it is, whether it has colours, and how it shows times.
+//! The terminal or file to which the output goes: its width, its colours, and the format of times.
 
 use super::arguments::{TimeArguments, TimeStyle};
 use crate::clock;
@@ -9,10 +9,10 @@ use console::Term;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write, stdout};
 
-/// Where output goes, and how it looks there.
+/// Where the output goes, and how it is formatted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
-    /// How many columns a terminal has; none where the output is no terminal.
+    /// The number of columns of a terminal, or `None` without a terminal.
     pub(super) width: Option<usize>,
     is_coloured: bool,
     times: Times,
@@ -21,16 +21,16 @@ pub(super) struct Screen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Times {
-    /// As it came.
+    /// Unchanged.
     Exact,
-    /// To whole seconds.
+    /// Truncated to whole seconds.
     Seconds,
     Local,
     Relative,
 }
 
 impl Screen {
-    /// Standard output.
+    /// Makes a screen for standard output.
     pub(super) fn of(times: TimeArguments) -> Screen {
         let width = Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
         let times = match times.time {
@@ -44,13 +44,14 @@ impl Screen {
         Screen { width, is_coloured, times, now: clock::now() }
     }
 
-    /// As wide as need be; times are as they came unless they were asked for otherwise.
+    /// Removes the limit of the width. Times are printed unchanged unless the arguments say
+    /// otherwise.
     pub(super) fn whole(self, asked: TimeArguments) -> Screen {
         let times = if asked.time.is_none() { Times::Exact } else { self.times };
         Screen { width: None, times, ..self }
     }
 
-    /// A time, as it is to be shown.
+    /// Formats a time.
     pub(super) fn time<'t>(&self, time: &'t str) -> Cow<'t, str> {
         let Some(at) = times::parsed(time) else { return Cow::Borrowed(time) };
         match self.times {
@@ -61,7 +62,7 @@ impl Screen {
         }
     }
 
-    /// A text, in the colour of the state that `word` is.
+    /// Returns a text in the colour of this state.
     pub(super) fn painted<'t>(&self, text: &'t str, word: &str) -> Cow<'t, str> {
         match colour(word) {
             Some(code) if self.is_coloured => Cow::Owned(format!("\u{1b}[{code}m{text}\u{1b}[0m")),
@@ -70,7 +71,7 @@ impl Screen {
     }
 }
 
-/// Prints JSON: as it came, and on a terminal without characters that could command it.
+/// Prints JSON unchanged, but on a terminal with control characters escaped.
 pub(super) fn print_json(json: &str, out: &mut dyn Write) -> io::Result<()> {
     if stdout().is_terminal() {
         writeln!(out, "{}", harmless_json(json))
@@ -79,8 +80,8 @@ pub(super) fn print_json(json: &str, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// The same JSON, with characters that could command a terminal written as `\u001b`. They can only
-/// stand in its strings, apart from blanks.
+/// Escapes control characters in JSON as `\u001b`, which keeps its meaning: apart from blanks, they
+/// can only stand in strings.
 pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     let is_unsafe = |c: char| {
         !matches!(c, '\n' | '\t') && matches!(escaped(c.encode_utf8(&mut [0; 4])), Cow::Owned(_))
@@ -99,7 +100,7 @@ pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether the output has colours: <https://no-color.org>, <https://bixense.com/clicolors>.
+/// Returns whether to print colours (<https://no-color.org>, <https://bixense.com/clicolors>).
 fn coloured(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     let is_on = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "" | "0"));
@@ -111,7 +112,8 @@ fn coloured(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> boo
     is_on("CLICOLOR_FORCE") || is_terminal && !is_off
 }
 
-/// The colour of a state: green is done, red is wrong, yellow wants somebody, blue goes on.
+/// Returns the colour code of a state: green for done, red for wrong, yellow for attention, blue
+/// for running.
 fn colour(word: &str) -> Option<&'static str> {
     match word {
         "completed" | "ok" => Some("32"),
@@ -124,7 +126,7 @@ fn colour(word: &str) -> Option<&'static str> {
     }
 }
 
-/// `2026-01-31T12:00:00.123456789Z` without its fraction.
+/// Removes the fraction of a time such as `2026-01-31T12:00:00.123456789Z`.
 fn whole_seconds(time: &str) -> String {
     let Some((before, fraction)) = time.split_once('.') else { return time.to_owned() };
     format!("{before}{}", fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
@@ -136,7 +138,7 @@ fn local(at: Timestamp) -> Option<String> {
     Some(there.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// `5m ago`, in the largest unit that is not 0; `in 5m` for what is to come.
+/// Formats a time as `5m ago` or `in 5m`, in the largest unit that is not 0.
 fn relative(at: Timestamp, now: Timestamp) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let seconds = now.0.abs_diff(at.0) / 1_000_000_000;
@@ -153,7 +155,7 @@ fn relative(at: Timestamp, now: Timestamp) -> String {
 
 #[cfg(test)]
 impl Screen {
-    /// A screen of this width, without colours.
+    /// Makes a screen of this width, without colours.
     pub(super) fn wide(width: Option<usize>) -> Screen {
         Screen { width, is_coloured: false, times: Times::Exact, now: Timestamp(0) }
     }

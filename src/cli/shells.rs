@@ -1,5 +1,5 @@
-//! `completions` and `man`: what shells complete, and manual pages, from the definition of the
-//! commands.
+//! `completions` and `man`: shell completions and manual pages, generated from the definition of
+//! the commands.
 
 use super::error::ClientError;
 use super::groups;
@@ -10,18 +10,18 @@ use std::path::Path;
 /// The program's name on the command line.
 const PROGRAM: &str = "workflow-manager";
 
-/// Prints the script for a shell.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
 ///
-/// What writing to `out` gives.
+/// Returns an error if `out` cannot be written.
 pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
-    // The generator panics when it cannot write: it gets a buffer.
+    // The generator panics if it cannot write, so it writes to a buffer.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut groups::command(), PROGRAM, &mut script);
     if shell == Shell::Bash {
         // clap_complete 4.6.11 spells a program with a hyphen in two ways, so that bash would
-        // complete nothing after a command. Where it is mended this changes nothing.
+        // complete nothing after a command. Once that is fixed, this changes nothing.
         let text = String::from_utf8_lossy(&script);
         script = text.replace("workflow__subcmd__manager", "workflow__manager").into_bytes();
     }
@@ -29,11 +29,11 @@ pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a manual page for the program and for each of its commands.
+/// Writes a manual page for the program and each of its commands.
 ///
 /// # Errors
 ///
-/// The directory or a page cannot be written.
+/// Returns an error if the directory or a page cannot be written.
 pub fn man(directory: &Path, out: &mut dyn Write) -> Result<(), ClientError> {
     let written = std::fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(groups::command(), directory));

@@ -1,4 +1,4 @@
-//! What answers say about jobs.
+//! The parts of the manager's responses about jobs that the command line prints.
 
 use super::error::ClientError;
 use super::text::Text;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 
-/// What a job's answer says, as far as the command line shows it.
+/// A job, as far as the command line prints it.
 #[derive(Deserialize)]
 pub(super) struct JobAnswer {
     pub(super) uuid: Text,
@@ -80,7 +80,7 @@ pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Cli
     })
 }
 
-/// The entries of the list that an answer has under `key`, as they came.
+/// Returns the unparsed elements of the list that a response has under `key`.
 pub(super) fn entries(body: &str, key: &str) -> Result<Vec<Box<RawValue>>, ClientError> {
     let mut all: HashMap<String, Box<RawValue>> = parse(body)?;
     all.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse(list.get()))

@@ -1,17 +1,17 @@
-//! Signals. Unless somebody listens, each of them ends a process without a word.
+//! Signals. Most of them terminate a process that does not handle them.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask for a stop in order: those of people and of service managers, that of a
-/// container's machine that loses its power, and the end of the CPU time that the process may have.
+/// Signals that ask for a regular stop: those of people and of service managers, of a machine that
+/// loses its power, and of the limit of CPU time.
 const STOPS: [(&str, i32); 5] =
     [("SIGTERM", 15), ("SIGINT", 2), ("SIGQUIT", 3), ("SIGXCPU", 24), ("SIGPWR", 30)];
 
-/// Signals that mean nothing here. With SIGXFSZ ignored a file that may grow no more is an error of
-/// its write.
+/// Signals without an effect. With SIGXFSZ handled, writing to a file that has reached its limit
+/// returns an error.
 const VOID: [(&str, i32); 8] = [
     ("SIGUSR1", 10),
     ("SIGUSR2", 12),
@@ -23,30 +23,30 @@ const VOID: [(&str, i32); 8] = [
     ("SIGIO", 29),
 ];
 
-/// The signals of programs' own; the two before them are the C library's.
+/// The real-time signals. The C library uses the two before them.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 const HANG_UP: (&str, i32) = ("SIGHUP", 1);
 
-/// Signals that are listened for.
+/// A set of signals that the process listens for.
 pub struct Signals(Vec<(String, Signal)>);
 
 impl Signals {
-    /// Those that ask for a stop in order.
+    /// Listens for the signals that ask for a stop.
     ///
     /// # Errors
     ///
-    /// The system does not let the process listen.
+    /// Returns an error if the system does not allow it.
     pub fn stops() -> io::Result<Signals> {
         Signals::of(STOPS.map(|(name, number)| (name.to_owned(), number)))
     }
 
-    /// The same, and the end of the terminal. A process for which that was turned off (`nohup`)
-    /// goes on.
+    /// Listens for the signals that ask for a stop, and for the end of the terminal. A process that
+    /// ignores the latter (`nohup`) goes on.
     ///
     /// # Errors
     ///
-    /// The system does not let the process listen.
+    /// Returns an error if the system does not allow it.
     pub fn stops_at_a_terminal() -> io::Result<Signals> {
         let hang_up = Some(HANG_UP).filter(|(_, number)| !is_ignored(*number));
         Signals::of(
@@ -54,11 +54,11 @@ impl Signals {
         )
     }
 
-    /// Those that mean nothing here, real-time signals among them.
+    /// Listens for the signals without an effect, including real-time signals.
     ///
     /// # Errors
     ///
-    /// The system does not let the process listen.
+    /// Returns an error if the system does not allow it.
     pub fn void() -> io::Result<Signals> {
         let own = REAL_TIME.map(|number| (format!("signal {number}"), number));
         Signals::of(VOID.map(|(name, number)| (name.to_owned(), number)).into_iter().chain(own))
@@ -70,7 +70,7 @@ impl Signals {
         signals.into_iter().map(listen).collect::<Result<_, _>>().map(Signals)
     }
 
-    /// Waits for the next one; its name.
+    /// Waits for the next signal, and returns its name.
     pub async fn next(&mut self) -> String {
         poll_fn(|context| {
             for (name, signal) in &mut self.0 {
@@ -84,7 +84,7 @@ impl Signals {
     }
 }
 
-/// Whether the process was started with this signal ignored.
+/// Returns whether the process was started with this signal ignored.
 fn is_ignored(number: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

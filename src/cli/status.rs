@@ -16,14 +16,14 @@ use std::io::Write;
 use std::iter::repeat;
 use std::process::ExitCode;
 
-/// How wide a table may be without a terminal, in characters.
+/// The width of a table without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
 
-/// The least width of the steps' columns: on a narrow terminal, lines rather wrap than show no
+/// The least width for the columns of steps. On a narrow terminal, lines wrap rather than show no
 /// step.
 const STEPS_WIDTH_MIN: usize = 80;
 
-/// The blanks around a cell.
+/// The number of blanks around a cell.
 const GAP: usize = 2;
 
 #[derive(Deserialize)]
@@ -40,10 +40,10 @@ struct RowAnswer {
     steps: Steps,
 }
 
-/// Steps with their statuses, in the order of the answer.
+/// Steps with their statuses, in the order of the response.
 struct Steps(Vec<(Text, Text)>);
 
-/// `status WORKFLOW`
+/// Runs `status WORKFLOW`.
 pub(super) fn status(
     arguments: &StatusArguments,
     out: &mut dyn Write,
@@ -145,8 +145,8 @@ pub(super) fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns to show if none were chosen: all of them, or, if there are too many, those in which
-/// any row has a status, as many as fit.
+/// Chooses the columns to show if none were named: all of them, or, if there is no space, as many
+/// as fit of those in which any row has a status.
 fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
     let width_at =
@@ -163,7 +163,7 @@ fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     filled.take_while(fits).collect()
 }
 
-/// The place of a step that is asked for.
+/// Returns the index of the column of a step.
 fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
     steps.iter().position(|step| *step == name).ok_or_else(|| {
         let hint = did_you_mean(name, steps.iter().copied());

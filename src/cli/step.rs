@@ -1,4 +1,4 @@
-//! `step`: a step with its attempts; or its input or output, byte for byte.
+//! `step`: a step with its attempts, or its input or output byte for byte.
 
 use super::arguments::StepArguments;
 use super::client::Client;
@@ -49,7 +49,7 @@ struct AttemptAnswer {
     reason: Option<Text>,
 }
 
-/// `step ID STEP`
+/// Runs `step ID STEP`.
 pub(super) fn step(
     arguments: &StepArguments,
     out: &mut dyn Write,
@@ -76,8 +76,8 @@ pub(super) fn step(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A payload as the manager has it; on a terminal with a line break at its end, and without
-/// characters that could command it.
+/// Prints a payload as the manager has it. On a terminal, control characters are escaped and a line
+/// break is added.
 fn payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), ClientError> {
     if stdout().is_terminal() {
         let text = client.get(path)?;

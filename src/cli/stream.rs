@@ -1,5 +1,5 @@
-//! A stream of server-sent events, read by a thread of its own, so that whoever waits for an event
-//! can stop waiting.
+//! A stream of server-sent events. It is read by a thread of its own, so that waiting for an event
+//! can have a timeout.
 
 use super::error::ClientError;
 use super::text::Text;
@@ -9,25 +9,25 @@ use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// The most events that are read ahead: a slow terminal slows the stream down and does not fill the
+/// How many events are read ahead. A slow terminal slows the stream down, and does not fill the
 /// memory.
 const READ_AHEAD_MAX: usize = 64;
 
-/// The longest line that is read, in bytes: far more than an event has.
+/// The longest line that is accepted, in bytes: far longer than that of any event.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// An event as it was sent.
+/// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SentEvent {
-    /// Empty where it has none.
+    /// The id, or an empty text.
     pub(super) id: String,
-    /// Such as `step.completed`.
+    /// The type, such as `step.completed`.
     pub(super) name: String,
     /// One line of JSON.
     pub(super) data: String,
 }
 
-/// The part of an event that tells whose end it is.
+/// The part of an event that says which job it is about.
 #[derive(Deserialize)]
 struct About {
     data: AboutJob,
@@ -43,14 +43,14 @@ struct AboutJob {
 /// How a job ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Its state.
+    /// The final state.
     pub(super) state: Text,
-    /// Why, cut as events are.
+    /// The reason, truncated as in events.
     pub(super) reason: Option<Text>,
 }
 
 impl SentEvent {
-    /// The end of this job, if the event tells it.
+    /// Returns the end of this job, if that is the event.
     pub(super) fn end_of(&self, job: JobId) -> Result<Option<End>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
@@ -61,18 +61,18 @@ impl SentEvent {
     }
 }
 
-/// What a stream gives next.
+/// The next item of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// An event.
     Event(SentEvent),
-    /// Nothing, within the time.
+    /// No event within the timeout.
     Nothing,
-    /// The stream has ended, or it broke, for this reason.
+    /// The stream has ended or failed, for this reason.
     Ended(String),
 }
 
-/// An open stream.
+/// An open stream of events.
 pub(super) struct Stream(Receiver<Result<SentEvent, String>>);
 
 impl Stream {
@@ -80,7 +80,7 @@ impl Stream {
         let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
         std::thread::spawn(move || {
             let mut events = Events(body);
-            // An error means that nobody is listening any more.
+            // Sending fails if the stream was dropped.
             while let Some(event) = events.next() {
                 if sender.send(event).is_err() {
                     return;
@@ -100,7 +100,7 @@ impl Stream {
     }
 }
 
-/// The events in a body; an error is the last.
+/// Parses the events of a body. An error is the last item.
 struct Events<R>(R);
 
 impl<R: BufRead> Events<R> {
@@ -116,7 +116,7 @@ impl<R: BufRead> Events<R> {
                 Some(("id", id)) => id.clone_into(&mut sent.id),
                 Some(("event", name)) => name.clone_into(&mut sent.name),
                 Some(("data", data)) => data.clone_into(&mut sent.data),
-                // A comment, or a field that this program does not know.
+                // A comment, or an unknown field.
                 Some(_) => {}
                 // An empty line ends an event.
                 None if !sent.data.is_empty() => return Some(Ok(sent)),

@@ -1,30 +1,30 @@
-//! Tables that fit their terminal: if there is no room, empty columns go, long texts are cut, then
-//! columns are left out, never the first.
+//! Tables that fit the width of the terminal. If there is not enough space, empty columns are
+//! removed, then long texts are truncated, then columns are omitted, but never the key columns.
 
 use super::screen::Screen;
 use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The blanks between two columns.
+/// The number of blanks between two columns.
 const GAP: usize = 2;
 
-/// The least width that a long text is cut to.
+/// The least width to which a long text is truncated.
 const LONG_WIDTH_MIN: usize = 16;
 
 /// What may happen to a column on a narrow terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing: without it the row is of no use.
+    /// It is always shown in full, since the row is useless without it.
     Key,
-    /// It is left out if there is no room, the last one first.
+    /// It is omitted if there is no space; the last one first.
     Plain,
-    /// As `Plain`; its cells are times.
+    /// Like `Plain`; its cells are times.
     Time,
-    /// As `Key`; its cells are states, and have their colours.
+    /// Like `Key`; its cells are states, which are coloured.
     State,
-    /// It is cut if there is no room.
+    /// It is truncated if there is no space.
     Long,
-    /// Only `-o wide` and the forms for programs have it.
+    /// It is shown by `-o wide` and in formats for programs only.
     Extra,
 }
 
@@ -38,18 +38,18 @@ impl Role {
     }
 }
 
-/// Rows under a header. All texts are fit to be printed.
+/// Rows with a header. All texts are safe to print.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     pub(super) columns: Vec<(String, Role)>,
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// A table as it is printed.
+/// A rendered table.
 pub(super) struct Drawn {
-    /// Lines, without a line break at the end.
+    /// The lines, without a line break at the end.
     pub(super) text: String,
-    /// The columns that are left out.
+    /// The titles of the omitted columns.
     pub(super) left_out: Vec<String>,
 }
 
@@ -63,7 +63,8 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The table for people, as wide as the screen; `is_whole` is `-o wide`.
+    /// Renders the table for people, as wide as the screen. With `is_wide` (`-o wide`) the width is
+    /// not limited.
     pub(super) fn draw(&self, screen: &Screen, is_whole: bool) -> Drawn {
         let rows: Vec<Vec<String>> = self.rows.iter().map(|row| self.shown(row, screen)).collect();
         let mut columns: Vec<Column> = self
@@ -105,29 +106,29 @@ impl Table {
     }
 }
 
-/// A column that is drawn.
+/// A column of a rendered table.
 struct Column {
-    /// Its place in the table.
+    /// The index of the column in the table.
     at: usize,
     role: Role,
-    /// No row has anything in it.
+    /// Whether no row has a text in this column.
     is_empty: bool,
-    /// How wide its widest cell is.
+    /// The width of its widest cell.
     need: usize,
     width: usize,
 }
 
-/// Makes the columns as narrow as the room; returns those that are left out.
+/// Narrows the columns to this width. Returns the indices of the omitted columns.
 fn fit(columns: &mut Vec<Column>, room: usize) -> Vec<usize> {
     let mut left_out = Vec::new();
     if width(columns) > room {
-        // Nobody misses them, so nobody is told.
+        // Empty columns are not reported as omitted.
         columns.retain(|column| !column.is_empty || column.role == Role::Key);
     }
     loop {
         columns.iter_mut().for_each(|column| column.width = column.need);
         while width(columns) > room {
-            // The widest is cut first.
+            // The widest column is truncated first.
             let longest = columns
                 .iter_mut()
                 .filter(|column| column.role == Role::Long && column.width > LONG_WIDTH_MIN)
@@ -174,7 +175,7 @@ fn line(
     text.truncate(text.trim_end_matches(' ').len().max(begin));
 }
 
-/// A text of at most this many columns; if it is cut, its end says so.
+/// Truncates a text to this many columns, with an ellipsis at the end.
 pub(super) fn cut(text: &str, columns_max: usize) -> String {
     if text.width() <= columns_max {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `test`: rehearsals of workflows, and their outcomes.
+//! `test`: runs tests of workflows, and prints their outcomes.
 
 use crate::engine::Millis;
 use crate::engine::words::{escaped, escaped_lines};
@@ -15,11 +15,11 @@ struct FileOutcome {
     tests: Vec<Outcome>,
 }
 
-/// Runs the tests of all files; tells whether all have passed.
+/// Runs the tests of all files. Returns whether all have passed.
 ///
 /// # Errors
 ///
-/// The output cannot be written.
+/// Returns an error if `out` cannot be written.
 pub fn test(
     files: &[PathBuf],
     verbose: bool,

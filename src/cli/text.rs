@@ -1,4 +1,4 @@
-//! Text from a manager's answers, which may come from anybody.
+//! Text from a manager's responses, which may contain input of anybody.
 
 use crate::engine::words::escaped;
 use serde::{Deserialize, Deserializer};
@@ -6,12 +6,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text of an answer, as it is printed: in one line, without control characters. The command line
-/// prints texts of answers only as this, never as a `String` (`tests/fast/floors.rs`).
+/// A text of a response that is safe to print: one line, with control characters escaped. The
+/// command line prints texts of responses only as this type (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     shown: String,
-    /// The text as it came, if that differs.
+    /// The original text, if it differs.
     raw: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Text {
         }
     }
 
-    /// The text as it came: only for JSON.
+    /// Returns the original text. Use it only for JSON.
     pub(super) fn raw(&self) -> &str {
         self.raw.as_deref().unwrap_or(&self.shown)
     }

@@ -1,4 +1,4 @@
-//! `token`: makes tokens for the HTTP API. The token is printed once; settings have its hash.
+//! `token`: makes tokens for the HTTP API. A token is printed once; the settings contain its hash.
 
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// The longest token that is hashed, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// Who may read a new file of tokens: its owner.
+/// The mode of a new file of tokens: only its owner may read it.
 const OWNER_ONLY: u32 = 0o600;
 
 pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
@@ -57,7 +57,7 @@ fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientE
     Ok(())
 }
 
-/// The line of a token below the key `tokens`. JSON is YAML.
+/// Formats the line of a token below the key `tokens`. JSON is valid YAML.
 fn entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> String {
     let mut parts = vec![format!("hash: {}", json!(hash))];
     parts.extend(scope.map(|scope| format!("scope: {}", scope.word())));
@@ -65,14 +65,14 @@ fn entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> Str
     format!("{name}: {{ {} }}", parts.join(", "))
 }
 
-/// Adds an entry to a file of tokens, which nobody sees half written.
+/// Adds an entry to a file of tokens. The file is replaced atomically.
 fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let usage = |text: String| ClientError::Usage(text);
-    // The file itself, where a link to it is named.
+    // If the path is a symbolic link, its target is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
     let failed = |error: io::Error| usage(format!("{}: {error}", file.display()));
-    // One at a time: what another process adds meanwhile would be lost. The file is replaced, so
+    // A lock keeps processes from overwriting each other's entries. The file itself is replaced, so
     // its folder is locked.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
@@ -104,20 +104,20 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // Of a process that was killed; whoever has the lock is the only one here.
+    // The partial file of a process that was killed. Only the holder of the lock can be here.
     let _ = fs::remove_file(partial);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
     let written = options.open(partial).and_then(|mut open| {
         let made = open.metadata()?;
         if let Some((user, group)) = owner.filter(|owner| *owner != (made.uid(), made.gid())) {
-            // The manager must still be able to read it.
+            // The manager must still be able to read the file.
             fchown(&open, Some(user), Some(group))?;
         }
         open.write_all(text.as_bytes())?;
         open.sync_all()
     });
-    // What this point stands for is the end of the process.
+    // This failpoint simulates the end of the process.
     let _ = faults::hit("token::written");
     let added = written.map_err(failed).and_then(|()| match TokenSettings::read_file(partial) {
         Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
@@ -130,7 +130,7 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
         ))),
     });
     if added.is_err() {
-        // It is there if it could be made.
+        // Removing fails only if the file was not created.
         let _ = fs::remove_file(partial);
     }
     added

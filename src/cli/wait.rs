@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 impl WaitedFor {
-    /// The state's word; none if any end will do.
+    /// Returns the name of the state, or `None` for any final state.
     const fn word(self) -> Option<&'static str> {
         match self {
             WaitedFor::Ended => None,
@@ -33,13 +33,13 @@ impl WaitedFor {
     }
 }
 
-/// Why somebody who waits stops before the job's end.
+/// Why waiting stopped before the end of the job.
 enum Stop {
     Reached(String),
     Late,
 }
 
-/// `wait ID`
+/// Runs `wait ID`.
 pub(super) fn wait(
     arguments: &WaitArguments,
     out: &mut dyn Write,
@@ -62,7 +62,7 @@ pub(super) fn wait(
             Heard::Cut(_) => has_looked = false,
             Heard::Nothing => {}
         }
-        // The stream begins when it is opened: what was before, a look tells.
+        // The stream has no events from before it was opened, so the job is polled once.
         if !has_looked && !matches!(heard, Heard::Cut(_)) {
             last = follower.look()?.state.to_string();
             has_looked = true;

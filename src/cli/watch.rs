@@ -1,4 +1,4 @@
-//! `watch`: follows events, one line for each.
+//! `watch`: prints events, one line each.
 
 use super::arguments::WatchArguments;
 use super::bar::{BAR_EVERY, Bar};
@@ -14,10 +14,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long to wait for an event at a time: there is nothing else to do.
+/// How long to wait for an event. There is nothing else to do, so this is long.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What an event says, as far as the command line shows it.
+/// An event, as far as the command line prints it.
 #[derive(Deserialize)]
 struct EventAnswer {
     time: Text,
@@ -44,8 +44,8 @@ struct LaggedAnswer {
     missed: u64,
 }
 
-/// `watch [ID]`: without an id until it is interrupted. With one until the job has ended: exit code
-/// 0 when it completes, 1 when it does not.
+/// Runs `watch [ID]`. Without an id it runs until it is interrupted. With one it runs until the job
+/// has ended; the exit code is 0 if the job has completed, and 1 otherwise.
 pub(super) fn watch(
     arguments: &WatchArguments,
     out: &mut dyn Write,
@@ -67,7 +67,7 @@ pub(super) fn watch(
     Ok(if end.state == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Goes on until the manager has not answered for too long.
+/// Prints all events, until the manager has not answered for too long.
 fn watch_all(
     client: &Client,
     patience: Duration,
@@ -103,7 +103,7 @@ fn watch_all(
 
 struct Printer<'o> {
     is_json: bool,
-    /// The reader was told that the stream is cut.
+    /// Whether it was reported that the stream is disconnected.
     is_cut: bool,
     screen: Screen,
     out: &'o mut dyn Write,

@@ -1,4 +1,4 @@
-//! `whoami`: which manager is asked, and what the token allows.
+//! `whoami`: which manager is used, and what the token allows.
 
 use super::arguments::ClientArguments;
 use super::client::Client;
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use ureq::http::StatusCode;
 
-/// What a manager says about itself, as far as the command line shows it.
+/// The state of a manager, as far as the command line prints it.
 #[derive(Deserialize)]
 pub(super) struct ManagerAnswer {
     pub(super) version: Text,
@@ -29,7 +29,7 @@ pub(super) struct CheckAnswer {
     pub(super) detail: Text,
 }
 
-/// What a manager says about a token.
+/// What the manager knows about a token.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TokenAnswer {
@@ -59,7 +59,7 @@ impl TokenAnswer {
     }
 }
 
-/// `whoami`: exit code 1 if the manager does not take the token.
+/// Runs `whoami`. The exit code is 1 if the manager does not accept the token.
 pub(super) fn whoami(
     arguments: &ClientArguments,
     out: &mut dyn Write,
@@ -81,7 +81,7 @@ pub(super) fn whoami(
         }
         (None, _) => "unknown".to_owned(),
     };
-    // A token of a worker is told no more.
+    // A token of a worker may not read this, so an error is ignored.
     let manager = client.ask("/api/manager")?.ok();
     let manager: Option<ManagerAnswer> = manager.map(|body| parse(&body)).transpose()?;
     let name = token.as_ref().and_then(|token| token.name.as_ref()).map(ToString::to_string);

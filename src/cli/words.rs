@@ -1,6 +1,6 @@
-//! Words that several commands print.
+//! Phrases that several commands print.
 
-/// A number of things, in words.
+/// Formats a count with its noun: `no jobs`, `1 job`, `2 jobs`.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     match count {
         0 => format!("no {noun}s"),

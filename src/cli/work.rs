@@ -1,5 +1,5 @@
-//! `work`: any program is a worker. One thread asks for messages; each message in hand has another,
-//! and they tell the first by mail what has become of them.
+//! Implements `work`, which makes any program a worker. One thread, the dispatcher, receives
+//! messages. Each message in flight has a thread of its own, which sends events to the dispatcher.
 
 mod hand;
 mod message;
@@ -24,17 +24,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-/// How long an empty queue is asked at once. A request that is under way is not cut off, since a
-/// message might come with it: it may take so long until the worker ends.
+/// How long a receive request waits at an empty queue. A request under way is not aborted, since a
+/// message might come with it; this is how long the worker may take to stop.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// The same, of one of several queues.
+/// The same, if there are several queues.
 const WAIT_IN_TURN: Duration = Duration::from_secs(1);
 
-/// How much longer an answer may take.
+/// How much longer than its wait a receive request may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The pauses between two attempts to ask, from the first to the longest.
+/// The bounds of the pause between two attempts to receive.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 
@@ -42,7 +42,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 /// the program is not one for this, and each message fails an attempt.
 const WRONG_OUTPUTS_MAX: u32 = 5;
 
-/// `work QUEUE… -- CMD`
+/// Runs `work QUEUE… -- CMD`.
 pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     let bench = Bench {
         program: Program::find(&arguments.command)?,
@@ -78,14 +78,14 @@ pub(super) fn work(arguments: &WorkArguments) -> Result<ExitCode, ClientError> {
     })
 }
 
-/// A message in hand.
+/// A message in flight.
 struct InHand {
     events: Sender<Event>,
-    /// The same message, lent once more.
+    /// The same message, if it was delivered again.
     again: Option<Message>,
 }
 
-/// Tells that a message is no longer in hand, whatever became of its thread.
+/// Tells the dispatcher on drop that a message is no longer in flight, even if its thread panicked.
 struct Done {
     id: String,
     end: End,
@@ -94,30 +94,30 @@ struct Done {
 
 impl Drop for Done {
     fn drop(&mut self) {
-        // Whoever takes messages outlives the hands.
+        // Sending cannot fail: the dispatcher outlives the tasks.
         let end = std::mem::replace(&mut self.end, End::Open);
         let _ = self.news.send(News::Done(std::mem::take(&mut self.id), end));
     }
 }
 
-/// Takes messages and hands them out.
+/// Receives messages and starts a task for each.
 struct Taker<'s, 'b> {
     scope: &'s Scope<'s, 'b>,
     bench: &'b Bench,
     arguments: &'b WorkArguments,
     to_me: Sender<News>,
     mail: Receiver<News>,
-    /// The messages in hand, by their ids.
+    /// The messages in flight, by their ids.
     in_hand: HashMap<String, InHand>,
-    /// Those whose replies did not reach the manager yet.
+    /// The messages whose replies have not reached the manager yet.
     unsent: HashSet<String>,
-    /// The queues that the manager has answered for.
+    /// The indices of the queues that the manager has confirmed to exist.
     known: HashSet<usize>,
-    /// Which queue is asked next.
+    /// The index of the queue that is polled next.
     turn: usize,
     /// How many outputs in a row failed their attempts.
     wrong_outputs: u32,
-    /// The manager has answered.
+    /// Whether the manager has answered before.
     has_begun: bool,
     is_stopping: bool,
     failure: Option<ClientError>,
@@ -126,7 +126,7 @@ struct Taker<'s, 'b> {
 }
 
 impl Taker<'_, '_> {
-    /// Until the worker is asked to end, or cannot go on, and nothing is in hand.
+    /// Runs until the worker is asked to stop, or cannot go on, and nothing is in flight.
     fn run(&mut self) {
         loop {
             while let Ok(news) = self.mail.try_recv() {
@@ -135,10 +135,10 @@ impl Taker<'_, '_> {
             if self.is_stopping && self.in_hand.is_empty() {
                 return;
             }
-            // Replies come first: what they settle is not to be done twice.
+            // Replies come first, so that what they settle is not delivered twice.
             let is_busy = self.in_hand.len() >= self.arguments.jobs as usize;
             if self.is_stopping || is_busy || !self.unsent.is_empty() {
-                // Our own end of the mail keeps it open.
+                // The channel stays open, since the dispatcher holds a sender itself.
                 if let Ok(news) = self.mail.recv() {
                     self.hear(news);
                 }
@@ -153,7 +153,7 @@ impl Taker<'_, '_> {
                     }
                 }
                 Ok(Err((status, why))) => {
-                    // A queue that was there before may come back with the next reload.
+                    // A queue that existed before may come back with the next reload.
                     if self.known.contains(&self.turn) || status.is_server_error() {
                         self.trouble(&why);
                     } else {
@@ -184,7 +184,7 @@ impl Taker<'_, '_> {
         }
     }
 
-    /// Asks each queue, and waits at the last one of them.
+    /// Polls each queue in turn, and waits at the last one.
     fn ask_in_turn(&mut self) -> Asked<Option<Message>> {
         let count = self.arguments.queues.len();
         if count == 1 {
@@ -207,7 +207,7 @@ impl Taker<'_, '_> {
         Ok(found)
     }
 
-    /// Asks the queue whose turn it is.
+    /// Receives a message from the queue at `queue_index`, if there is one.
     fn ask(&mut self, wait: Duration) -> Asked<Option<Message>> {
         let (queue, vhost) = (&self.arguments.queues[self.turn], &self.arguments.vhost);
         let shown = |span: Duration| humantime::format_duration(span).to_string();
@@ -231,7 +231,7 @@ impl Taker<'_, '_> {
         }
         let id = message.id();
         if let Some(in_hand) = self.in_hand.get_mut(&id) {
-            // After a restart the manager lends it anew. It is worked on once.
+            // After a restart the manager delivers the message again. It is processed once.
             let _ = in_hand.events.send(Event::LentAgain(message.reply_to().to_owned()));
             in_hand.again = Some(message);
         } else {
@@ -280,7 +280,7 @@ impl Taker<'_, '_> {
             News::NotStarted(error) => self.not_started(&error),
             News::Stop if self.is_stopping => {
                 for in_hand in self.in_hand.values() {
-                    // One that has just ended has nothing to give back.
+                    // Sending fails for a task that has just ended, which has nothing to requeue.
                     let _ = in_hand.events.send(Event::GiveUp);
                 }
             }
@@ -317,13 +317,13 @@ impl Taker<'_, '_> {
         }
     }
 
-    /// Ends the worker, after what is in hand.
+    /// Stops the worker once nothing is in flight, with this error.
     fn fail(&mut self, error: ClientError) {
         self.failure.get_or_insert(error);
         self.is_stopping = true;
     }
 
-    /// Waits a while, after something that may pass.
+    /// Waits for the backoff after an error that may be transient.
     fn trouble(&mut self, why: &str) {
         if !std::mem::replace(&mut self.is_in_trouble, true) {
             say(&format!("{why}; it is tried again until it works"));
@@ -347,7 +347,7 @@ fn counted(messages: usize) -> String {
     }
 }
 
-/// Tells of each signal that asks for the end, and says of others that they mean nothing.
+/// Forwards each signal to stop to the dispatcher, and prints that other signals have no effect.
 fn listen_for_signals(to: Sender<News>) -> Result<(), ClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut stops, mut void) = {

@@ -1,17 +1,17 @@
-//! Which job is meant: by its id, or by how that begins.
+//! The reference to a job: its id, or a prefix of it.
 
 use crate::engine::JobId;
 use std::str::FromStr;
 
-/// The fewest digits by which a job is found.
+/// The fewest digits of a prefix.
 const DIGITS_MIN: usize = 4;
 
-/// A job's id, or how it begins.
+/// A job's id, or a prefix of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobRef {
-    /// The id.
+    /// The full id.
     Whole(JobId),
-    /// Its first digits, at least four.
+    /// The first digits, at least four.
     Beginning(String),
 }
 

@@ -1,4 +1,4 @@
-//! Which jobs, steps and queues are meant.
+//! The arguments that select jobs, steps and queues.
 
 use super::job_ref::JobRef;
 use super::reach::{ClientArguments, ListArguments};
@@ -71,7 +71,7 @@ pub enum SearchOrder {
 }
 
 impl SearchOrder {
-    /// Its word in a query.
+    /// Returns the value of the query parameter.
     pub(in crate::cli) fn word(self) -> &'static str {
         match self {
             SearchOrder::Newest => "newest",
@@ -162,7 +162,7 @@ pub struct RedispatchArguments {
     pub client: ClientArguments,
 }
 
-/// A status that a job must have: `--filter STEP=STATUS`, `--status STEP=STATUS`.
+/// A condition on the status of a step: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
 pub struct StepStatus {
     pub(in crate::cli) step: String,

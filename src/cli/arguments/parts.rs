@@ -1,4 +1,5 @@
-//! Parts of a job: its child jobs, a step, the items of a fan-out; and a state to wait for.
+//! The arguments of commands about parts of a job (its child jobs, a step, the items of a fan-out),
+//! and of `wait`.
 
 use super::job_ref::JobRef;
 use super::reach::{ClientArguments, ListArguments, TimeArguments, span};

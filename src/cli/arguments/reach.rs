@@ -1,4 +1,4 @@
-//! Which manager is asked, and how its answers are shown.
+//! The arguments that select a manager, and the format of what is printed.
 
 use crate::settings::Span;
 use clap::{Args, ValueEnum};
@@ -68,7 +68,7 @@ pub struct FormatArguments {
 }
 
 impl FormatArguments {
-    /// The form that was asked for.
+    /// Returns the requested format.
     pub fn format(self) -> Format {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
     }
@@ -103,7 +103,7 @@ pub enum TimeStyle {
     Relative,
 }
 
-/// Reads the address of a manager: the argument `--server`.
+/// Parses the address of a manager: the argument `--server`.
 pub(in crate::cli) fn address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
@@ -115,7 +115,7 @@ pub(in crate::cli) fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads a duration.
+/// Parses a duration.
 pub(super) fn span(text: &str) -> Result<Span, String> {
     let wrong = |error| format!("{error}; write for example 500ms, 30s or 5m");
     humantime::parse_duration(text).map(Span).map_err(wrong)

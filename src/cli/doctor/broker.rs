@@ -1,4 +1,4 @@
-//! The broker: whether it is there, what it allows, and how its queues are.
+//! Checks of the broker: whether it can be reached, what it allows, and the state of its queues.
 
 use super::finding::Finding;
 use super::local::Local;
@@ -14,7 +14,7 @@ const REPLIES: &str = "replies";
 const POLICY: &str = "policy";
 const QUEUES: &str = "queues";
 
-/// Looks at each broker, in each virtual host that the workflows name. `has_manager`: a manager
+/// Checks each broker, in each virtual host of the workflows. `has_manager` says whether a manager
 /// answers.
 pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     let settings = &local.settings;
@@ -29,7 +29,7 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     for (name, section) in brokers {
         for (vhost, queues) in queues_of(local, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();
-            // The settings were read: their file of authorities can be used.
+            // The settings were validated, so their file of authorities can be read.
             let amqp = AmqpSettings::of(section, &vhost, Served::default(), true)
                 .trusting(settings.authorities().unwrap_or_default());
             let looked = actix_rt::System::new().block_on(probe(&amqp, &queues));
@@ -42,7 +42,7 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
                 }
                 Ok(probe) => {
                     tell(section, &probe, &place, is_running, found);
-                    // A manager that runs has told of them.
+                    // A running manager has already reported them.
                     if !(has_manager && is_running) {
                         found.extend(unattended(&queues, &probe.queues, &place));
                     }
@@ -52,8 +52,8 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
     }
 }
 
-/// The queues that the workflows have on a bus, by virtual host; at least in the one of its
-/// address.
+/// Returns the queues that the workflows have on a bus, by virtual host. There is at least the
+/// virtual host of the bus's address.
 pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
     let default = local.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
@@ -72,7 +72,8 @@ pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<A
     queues
 }
 
-/// What a finding is about, unless it is the default bus and the virtual host of its address.
+/// Describes the bus and the virtual host of a finding. The text is empty for the default bus and
+/// the virtual host of its address.
 pub(super) fn place(settings: &Settings, bus: &str, vhost: &str) -> String {
     let bus = (bus != settings.default_bus()).then(|| format!("bus {}", quoted(bus)));
     let vhost = (!vhost.is_empty()).then(|| format!("virtual host {}", quoted(vhost)));
@@ -129,7 +130,7 @@ fn replies(section: &AmqpSection, look: &QueueLook, place: &str, is_running: boo
             "an exclusive queue of this name belongs to another program: stop that, or choose \
              another amqp.reply_queue",
         ),
-        // No broker has one.
+        // This does not happen: a broker's queue is no web service.
         QueueLook::Service { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
         QueueLook::There { consumers, messages, .. } => {
             let text = format!("{name}: {messages} messages wait, {consumers} take them");
@@ -191,7 +192,7 @@ fn policy(look: Option<&Result<PolicyLook, String>>, place: &str) -> Finding {
     }
 }
 
-/// Queues from which nobody takes, as the broker tells.
+/// Returns a warning for each queue without a consumer.
 fn unattended(queues: &[Arc<str>], looks: &[QueueLook], place: &str) -> Vec<Finding> {
     let waiting = queues.iter().zip(looks).filter_map(|(queue, look)| match look {
         QueueLook::There { consumers: 0, messages, .. } => Some((queue, *messages)),

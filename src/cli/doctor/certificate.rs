@@ -1,4 +1,4 @@
-//! The certificate of the API: whether it can be used, and for how long.
+//! Checks of the API's certificate: whether it can be used, and for how long.
 
 use super::finding::Finding;
 use super::local::Local;
@@ -8,7 +8,7 @@ use crate::times;
 
 const CERTIFICATE: &str = "tls";
 
-/// Looks at the files of the settings, if they have any.
+/// Checks the certificate of the settings, if there is one.
 pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
     let tls = &local.settings.http.tls;
     if !tls.is_on() {

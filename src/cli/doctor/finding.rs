@@ -1,11 +1,11 @@
-//! What `doctor` finds.
+//! The findings of `doctor`.
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Level {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// It works, and may not for long, or not as meant.
+    /// It works, but may stop working, or does not work as intended.
     Warning,
     /// It does not work.
     Error,
@@ -21,15 +21,15 @@ impl Level {
     }
 }
 
-/// What was found, and what to do about it.
+/// The result of a check, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Finding {
     pub(in crate::cli) level: Level,
-    /// What was looked at, in a word.
+    /// The name of the check, in one word.
     pub(in crate::cli) what: &'static str,
     /// What was found.
     pub(in crate::cli) text: String,
-    /// What to do; empty if all is well.
+    /// What to do. Empty if all is well.
     pub(in crate::cli) to_do: String,
 }
 

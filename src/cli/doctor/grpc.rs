@@ -1,5 +1,5 @@
-//! The port of workers over gRPC: whether it listens, its certificate is believed, and it takes the
-//! token.
+//! Checks of the port of workers over gRPC: whether it listens, has a trusted certificate, and
+//! accepts the token.
 
 use super::finding::Finding;
 use super::local::{Local, loopback};
@@ -9,11 +9,11 @@ use url::Url;
 
 const GRPC: &str = "grpc";
 
-/// How long the answers may take.
+/// How long the probe may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at the port of the settings, if they have one. `server`: where the HTTP API is asked,
-/// whose host has the same certificate; `token`: what it is given.
+/// Checks the gRPC port of the settings, if there is one. `server` is the address of the HTTP API,
+/// which has the same certificate; `token` is the token to send.
 pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Finding>) {
     let settings = &local.settings;
     let Some(listen) = settings.grpc.listen else { return };
@@ -22,7 +22,7 @@ pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Fin
     let host = Url::parse(server).ok().and_then(|url| url.host_str().map(str::to_owned));
     let port = Port {
         address,
-        // The settings were read: their file of authorities can be used.
+        // The settings were validated, so their file of authorities can be read.
         tls: is_over_tls.then(|| settings.authorities().unwrap_or_default().client()),
         host: host.unwrap_or_else(|| address.ip().to_string()),
         token: token.to_owned(),

@@ -1,4 +1,4 @@
-//! Brokers of Kafka: whether they are there, and how the topics of the workflows are.
+//! Checks of Kafka: whether the brokers can be reached, and the state of the workflows' topics.
 
 use super::broker::place;
 use super::finding::Finding;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const BROKER: &str = "kafka";
 const TOPICS: &str = "topics";
 
-/// Looks at the brokers of each bus of the kind, changing nothing.
+/// Checks the brokers of each Kafka bus, without changing anything.
 pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
     let settings = &local.settings;
     for name in settings.bus_kinds().into_keys() {
@@ -30,7 +30,8 @@ pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
     }
 }
 
-/// The queues that the workflows have on a bus, with the longest time that a step waits there.
+/// Returns the queues that the workflows have on a bus, each with the longest time that a message
+/// waits there.
 fn waits_of(local: &Local, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
     let default = local.settings.default_bus();
     let mut waits: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What is on this machine: settings, workflow files, the journal and its disk.
+//! Checks of this machine: settings, workflow files, the journal and its disk.
 
 use super::finding::Finding;
 use crate::cli::arguments::SettingsArguments;
@@ -14,21 +14,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// With less room than this a journal is soon full, in bytes; with less than a tenth of it, now.
+/// The free space below which a warning is given, in bytes. Below a tenth of it there is an error.
 const ROOM_BYTES_MIN: u64 = 1 << 30;
 
-/// The permissions that every user of the machine has; those of a group are somebody's choice.
+/// The permission bits of every user. Those of the group are left to the operator.
 const OTHERS: u32 = 0o007;
 
 /// The settings of an installation, and its workflows.
 pub(super) struct Local {
     pub(super) settings: Settings,
     pub(super) definitions: Vec<Arc<Definition>>,
-    /// Whether a process has the journal open; nothing where the system does not tell.
+    /// Whether a process has the journal open, or `None` if that is unknown.
     pub(super) is_locked: Option<bool>,
 }
 
-/// Whether the settings of an installation are given here at all.
+/// Returns whether any settings of an installation are given here.
 pub(super) fn is_given(asked: &SettingsArguments) -> bool {
     let SettingsArguments { workflows, amqp_server, db, listen, config, insecure } = asked;
     let by_flag = !workflows.is_empty()
@@ -42,7 +42,7 @@ pub(super) fn is_given(asked: &SettingsArguments) -> bool {
         })
 }
 
-/// Looks at the installation whose settings are given.
+/// Checks the installation whose settings are given.
 pub(super) fn look(asked: &SettingsArguments, found: &mut Vec<Finding>) -> Option<Local> {
     let settings = match Settings::load(asked.config.as_deref(), &asked.overrides()) {
         Ok(settings) => settings,
@@ -62,7 +62,7 @@ pub(super) fn look(asked: &SettingsArguments, found: &mut Vec<Finding>) -> Optio
     Some(Local { settings, definitions, is_locked })
 }
 
-/// Where a listener is reached from this machine.
+/// Returns the address by which a listener can be reached from this machine.
 pub(super) fn loopback(mut listen: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
         listen.set_ip(match listen {
@@ -101,7 +101,7 @@ fn workflows(settings: &Settings, found: &mut Vec<Finding>) -> Vec<Arc<Definitio
     }
 }
 
-/// Tells whether a process has the journal open, if that can be told.
+/// Checks the journal. Returns whether a process has it open, or `None` if that is unknown.
 fn journal(settings: &Settings, found: &mut Vec<Finding>) -> Option<bool> {
     if settings.keeps_nothing() {
         let to_do = "name a file with --db for jobs that outlive the manager";
@@ -184,8 +184,8 @@ fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// The process that holds the lock beside a journal, as the kernel lists it: to take the lock, even
-/// for a moment, could keep a manager from starting.
+/// Returns the process that holds the lock of a journal. It is read from the kernel's list: taking
+/// the lock, even for a moment, could keep a manager from starting.
 fn owner_of_lock(file: &Path, locks: &str) -> Option<String> {
     let mut lock = fs::canonicalize(file).ok()?.into_os_string();
     lock.push(".lock");
@@ -193,7 +193,7 @@ fn owner_of_lock(file: &Path, locks: &str) -> Option<String> {
     owner(locks, inode)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`
+/// Parses lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
 fn owner(locks: &str, inode: u64) -> Option<String> {
     let end = format!(":{inode}");
     locks.lines().find_map(|line| {

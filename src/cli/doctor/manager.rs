@@ -1,4 +1,5 @@
-//! The manager as this command line reaches it: address, token, version, checks, clock and queues.
+//! Checks of the manager as the command line reaches it: address, token, version, health, clock and
+//! queues.
 
 use super::finding::Finding;
 use crate::cli::client::Client;
@@ -15,13 +16,14 @@ const MANAGER: &str = "manager";
 const CLOCK: &str = "clock";
 const QUEUES: &str = "queues";
 
-/// How many queues are named.
+/// How many queues are listed.
 const QUEUES_SHOWN_MAX: usize = 10;
 
-/// How far the clocks of two machines may differ, in seconds; the manager tells whole ones.
+/// How far the clocks of two machines may differ, in seconds. The manager reports whole seconds.
 const CLOCKS_DIFFER_MAX: u64 = 3;
 
-/// Looks at the manager; tells whether it answers. `is_locked`: a process has the journal open.
+/// Checks the manager. Returns whether it answers. `is_journal_open` says whether a process has the
+/// journal open.
 pub(super) fn look(
     reach: Reach,
     is_locked: Option<bool>,
@@ -95,7 +97,7 @@ fn about(server: &str, source: &str, manager: &ManagerAnswer, found: &mut Vec<Fi
     }
 }
 
-/// How far the manager's clock is from this one, by the time of its answer.
+/// Compares the manager's clock with the local one, by the header `Date` of its response.
 fn clocks(date: &str) -> Option<Finding> {
     let there = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
     let here = clock::now().0 / 1_000_000_000;

@@ -1,5 +1,5 @@
-//! Web services that are called: whether their addresses can be found and may be called, whether
-//! their certificates are believed, and whether they answer at all.
+//! Checks of web services that steps call: whether their names can be resolved and may be called,
+//! whether their certificates are trusted, and whether they answer at all.
 
 use super::broker::{place, queues_of};
 use super::finding::Finding;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 const SERVICES: &str = "services";
 
-/// How long an answer may take.
+/// How long a response may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at each web service of the settings and of the workflows. Nothing is posted to it.
+/// Checks each web service of the settings and of the workflows. Nothing is posted to them.
 pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
     let settings = &local.settings;
     for bus in settings.bus_kinds().into_keys() {
@@ -49,7 +49,7 @@ pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
     }
 }
 
-/// Of an address no more than the host is shown: there may be a secret in the rest.
+/// Returns the host of an address. The rest is not printed, since it may contain a secret.
 fn host_of(url: &str) -> String {
     let host = web_address(url).ok();
     let host = host.as_ref().and_then(|url| url.host_str());

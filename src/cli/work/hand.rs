@@ -1,5 +1,5 @@
-//! A message in hand: the program runs, the lease is extended meanwhile, and the reply is sent
-//! until the manager has taken it.
+//! The task of one message: runs the program, extends the lease meanwhile, and sends the reply
+//! until the manager has accepted it.
 
 use super::super::client::Client;
 use super::super::text::Text;
@@ -17,29 +17,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ureq::http::StatusCode;
 
-/// How long a program has for its end after SIGTERM, before SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The same, when the worker was told twice to end.
+/// The same, after the second signal to stop.
 const GRACE_SHORT: Duration = Duration::from_secs(2);
 
-/// The lease is extended after this part of it.
+/// The lease is extended when this fraction of it has passed: one over this number.
 const LEASE_PARTS: u32 = 3;
 
-/// An extension that did not reach the manager is tried again after no more than this.
+/// The longest pause before an extension that did not reach the manager is tried again.
 const EXTEND_AGAIN: Duration = Duration::from_secs(2);
 
-/// The pauses between two attempts to reply, from the first to the longest.
+/// The bounds of the pause between two attempts to reply.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 
-/// How much of an output that is no JSON object is told, in bytes.
+/// How much of an invalid output is quoted, in bytes.
 const TOLD_BYTES: usize = 60;
 
-/// After how long a message is lent again whose program could not be started.
+/// The delay of the redelivery if the program could not be started.
 const NOT_STARTED_DELAY: &str = "10s";
 
-/// What every message is worked on with.
+/// What all tasks share.
 pub(super) struct Bench {
     pub(super) client: Client,
     pub(super) program: Program,
@@ -47,28 +47,28 @@ pub(super) struct Bench {
     pub(super) is_quiet: bool,
 }
 
-/// What the hands tell.
+/// An event for the dispatcher.
 pub(super) enum News {
-    /// The worker is asked to end.
+    /// A signal asks the worker to stop.
     Stop,
-    /// The reply to this message did not reach the manager yet.
+    /// The reply to the message with this id did not reach the manager yet.
     Unsent(String),
     /// The program cannot be started.
     NotStarted(io::Error),
-    /// This message is no longer in hand.
+    /// The message with this id is no longer in flight.
     Done(String, End),
 }
 
-/// How the work on a message ended.
+/// How the task of a message ended.
 pub(super) enum End {
-    /// It is not settled.
+    /// The message is not settled.
     Open,
     Settled,
-    /// Settled by an output that no step can have, and why.
+    /// The message is settled by an output that no step can have, for this reason.
     WrongOutput(String),
 }
 
-/// A message in hand.
+/// The task of one message in flight.
 pub(super) struct Hand<'b> {
     pub(super) bench: &'b Bench,
     pub(super) message: Message,
@@ -79,14 +79,14 @@ pub(super) struct Hand<'b> {
 
 /// Why a program was asked to end.
 enum Stopped {
-    /// The manager does not want the reply any more.
+    /// The manager no longer wants the reply.
     Gone(String),
-    /// What it gave is too large; the reply tells.
+    /// The output is too large. The reply says so.
     TooLarge,
     GivenUp,
 }
 
-/// What the manager says of a reply.
+/// The manager's answer to a reply.
 #[derive(Deserialize)]
 struct Taken {
     taken: bool,
@@ -105,7 +105,7 @@ struct Outcome {
 }
 
 impl Hand<'_> {
-    /// Works on the message.
+    /// Processes the message, and returns how that ended.
     pub(super) fn work(mut self) -> End {
         let begun = clock::ticks();
         let Bench { program, is_quiet, .. } = self.bench;
@@ -114,14 +114,14 @@ impl Hand<'_> {
             Ok(running) => running,
             Err(error) => {
                 self.give_back(NOT_STARTED_DELAY);
-                // Whoever takes messages outlives the hands.
+                // Sending cannot fail: the dispatcher outlives the tasks.
                 let _ = self.news.send(News::NotStarted(error));
                 return End::Open;
             }
         };
         let stopped = self.watch(&running);
         if stopped.is_some() {
-            // What it has started ends with it.
+            // Also ends the processes that it has started.
             running.kill();
         }
         let ended = running.end();
@@ -165,7 +165,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Waits until the program has ended; why it was asked to, if it was.
+    /// Waits until the program has ended. Returns why it was asked to end, if it was.
     fn watch(&mut self, running: &Running) -> Option<Stopped> {
         let part = self.bench.lease / LEASE_PARTS;
         let mut extend_at = clock::ticks() + part;
@@ -207,8 +207,10 @@ impl Hand<'_> {
         }
     }
 
-    /// Says that the message is in hand still. An error: the manager did not hear it, or, with a
-    /// reason, does not want the reply any more.
+    /// Extends the lease.
+    ///
+    /// Returns an error without a reason if the manager was not reached, and with a reason if it no
+    /// longer wants the reply.
     fn extend(&self) -> Result<(), Option<Stopped>> {
         let lease = humantime::format_duration(self.bench.lease).to_string();
         match self.message.extend(&self.bench.client, &lease) {
@@ -246,7 +248,7 @@ impl Hand<'_> {
                 Ok(Err((_, why))) => why,
                 Err(error) => error.to_string(),
             };
-            // Nobody listens if the worker ends.
+            // Sending fails only if the worker stops.
             let _ = self.news.send(News::Unsent(self.message.id()));
             let until = clock::ticks() + pause;
             loop {
@@ -256,7 +258,7 @@ impl Hand<'_> {
                         self.give_back("0s");
                         return Err(format!(", not sent: {trouble}"));
                     }
-                    // Any delivery may be replied to.
+                    // The reply may go to any delivery of the message.
                     Ok(Event::LentAgain(_) | Event::Ended | Event::TooLarge) => {}
                     Err(_) => break,
                 }
@@ -292,7 +294,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text.trim_end_matches('\u{fffd}')))
 }
 
-/// Whether the manager may take later what it refused with this code.
+/// Returns whether the manager may accept later what it refused with this status.
 fn may_pass(status: StatusCode) -> bool {
     let passing = [
         StatusCode::UNAUTHORIZED,

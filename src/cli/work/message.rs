@@ -1,4 +1,4 @@
-//! A message that is lent to this worker, and what can be said of it.
+//! A message that is leased to this worker, and the calls that settle or extend it.
 
 use super::super::client::{Asked, Client, Received};
 use super::super::error::ClientError;
@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use ureq::http::HeaderMap;
 
-/// The variables of a program's environment, and the headers that they have. The names are those of
-/// the protocol of workers.
+/// The environment variables of a program, and the headers that they have the values of. The names
+/// are part of the worker protocol.
 const VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_CORRELATION_ID", "correlation-id"),
     ("WORKFLOW_MESSAGE_ID", "message-id"),
@@ -23,18 +23,18 @@ const VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_TRACESTATE", "tracestate"),
 ];
 
-/// How long a reply may take: its answer waits for a commit.
+/// How long a reply may take: the response comes after a commit.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long an answer may take that waits for nothing.
+/// How long a call without a commit may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A message in hand.
+/// A message that is leased to this worker.
 pub(super) struct Message {
     queue: String,
     vhost: String,
     headers: HeaderMap,
-    /// A path below the manager's address.
+    /// The path of the reply, relative to the manager's address.
     reply_to: String,
     /// The step's input.
     pub(super) body: Vec<u8>,
@@ -48,7 +48,7 @@ impl Message {
     ) -> Result<Message, ClientError> {
         let Received { headers, body } = received;
         let reply_to = text(&headers, "reply-to").into_owned();
-        // The token goes to the manager alone.
+        // A full address is refused: the token must be sent to the manager only.
         if !reply_to.starts_with('/') {
             return Err(ClientError::Refused(format!(
                 "a message of queue {queue} came without the path of its reply (Reply-To): is \
@@ -66,19 +66,19 @@ impl Message {
         &self.reply_to
     }
 
-    /// The same message was lent to this worker once more.
+    /// Notes that the same message was leased to this worker again.
     pub(super) fn lent_again(&mut self, reply_to: String) {
         self.reply_to = reply_to;
     }
 
-    /// Which message it is, for people.
+    /// Describes the message for people.
     pub(super) fn name(&self) -> String {
         let of = text(&self.headers, "correlation-id");
         let (job, _) = of.split_once(':').unwrap_or((&of, ""));
         format!("queue {}, job {job}, attempt {}", self.queue, text(&self.headers, "attempt"))
     }
 
-    /// The variables of the environment that tell of it; none: there is nothing to tell.
+    /// Returns the environment variables of the program. Those without a value are removed.
     pub(super) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
         let of_header = |(name, header): &(&'static str, &str)| {
             let value = self.headers.get(*header);
@@ -93,18 +93,18 @@ impl Message {
         variables
     }
 
-    /// Sends a reply: a result, or that the attempt failed.
+    /// Sends a reply: a result, or the error of the attempt.
     pub(super) fn reply(&self, client: &Client, is_error: bool, body: &[u8]) -> Asked<String> {
         let kind = if is_error { "error" } else { "result" };
         self.tell(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
     }
 
-    /// Says that it is in hand still.
+    /// Extends the lease.
     pub(super) fn extend(&self, client: &Client, lease: &str) -> Asked<String> {
         self.tell(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
     }
 
-    /// Gives it back: another worker gets it, after this time.
+    /// Requeues the message: another worker gets it after this delay.
     pub(super) fn give_back(&self, client: &Client, delay: &str) -> Result<(), String> {
         let query = [("requeue", "true"), ("delay", delay)];
         match self.tell(client, "nack", &query, &[], CALL_TIMEOUT) {
@@ -127,7 +127,7 @@ impl Message {
         client.tell(&self.path(word), &query, body, most)
     }
 
-    /// The path of a call beside that of the reply.
+    /// Returns the path of a call, which is next to that of the reply.
     fn path(&self, word: &str) -> String {
         let (path, query) = match self.reply_to.split_once('?') {
             Some((path, query)) => (path, format!("?{query}")),

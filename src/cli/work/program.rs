@@ -1,5 +1,5 @@
-//! The program that does the work: a process for each message, in a group of its own, so that the
-//! signals of a terminal do not reach it and ours reach all of it.
+//! The program that does the work. Each message has a process with a process group of its own, so
+//! that signals of the terminal do not reach it, and signals of the worker reach its children too.
 
 use super::super::error::ClientError;
 use super::tail::Tail;
@@ -17,26 +17,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// The largest output of a program, in bytes. It is the manager's default too
-/// (`limits.reply_bytes_max`).
+/// The largest output of a program, in bytes: the manager's default (`limits.reply_bytes_max`).
 pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// How long the output is waited for when the program has ended, and what it has started holds it
-/// open.
+/// How long to wait for the rest of the output after the program has ended, if a child keeps the
+/// pipe open.
 const OPEN_FOR: Duration = Duration::from_secs(1);
 
-/// A line of a program that is longer is told in parts.
+/// The longest line that is forwarded as a whole, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What happens to a message in hand.
+/// An event for the task of a message.
 pub(super) enum Event {
     /// The program has ended.
     Ended,
-    /// Its output is larger than it may be.
+    /// The output is larger than allowed.
     TooLarge,
-    /// The message was lent to this worker once more; the reply goes here.
+    /// The message was delivered to this worker again; the reply goes to this path.
     LentAgain(String),
-    /// Give it back.
+    /// The message is to be requeued.
     GiveUp,
 }
 
@@ -47,9 +46,11 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Finds the program of a command.
+    ///
     /// # Errors
     ///
-    /// There is no such program.
+    /// Returns an error if there is no such program.
     pub(super) fn find(command: &[OsString]) -> Result<Program, ClientError> {
         let (name, arguments) = command
             .split_first()
@@ -74,12 +75,12 @@ impl Program {
         }
     }
 
-    /// The program, for people.
+    /// Returns the name of the program for people.
     pub(super) fn shown(&self) -> String {
         escaped(&self.name.to_string_lossy()).into_owned()
     }
 
-    /// Runs it with an input. What happens to it is told to `events`.
+    /// Starts the program with an input. What happens to it is sent to `events`.
     pub(super) fn start(
         &self,
         variables: Vec<(&'static str, Option<OsString>)>,
@@ -101,7 +102,7 @@ impl Program {
         match attend(&mut child, pid, input, events) {
             Ok((chunks, tail)) => Ok(Running { child, pid, chunks, tail }),
             Err(error) => {
-                // Nobody would attend to it.
+                // Without the threads, the program would run unattended.
                 let _ = kill_process_group(pid, Signal::KILL);
                 child.wait()?;
                 Err(error)
@@ -110,10 +111,10 @@ impl Program {
     }
 }
 
-/// What a program gives, and the end of what it says.
+/// The chunks of standard output, and the end of standard error.
 type Said = (Receiver<Vec<u8>>, Receiver<Tail>);
 
-/// Starts the threads that give a program its input, take what it gives, and wait for its end.
+/// Starts the threads that write a program's input, read its outputs, and wait for its end.
 fn attend(child: &mut Child, pid: Pid, input: Vec<u8>, events: &Sender<Event>) -> io::Result<Said> {
     let (output, chunks) = channel();
     let (told, tail) = channel();
@@ -131,7 +132,7 @@ fn attend(child: &mut Child, pid: Pid, input: Vec<u8>, events: &Sender<Event>) -
     let events = events.clone();
     begin(move || {
         await_end(pid);
-        // Nobody listens if the worker ends.
+        // Sending fails only if the worker stops.
         drop(events.send(Event::Ended));
     })?;
     Ok((chunks, tail))
@@ -149,32 +150,33 @@ pub(super) struct Running {
     tail: Receiver<Tail>,
 }
 
-/// How a program ended.
+/// A program that has ended.
 pub(super) struct Ended {
     status: ExitStatus,
-    /// None: too large.
+    /// The output, or `None` if it was too large.
     output: Option<Vec<u8>>,
     tail: String,
 }
 
 impl Running {
-    /// Asks the program, and all that it has started, to end.
+    /// Sends SIGTERM to the process group.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends it.
+    /// Sends SIGKILL to the process group.
     pub(super) fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
-    /// The process is there until `end` has waited for it, so that no other one is meant.
+    /// Signals the process group. The process is not reaped before `wait_for_output`, so the id
+    /// cannot belong to another group.
     fn signal(&self, signal: Signal) {
-        // A group that has ended needs no signal.
+        // Signalling fails if the group has ended.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// What it has given, when it has ended.
+    /// Waits for the rest of the output and the exit status.
     pub(super) fn end(mut self) -> io::Result<Ended> {
         let mut output = Some(Vec::new());
         loop {
@@ -192,7 +194,7 @@ impl Running {
 }
 
 impl Ended {
-    /// Its output, or why it failed.
+    /// Returns the output, or why the program failed.
     pub(super) fn output(self) -> Result<Vec<u8>, String> {
         let Some(output) = self.output else {
             return Err(format!(
@@ -213,13 +215,13 @@ impl Ended {
     }
 }
 
-/// Waits for the end of a process and leaves its status to whoever waits for it.
+/// Waits for the end of a process, and leaves its status for `wait`.
 fn await_end(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
-/// Passes on what a program gives, up to the largest output and a little more.
+/// Sends the output in chunks, until it is larger than allowed.
 fn collect(mut from: impl Read, to: &Sender<Vec<u8>>, events: &Sender<Event>) {
     let mut buffer = vec![0; LINE_BYTES_MAX];
     let mut total = 0;
@@ -229,18 +231,18 @@ fn collect(mut from: impl Read, to: &Sender<Vec<u8>>, events: &Sender<Event>) {
             return;
         }
         if total > OUTPUT_BYTES_MAX {
-            // Closed, the output takes no more.
+            // The pipe is closed by this, so the program cannot write more.
             drop(events.send(Event::TooLarge));
             return;
         }
     }
 }
 
-/// Passes on what a program says, in whole lines, and keeps its end.
+/// Forwards standard error in whole lines, and returns its end.
 fn pass_on(mut from: impl Read) -> Tail {
     let (mut tail, mut line) = (Tail::default(), Vec::new());
     let mut buffer = vec![0; LINE_BYTES_MAX];
-    // With standard error closed there is nobody to tell.
+    // With standard error closed, nobody can read it.
     let tell = |bytes: &[u8]| drop(stderr().write_all(bytes));
     while let Some(chunk) = next(&mut from, &mut buffer) {
         tail.add(chunk);
@@ -257,7 +259,7 @@ fn pass_on(mut from: impl Read) -> Tail {
     tail
 }
 
-/// The next bytes; none at the end.
+/// Reads the next bytes. Returns `None` at the end.
 fn next<'b>(from: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
         match from.read(buffer) {
@@ -269,7 +271,8 @@ fn next<'b>(from: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     }
 }
 
-/// Whether a program could not be started for want of something that may be there later.
+/// Returns whether a program could not be started for lack of a resource that may be available
+/// later.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let passing = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];

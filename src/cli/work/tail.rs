@@ -1,14 +1,14 @@
-//! The end of what a program said.
+//! The end of a program's standard error.
 
 use crate::engine::words::escaped_lines;
 
 /// How much of it is kept, in bytes.
 const KEPT_BYTES: usize = 2048;
 
-/// How many lines of it are told.
+/// How many lines of it are rendered.
 const LINES_MAX: usize = 20;
 
-/// The most bytes that are told; what is escaped is longer than it was.
+/// The longest rendered text, in bytes. Escaping makes a text longer.
 const TOLD_BYTES_MAX: usize = 3072;
 
 /// The last bytes of a stream.
@@ -28,11 +28,11 @@ impl Tail {
         }
     }
 
-    /// Its last lines, without characters that could command a terminal.
+    /// Renders the last lines, with control characters escaped.
     pub(super) fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
-        // The first line is the end of a longer one.
+        // The first line may be the end of a longer one.
         let first = usize::from(self.is_cut && lines.len() > 1);
         let first = first.max(lines.len().saturating_sub(LINES_MAX));
         let told = escaped_lines(&lines[first..].join("\n"));
