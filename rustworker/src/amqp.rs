@@ -1,6 +1,6 @@
-//! Over AMQP. The order is the promise: call the function, publish its reply, wait for the broker's
-//! confirm, acknowledge the message. Whatever dies in between, the broker still has the message and
-//! delivers it again.
+//! The transport over AMQP. The order gives the guarantee: call the function, publish its reply,
+//! wait for the broker's confirm, acknowledge the message. If anything fails in between, the broker
+//! still has the message and delivers it again.
 
 use crate::backoff::Backoff;
 use crate::step::Facts;
@@ -31,16 +31,16 @@ use tokio::time::{Instant, sleep, timeout};
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// For how long a reply that the broker cannot route is sent again before its message is put back.
+/// How long a reply that the broker cannot route is sent again, before its message is requeued.
 const UNROUTABLE_MAX: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the connection is still there: a call that was under way when it
-/// was lost may never end.
+/// How often the connection is checked during a call: a call may never end if its connection was
+/// lost.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 const PERSISTENT: u8 = 2;
 
-/// Serves until the worker stops, through every loss of the broker.
+/// Serves until the worker stops, and reconnects whenever the broker was lost.
 pub(crate) async fn serve(plan: Plan, mut stopping: watch::Receiver<bool>) -> Result<(), Error> {
     let address: AMQPUri = plan.server.parse().map_err(|why: String| refused(&plan.server, why))?;
     let authorities = plan.authorities.as_deref();
@@ -76,10 +76,10 @@ pub(crate) async fn serve(plan: Plan, mut stopping: watch::Receiver<bool>) -> Re
     Ok(())
 }
 
-/// Why a connection is of no use any more.
+/// The reason why a connection can no longer be used.
 type Lost = String;
 
-/// What of a connection its messages need.
+/// The parts of a connection that are needed to settle its messages.
 #[derive(Clone)]
 struct Link {
     connection: Arc<Connection>,
@@ -87,7 +87,7 @@ struct Link {
 }
 
 impl Link {
-    /// What a call gives, or why the connection was lost meanwhile.
+    /// Waits for a call. Returns an error if it fails, or if the connection is lost meanwhile.
     async fn unless_lost<T>(
         &self,
         call: impl Future<Output = lapin::Result<T>>,
@@ -112,7 +112,7 @@ impl Link {
         self.unless_lost(delivery.acker.nack(options)).await.map(drop)
     }
 
-    /// A refused declaration closes its channel, so each has one of its own.
+    /// Declares a queue. A refused declaration closes its channel, so each has its own.
     async fn declare(&self, queue: &str) -> Result<(), Lost> {
         let declaring = async {
             let channel = self.connection.create_channel().await?;
@@ -132,7 +132,7 @@ impl Link {
         self.unless_lost(unless_refused).await
     }
 
-    /// Publishes what is said of a message. Whether the broker has it.
+    /// Publishes a reply or progress. Returns whether the broker has it.
     async fn publish(&self, to: &Address, kind: Option<&str>, body: &[u8]) -> Result<bool, Lost> {
         let mut properties = BasicProperties::default()
             .with_content_type("application/json".into())
@@ -155,26 +155,27 @@ impl Link {
     }
 }
 
-/// Where what is said of a message goes.
+/// Where the replies to a message go.
 #[derive(Clone)]
 struct Address {
     reply_to: ShortString,
     correlation_id: Option<ShortString>,
-    /// Its attempt, so that a late failure counts for no other.
+    /// The header `attempt` of the message, so that a late error does not count for another
+    /// attempt.
     headers: FieldTable,
 }
 
-/// One connection, from its opening to its end.
+/// A connection with its consumers, and the tasks of its messages.
 struct Session {
     link: Link,
     consumers: SelectAll<Deliveries>,
     handlers: BTreeMap<String, Handler>,
     tasks: JoinSet<Result<(), Lost>>,
-    /// Tells those who work that their messages are delivered again.
+    /// Tells running functions that their messages will be delivered again.
     end: watch::Sender<Option<Arc<str>>>,
 }
 
-/// What comes from a queue: its deliveries, and then that no more will.
+/// The deliveries of a queue. The stream ends with `None` when the consumer ends.
 type Deliveries = std::pin::Pin<
     Box<dyn futures_util::Stream<Item = (String, Option<lapin::Result<Delivery>>)> + Send>,
 >;
@@ -225,7 +226,7 @@ impl Session {
         self.link.declare(queue).await?;
         let consumer = self.link.channel.basic_consume(
             queue.into(),
-            // The broker makes a name for it.
+            // The broker chooses the consumer tag.
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
@@ -238,8 +239,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes messages and settles them until the worker stops and nothing is in hand, or the
-    /// connection is lost.
+    /// Consumes messages until the worker stops and nothing is in flight, or the connection is
+    /// lost.
     async fn serve(mut self, stopping: &mut watch::Receiver<bool>) -> Result<(), Lost> {
         let served = self.take_until(stopping).await;
         let ended = match served {
@@ -249,10 +250,10 @@ impl Session {
         if ended.is_err() {
             let why = "the connection to the broker was lost; the message is delivered again";
             self.end.send_replace(Some(why.into()));
-            // Functions that do not listen run to their end; what they give is dropped.
+            // Functions that do not check for this run to their end. Their results are dropped.
             self.tasks.detach_all();
         }
-        // A connection that is lost needs no farewell.
+        // Closing fails if the connection is lost.
         let _ = timeout(CLOSE_WITHIN, self.link.connection.close(200, "done".into())).await;
         ended
     }
@@ -279,7 +280,8 @@ impl Session {
         }
     }
 
-    /// The broker ends a consumer when its queue is deleted, and the connection ends all.
+    /// Consumes again after the broker has ended a consumer, which it does when the queue is
+    /// deleted. If the connection was lost, all consumers end.
     async fn subscribe_again(&mut self, queue: &str) -> Result<(), Lost> {
         if !self.link.connection.status().connected() || !self.link.channel.status().connected() {
             return Err("the connection was lost".to_owned());
@@ -294,10 +296,10 @@ impl Session {
         self.tasks.spawn(work(link, handler, queue.to_owned(), delivery, end, stopping.clone()));
     }
 
-    /// Takes no more, and finishes what is in hand. What the broker has sent meanwhile it delivers
-    /// again when the connection is closed.
+    /// Stops consuming, and waits for the messages in flight. Messages that the broker has sent
+    /// meanwhile are delivered again once the connection is closed.
     async fn finish(&mut self) -> Result<(), Lost> {
-        // Consumers that are dropped are cancelled.
+        // Consumers are cancelled on drop.
         self.consumers.clear();
         while let Some(settled) = self.tasks.join_next().await {
             ended(settled)?;
@@ -306,7 +308,7 @@ impl Session {
     }
 }
 
-/// How a task ended. One that panicked has left its message to the broker.
+/// Returns the result of a task. The message of a task that panicked is not settled.
 fn ended(settled: Result<Result<(), Lost>, tokio::task::JoinError>) -> Result<(), Lost> {
     settled.unwrap_or_else(|error| Err(error.to_string()))
 }
@@ -356,7 +358,7 @@ async fn settle(
     let kind = reply.is_error.then_some("error");
     let (begun, mut backoff) = (Instant::now(), Backoff::new());
     loop {
-        // Only after the confirm: a worker that died before it would have lost the reply.
+        // Only after the confirm: if the worker died before it, the reply would be lost.
         if link.publish(address, kind, &reply.body).await? {
             return link.ack(delivery).await;
         }
@@ -396,7 +398,7 @@ fn facts(queue: String, delivery: &Delivery) -> Facts {
         _ => String::new(),
     };
     let count = |name: &str| header(name).and_then(number);
-    // A quorum queue counts the deliveries before this one.
+    // The header of a quorum queue counts the deliveries before this one.
     let before = count("x-delivery-count").unwrap_or_else(|| u32::from(delivery.redelivered));
     let id = properties.correlation_id().as_ref();
     Facts {
@@ -423,7 +425,7 @@ fn number(value: &AMQPValue) -> Option<u32> {
     }
 }
 
-/// Tells progress.
+/// Sends progress over AMQP.
 struct Said {
     link: Link,
     address: Address,

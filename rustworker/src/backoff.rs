@@ -1,11 +1,11 @@
-//! The pauses between two tries.
+//! The growing pause between two attempts.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// 1 s, 2 s, 4 s, up to every 30 s.
+/// Pauses of 1 s, 2 s, 4 s and so on, up to 30 s.
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {

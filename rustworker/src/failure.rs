@@ -1,11 +1,11 @@
-//! How an attempt failed.
+//! The failure of an attempt.
 
 use std::fmt;
 
-/// The longest reason that is told, in characters; the log has all of it.
+/// The longest reason that is sent, in characters. The log has all of it.
 const REASON_CHARS_MAX: usize = 4_000;
 
-/// Why a function did not do its step. Any error becomes one with `?`: another attempt may succeed.
+/// Why a function failed. `?` makes one of any error, such that another attempt may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     reason: String,
@@ -13,27 +13,28 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The attempt failed, and another one would too: the step's `retry` is not used.
+    /// Makes a failure after which another attempt would fail too: the step's `retry` is not used.
     pub fn last(reason: impl fmt::Display) -> Failure {
         Failure { reason: reason.to_string(), is_retryable: false }
     }
 
-    /// The attempt failed, and another one may succeed: the step's `retry` says how many follow.
+    /// Makes a failure after which another attempt may succeed: the step's `retry` says how many
+    /// follow.
     pub fn retryable(reason: impl fmt::Display) -> Failure {
         Failure { reason: reason.to_string(), is_retryable: true }
     }
 
-    /// The reason, in full.
+    /// Returns the full reason.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     pub fn is_retryable(&self) -> bool {
         self.is_retryable
     }
 
-    /// The error with its causes; another attempt may succeed.
+    /// Makes a failure of an error and its causes. Another attempt may succeed.
     pub(crate) fn from_error(error: &dyn std::error::Error) -> Failure {
         let mut reason = error.to_string();
         let mut cause = error.source();
@@ -45,7 +46,7 @@ impl Failure {
         Failure::retryable(reason)
     }
 
-    /// The body of an error reply.
+    /// Returns the body of the error reply.
     pub(crate) fn body(&self) -> Vec<u8> {
         let mut told = self.reason.as_str();
         if let Some((at, _)) = told.char_indices().nth(REASON_CHARS_MAX) {

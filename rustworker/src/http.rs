@@ -1,6 +1,6 @@
-//! Over HTTP: messages are lent by a manager that runs without a broker. Leases are extended while
-//! a message is in hand, and a reply is sent until the manager has committed it. If the worker
-//! dies, the lease ends and the manager gives the message to another one.
+//! The transport over HTTP, for a manager without a broker. Messages are leased. Leases are
+//! extended while messages are in flight, and a reply is sent until the manager has committed it.
+//! If the worker dies, the lease ends, and the manager delivers the message to another worker.
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
@@ -19,13 +19,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long the manager holds a question for a message open.
+/// How long a receive request waits at the manager for a message.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How long an answer may take beyond that.
+/// How much longer than its wait a request may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a reply is tried to be sent once the worker stops.
+/// How long a reply is sent again after the worker was asked to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 const EXTENSIONS_PER_LEASE: u32 = 6;
@@ -43,7 +43,7 @@ pub(crate) async fn serve(plan: Plan, stopping: watch::Receiver<bool>) -> Result
     Ok(())
 }
 
-/// The manager's side.
+/// A client of the manager's queue API.
 struct Manager {
     client: Client,
     base: Url,
@@ -52,14 +52,14 @@ struct Manager {
     lease: Duration,
 }
 
-/// What a manager has answered.
+/// A response of the manager.
 struct Answer {
     status: StatusCode,
     headers: reqwest::header::HeaderMap,
     body: Bytes,
 }
 
-/// What a problem says, or a reply's answer.
+/// The body of a response: a problem, or the answer to a reply.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Told {
@@ -73,7 +73,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// It, for people.
+    /// Describes the response for people.
     fn shown(&self) -> String {
         format!("{} {}", self.status.as_u16(), self.told().detail)
     }
@@ -97,7 +97,7 @@ impl Manager {
         let vhost = base.query_pairs().find(|(name, _)| name == "vhost");
         let vhost = vhost.map(|(_, name)| name.into_owned());
         base.set_query(None);
-        // Another part of the program may have chosen it before.
+        // Installing fails if another part of the program has installed a provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         if let Some(file) = &plan.authorities {
@@ -140,12 +140,12 @@ impl Manager {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn text(error: &reqwest::Error) -> String {
     Failure::from_error(error).reason().to_owned()
 }
 
-/// A queue, and the messages of it that are in hand.
+/// A queue with its handler.
 struct Queue {
     name: String,
     handler: Handler,
@@ -153,13 +153,13 @@ struct Queue {
     room: Arc<Semaphore>,
 }
 
-/// A message that is in hand. It may come again meanwhile, as another delivery.
+/// A message in flight. It may be delivered again meanwhile, with another path.
 struct Held {
     path: Mutex<String>,
 }
 
 impl Held {
-    /// The path of a call about the message: that of its replies, or one beside it.
+    /// Returns the path of a call about the message: that of its replies, or one next to it.
     fn path(&self, word: &str) -> String {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, query) = path.split_once('?').unwrap_or((&path, ""));
@@ -181,8 +181,8 @@ impl Queue {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Asks for messages as long as there is room for another. It is dropped at the end: the
-    /// manager sees then that nobody waits.
+    /// Receives messages as long as there are free permits. The request is dropped when the worker
+    /// stops, so that the manager sees that nobody waits.
     async fn receive(
         self: &Arc<Self>,
         in_hand: &Arc<Mutex<HashMap<String, Arc<Held>>>>,
@@ -238,7 +238,7 @@ impl Queue {
         let id = answer.header("message-id").to_owned();
         let mut known = in_hand.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = known.get(&id) {
-            // It is worked on already, and stays in hand as this delivery.
+            // The message is processed already. From now on it counts as this delivery.
             *held.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
             return;
         }
@@ -275,7 +275,8 @@ impl Queue {
         }
     }
 
-    /// Extends the lease until this is dropped. Tells when the attempt is over.
+    /// Extends the lease until the future is dropped. Reports it to the function if the attempt is
+    /// over.
     async fn extend(&self, held: &Held, tell: watch::Sender<Option<Arc<str>>>) {
         let mut has_lease = true;
         loop {
@@ -283,12 +284,12 @@ impl Queue {
             let path = held.path("extend");
             let lease = self.manager.lease();
             let asked = self.manager.post(&path, &[lease], Bytes::new(), self.manager.lease).await;
-            // Whether the manager is away is told by those who ask for messages or reply.
+            // An unreachable manager is logged by the receive requests and the replies.
             let Ok(answer) = asked else { continue };
             let reason = answer.told().reason;
             if answer.status == StatusCode::GONE && reason != "lease expired" {
                 tell.send_replace(Some(reason.into()));
-                // Whoever was told ends it.
+                // The select in `process` ends this future.
                 return std::future::pending().await;
             }
             if answer.status == StatusCode::GONE && has_lease {
@@ -300,7 +301,7 @@ impl Queue {
         }
     }
 
-    /// Sends the reply until the manager has committed it. The lease needs no more care: a reply
+    /// Sends the reply until the manager has committed it. The lease is no longer extended: a reply
     /// counts without one.
     async fn reply(&self, mut reply: Reply, held: &Held, mut stopping: watch::Receiver<bool>) {
         let mut backoff = Backoff::new();
@@ -360,14 +361,14 @@ impl Queue {
     }
 }
 
-/// Whether it is useless to send the reply again.
+/// Returns whether it is useless to send the reply again.
 fn is_final(status: StatusCode) -> bool {
     status.is_client_error()
         && ![StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status)
         && ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status)
 }
 
-/// Tells progress.
+/// Sends progress over HTTP.
 struct Said {
     manager: Arc<Manager>,
     held: Arc<Held>,

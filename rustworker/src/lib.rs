@@ -19,9 +19,9 @@
 //! # }
 //! ```
 //!
-//! It takes step messages from the queue, calls the function with each, and replies with what the
-//! function returns. `README.md` of the crate has the rules, `docs/worker-protocol.md` of
-//! workflow-manager the protocol.
+//! It receives step messages from the queue, calls the function with each, and replies with what
+//! the function returns. The rules are in the crate's `README.md`, and the protocol in
+//! workflow-manager's `docs/worker-protocol.md`.
 
 mod amqp;
 mod backoff;

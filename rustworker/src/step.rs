@@ -1,4 +1,4 @@
-//! What a function knows of the step that it works on.
+//! The step that a function processes.
 
 use crate::work::Post;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Where the message comes from.
+/// The properties of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) queue: String,
@@ -17,13 +17,13 @@ pub(crate) struct Facts {
     pub(crate) delivery: u32,
 }
 
-/// What a function tells of its work: `0.5.into()`, or more words.
+/// The progress of a function: `0.5.into()`, or more fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// How much is done, from 0 to 1.
+    /// The part that is done, from 0 to 1.
     #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
-    /// What is done, for people.
+    /// What the function is doing, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// One of the step's `statuses`.
@@ -37,60 +37,60 @@ impl From<f64> for Progress {
     }
 }
 
-/// The step that a function works on. Clones speak of the same step.
+/// The step that a function processes. Clones refer to the same step.
 #[derive(Clone)]
 pub struct Step {
     pub(crate) facts: Arc<Facts>,
     pub(crate) raw: Bytes,
     pub(crate) post: Arc<dyn Post>,
-    /// Why the work is for nothing, once it is.
+    /// Why the result is no longer wanted, once that is so.
     pub(crate) end: watch::Receiver<Option<Arc<str>>>,
 }
 
 impl Step {
-    /// The id of the job, or child job, whose step this is.
+    /// Returns the id of the job, or child job, to which the step belongs.
     pub fn id(&self) -> &str {
         self.facts.correlation_id.split_once(':').map_or(&*self.facts.correlation_id, |(id, _)| id)
     }
 
-    /// The step's name.
+    /// Returns the step's name.
     pub fn name(&self) -> &str {
         self.facts.correlation_id.split_once(':').map_or("", |(_, name)| name)
     }
 
-    /// Which attempt it is, from 1.
+    /// Returns the number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.facts.attempt
     }
 
-    /// The id of the top-level job.
+    /// Returns the id of the root job.
     pub fn job(&self) -> &str {
         &self.facts.job
     }
 
-    /// The name of the workflow.
+    /// Returns the name of the workflow.
     pub fn workflow(&self) -> &str {
         &self.facts.workflow
     }
 
-    /// The queue from which the message came.
+    /// Returns the queue from which the message was received.
     pub fn queue(&self) -> &str {
         &self.facts.queue
     }
 
-    /// Which delivery of this attempt's message it is, from 1. A classic queue says only whether
-    /// it is the first.
+    /// Returns the number of this delivery of the attempt's message, from 1. A classic queue only
+    /// says whether it is the first.
     pub fn delivery(&self) -> u32 {
         self.facts.delivery
     }
 
-    /// The message as it came, with every digit.
+    /// Returns the unparsed message, with every digit.
     pub fn raw(&self) -> &Bytes {
         &self.raw
     }
 
-    /// Tells how far the work is. It goes before the result, if it is awaited before that is
-    /// returned. What cannot be told is in the log.
+    /// Reports progress. It arrives before the result if it is awaited before the function returns.
+    /// Errors are logged.
     pub async fn progress(&self, told: impl Into<Progress>) {
         match serde_json::to_vec(&told.into()) {
             Ok(body) => self.post.progress(body.into()).await,
@@ -98,19 +98,19 @@ impl Step {
         }
     }
 
-    /// Waits until the work is for nothing: the attempt is over, or the message is delivered again.
-    /// Over AMQP only the loss of the connection is known. What the function gives after that is
-    /// dropped.
+    /// Waits until the result is no longer wanted, since the attempt is over or the message will be
+    /// delivered again, and returns the reason. Over AMQP only the loss of the connection is known.
+    /// What the function returns after that is dropped.
     pub async fn ended(&self) -> Arc<str> {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(why)) => why,
-            // The message is settled: whoever still asks has nothing to give.
+            // The message is settled, so there is nothing left to do.
             Ok(None) | Err(_) => Arc::from("the message is settled"),
         }
     }
 
-    /// Why the work is for nothing, if it is.
+    /// Returns why the result is no longer wanted, if that is so.
     pub fn end(&self) -> Option<Arc<str>> {
         self.end.borrow().clone()
     }

@@ -1,4 +1,4 @@
-//! TLS: whose certificates are believed, and connections to a broker over it.
+//! TLS: the trusted authorities, and connections to a broker over TLS.
 
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -23,14 +23,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A client that believes the authorities of this machine, and those of a file.
+/// Makes a configuration that trusts the authorities of this machine, and those of a file.
 ///
 /// # Errors
 ///
-/// The file has no certificates that can be used.
+/// Returns an error if the file has no usable certificates.
 pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    // What of a machine's authorities cannot be read is not believed.
+    // Authorities of the machine that cannot be read are not trusted.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = authorities {
         let wrong = |why: String| {
@@ -68,12 +68,12 @@ pub(crate) async fn connect(
     Connection::connector(address, runtime, open, properties).await
 }
 
-/// What the library waits with: as tokio does, with TLS over each socket.
+/// A reactor for lapin: that of tokio, with TLS on each socket.
 #[derive(Clone, Debug)]
 struct Secret {
     sockets: Tokio,
     config: Arc<ClientConfig>,
-    /// Whose certificate it must be.
+    /// The name that must be in the broker's certificate.
     name: ServerName<'static>,
 }
 

@@ -1,4 +1,5 @@
-//! One message: read, worked on, answered. What it came over is not known here.
+//! Processes one message: parses it, calls the function, and makes the reply. It does not depend on
+//! the transport.
 
 use crate::failure::Failure;
 use crate::step::{Facts, Step};
@@ -12,36 +13,36 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// A future with its type forgotten.
+/// A boxed future.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Takes what a function says while it works.
+/// Sends the progress of a function.
 pub(crate) trait Post: Send + Sync {
     fn progress(&self, body: Bytes) -> Boxed<'_, ()>;
 }
 
-/// A function that is given the message's body and the step, and gives the body of its reply.
+/// A function from the message's body and the step to the body of its reply.
 pub(crate) type Handler =
     Arc<dyn Fn(Bytes, Step) -> Boxed<'static, Result<Vec<u8>, Failure>> + Send + Sync>;
 
-/// What the manager is told.
+/// A reply to the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) is_error: bool,
     pub(crate) body: Bytes,
 }
 
-/// What becomes of a message.
+/// How a message is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Reply(Reply),
-    /// Nobody could be told: it is refused.
+    /// The message is rejected, since nobody waits for a reply.
     Refused,
-    /// The work was for nothing.
+    /// The message is not settled, since the reply is no longer wanted.
     Dropped,
 }
 
-/// Makes a handler of a function over types.
+/// Makes a handler from a function with typed input and output.
 pub(crate) fn handler<I, O, F, R>(function: F) -> Handler
 where
     I: DeserializeOwned,
@@ -59,7 +60,7 @@ where
     })
 }
 
-/// The input. Every message of a manager is an object.
+/// Parses the input. Every message of a manager is an object.
 fn read<I: DeserializeOwned>(body: &[u8]) -> Result<I, Failure> {
     let unreadable = |why: &dyn std::fmt::Display| {
         Failure::last(format!("the worker cannot read the message: {why}"))
@@ -71,7 +72,7 @@ fn read<I: DeserializeOwned>(body: &[u8]) -> Result<I, Failure> {
     serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 
-/// The output: an object, or nothing for an empty one.
+/// Serializes the output: an object, or `null`, which counts as an empty object.
 fn written<O: Serialize>(output: &O) -> Result<Vec<u8>, Failure> {
     let text = serde_json::to_vec(output)
         .map_err(|error| Failure::retryable(format!("the output is no JSON: {error}")))?;
@@ -84,17 +85,18 @@ fn written<O: Serialize>(output: &O) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// A message as it came, and how it can be spoken of.
+/// A received message, and how its progress is sent.
 pub(crate) struct Message {
     pub(crate) facts: Facts,
     pub(crate) body: Bytes,
-    /// Whether somebody waits for a reply.
+    /// Whether the message has an address for replies.
     pub(crate) is_answerable: bool,
     pub(crate) post: Arc<dyn Post>,
     pub(crate) end: watch::Receiver<Option<Arc<str>>>,
 }
 
-/// Has the function work on a message. It runs as a task: what it does wrong ends nothing else.
+/// Calls the function for a message. It runs as a task of its own, so that a panic has no further
+/// effect.
 pub(crate) async fn perform(handler: &Handler, message: Message) -> Outcome {
     let Message { facts, body, is_answerable, post, mut end } = message;
     let facts = Arc::new(facts);
@@ -106,11 +108,12 @@ pub(crate) async fn perform(handler: &Handler, message: Message) -> Outcome {
     let step = Step { facts: facts.clone(), raw: body.clone(), post, end: end.clone() };
     let mut working = tokio::spawn(handler(body, step));
     let done = tokio::select! {
-        // A function that was told may have ended already: what it gives is dropped all the same.
+        // A function that was told of the end may have returned already. Its result is dropped in
+        // any case.
         biased;
         ended = ended(&mut end) => {
             tracing::info!(queue, id, why = &*ended, "the work is for nothing");
-            // It may finish what it must: it was told.
+            // The function may finish what it must.
             let _ = (&mut working).await;
             return Outcome::Dropped;
         }
@@ -126,7 +129,7 @@ pub(crate) async fn perform(handler: &Handler, message: Message) -> Outcome {
     Outcome::Reply(Reply { is_error: true, body: failure.body().into() })
 }
 
-/// Waits until the work is for nothing. Without anybody who could say so it does not end.
+/// Waits until the result is no longer wanted. It never returns if the sender is dropped before.
 async fn ended(end: &mut watch::Receiver<Option<Arc<str>>>) -> Arc<str> {
     match end.wait_for(Option::is_some).await.map(|why| why.clone()) {
         Ok(Some(why)) => why,
@@ -148,13 +151,13 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// The number in the header `attempt`; the first, if there is none.
+/// Parses the header `attempt`. The default is 1.
 pub(crate) fn attempt(text: &str) -> u32 {
     text.parse().unwrap_or(1)
 }
 
-/// A text that is JSON already, for functions that work on texts: `Box<RawValue>` as input or
-/// output keeps every digit.
+/// A text that is JSON already. As input or output of a function, `Box<RawValue>` keeps every
+/// digit.
 pub type RawJson = Box<RawValue>;
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ mod tests {
             Err(Failure::last(why))
         };
         let handler = handler(function);
-        // Both are ready at once; each of these could be the one that is answered.
+        // Both are ready at once, so either could be chosen.
         for _ in 0..50 {
             let (tell, end) = watch::channel(None);
             let message = Message {

@@ -1,4 +1,4 @@
-//! A worker: its queues, where it takes them from, and its end.
+//! A worker: its queues, its server, and how it stops.
 
 use crate::failure::Failure;
 use crate::step::Step;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Where a manager without a broker is, unless something else is said.
+/// The default address of a manager without a broker.
 const SERVER_DEFAULT: &str = "http://127.0.0.1:8088";
 
-/// For how long a message is lent over HTTP.
+/// The default lease of a message over HTTP.
 const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// Why a worker could not begin.
+/// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address cannot be used.
+    /// The server's address cannot be used.
     #[error("the server's address {shown} cannot be used: {why}")]
     Address {
         /// The address, without its password.
@@ -33,13 +33,13 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A worker without queues has nothing to do.
+    /// The worker has no queue.
     #[error("the worker has no queue: name one with Worker::queue")]
     NoQueue,
-    /// The signals of the process cannot be heard.
+    /// The process cannot listen for signals.
     #[error("cannot listen to signals")]
     Signals(#[source] std::io::Error),
-    /// HTTP is not to be had.
+    /// The HTTP client cannot be made.
     #[error("there can be no HTTP client")]
     Http(#[source] reqwest::Error),
 }
@@ -48,7 +48,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// If the server's address cannot be used. A server that is away is waited for.
+/// Returns an error if the server's address cannot be used. An unreachable server is tried again.
 pub async fn run<I, O, F, R>(queue: &str, function: F) -> Result<(), Error>
 where
     I: DeserializeOwned,
@@ -59,7 +59,7 @@ where
     Worker::new().queue(queue, function).run().await
 }
 
-/// What a transport needs to know.
+/// The settings that a transport needs.
 pub(crate) struct Plan {
     pub(crate) handlers: BTreeMap<String, Handler>,
     pub(crate) server: String,
@@ -81,8 +81,8 @@ impl Default for Worker {
 }
 
 impl Worker {
-    /// A worker of the server in `AMQP_SERVER`, else `WORKFLOW_MANAGER_URL`, else
-    /// `http://127.0.0.1:8088`; with the token in `WORKFLOW_MANAGER_TOKEN`.
+    /// Makes a worker for the server in `AMQP_SERVER`, else in `WORKFLOW_MANAGER_URL`, else for
+    /// `http://127.0.0.1:8088`, with the token in `WORKFLOW_MANAGER_TOKEN`.
     pub fn new() -> Worker {
         let named = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let server = named("AMQP_SERVER").or_else(|| named("WORKFLOW_MANAGER_URL"));
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Has this function do what comes to a queue.
+    /// Calls this function for each message of a queue.
     #[must_use]
     pub fn queue<I, O, F, R>(mut self, queue: &str, function: F) -> Worker
     where
@@ -111,58 +111,58 @@ impl Worker {
         self
     }
 
-    /// Where messages come from: `amqp://` or `amqps://` is a broker, `http://` or `https://` a
-    /// manager that runs without one. Over TLS the authorities of the machine are believed; the
-    /// variable `SSL_CERT_FILE` names others.
+    /// Sets the server: `amqp://` or `amqps://` for a broker, `http://` or `https://` for a manager
+    /// without one. Over TLS the authorities of the machine are trusted; the variable
+    /// `SSL_CERT_FILE` names others.
     #[must_use]
     pub fn server(mut self, address: &str) -> Worker {
         self.plan.server = address.to_owned();
         self
     }
 
-    /// How many messages of each queue are worked on at once; 1 unless said otherwise.
+    /// Sets how many messages of each queue are processed at once. The default is 1.
     #[must_use]
     pub fn prefetch(mut self, count: u16) -> Worker {
         self.plan.prefetch = count.max(1);
         self
     }
 
-    /// For how long a message is lent over HTTP; 60 s unless said otherwise, 1 s at least. It is
-    /// extended while the function works.
+    /// Sets the lease of messages over HTTP. The default is 60 s, the minimum 1 s. It is extended
+    /// while the function runs.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.plan.lease = lease.max(LEASE_MIN);
         self
     }
 
-    /// The manager's token, over HTTP.
+    /// Sets the manager's token, for HTTP.
     #[must_use]
     pub fn token(mut self, token: &str) -> Worker {
         self.plan.token = Some(token.to_owned());
         self
     }
 
-    /// A file of authorities in PEM that are believed besides those of the machine, over `amqps://`
-    /// and `https://`.
+    /// Sets a file of authorities in PEM, which are trusted besides those of the machine, for
+    /// `amqps://` and `https://`.
     #[must_use]
     pub fn authorities(mut self, file: impl Into<PathBuf>) -> Worker {
         self.plan.authorities = Some(file.into());
         self
     }
 
-    /// Works until SIGTERM or SIGINT: then it takes no new message, finishes and answers what it
-    /// has in hand, and returns. A second signal ends the process, with 128 + its number.
+    /// Runs until SIGTERM or SIGINT. Then it receives no more messages, finishes those in flight,
+    /// and returns. A second signal ends the process with the exit code 128 + its number.
     ///
     /// # Errors
     ///
-    /// If it cannot begin. A server that is away is waited for.
+    /// Returns an error if the worker cannot start. An unreachable server is tried again.
     pub async fn run(self) -> Result<(), Error> {
         let mut signals = Signals::new().map_err(Error::Signals)?;
         let (begun, is_begun) = tokio::sync::oneshot::channel();
         let first = async move {
             let number = signals.next().await;
             tracing::info!(signal = number, "stopping: what is in hand is finished");
-            // Nobody waits for it any more if the worker has ended.
+            // Sending fails if the worker has ended.
             let _ = begun.send(());
             signals
         };
@@ -172,7 +172,7 @@ impl Worker {
             std::process::exit(128 + number);
         });
         let stop = async {
-            // It is sent, or the task is gone: both mean the end.
+            // An error means that the task has ended, which is a stop too.
             let _ = is_begun.await;
         };
         let ran = self.run_until(stop).await;
@@ -180,11 +180,11 @@ impl Worker {
         ran
     }
 
-    /// The same until `stop` is over, for a worker within a larger program.
+    /// Runs until `stop` completes, for a worker within a larger program.
     ///
     /// # Errors
     ///
-    /// If it cannot begin.
+    /// Returns an error if the worker cannot start.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         let plan = self.plan;
         if plan.handlers.is_empty() {
@@ -215,16 +215,16 @@ pub(crate) fn refused(address: &str, why: impl ToString) -> Error {
     Error::Address { shown: shown(address), why: why.to_string() }
 }
 
-/// An address without what stands before its host.
+/// Returns an address without user and password.
 pub(crate) fn shown(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// Waits until the worker is to stop.
+/// Waits until the worker is asked to stop.
 pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // A worker that is dropped stops too.
+    // A worker that is dropped stops, too.
     let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
 }
 
@@ -244,7 +244,7 @@ impl Signals {
         })
     }
 
-    /// The number of the next signal.
+    /// Waits for the next signal, and returns its number.
     async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.terminate.recv() => 15,
@@ -262,9 +262,9 @@ impl Signals {
         Ok(Signals)
     }
 
-    /// The number of the next signal.
+    /// Waits for Ctrl-C, and returns the number of SIGINT.
     async fn next(&mut self) -> i32 {
-        // Where Ctrl-C cannot be heard, it ends the process by itself.
+        // If the process cannot listen for Ctrl-C, it is terminated by it.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
