@@ -1,10 +1,10 @@
-//! A chain of five steps over a real broker, against the raw round trip of the same broker in the
-//! same run: what counts is the ratios.
+//! A chain of five steps over a real broker, compared with raw round trips over the same broker in
+//! the same run. The ratios are what counts.
 //!
 //! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). A raw round trip
-//! publishes a persistent message with a confirm to a durable queue, and takes and acknowledges the
-//! reply: what one step costs at least. The workers are a process of their own, so that neither
-//! side is charged for them.
+//! publishes a persistent message with a confirm to a durable queue, and receives and acknowledges
+//! the reply: the least that a step can cost. The workers run in a process of their own, so that
+//! neither side is charged for them.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -29,15 +29,15 @@ use workflow_manager::settings::{ServerAddress, Settings};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const STEPS: usize = QUEUES.len();
-/// Jobs of a run, unless `END_TO_END_JOBS` names another number: more of them for a profile.
+/// The number of jobs in a run. `END_TO_END_JOBS` sets another one, for example for a profile.
 const JOBS: usize = 4_000;
-/// Jobs one after another, for the latency.
+/// The number of sequential jobs, for the latency.
 const ONE_BY_ONE: usize = 200;
 
-/// Set for the process of the workers.
+/// The variable that is set for the process of the workers.
 const WORKERS: &str = "END_TO_END_WORKERS";
 
-/// The raw client: one channel, as the workers have it.
+/// A raw client with one channel, as each worker has it.
 struct Raw {
     channel: Channel,
     replies: lapin::Consumer,
@@ -50,7 +50,7 @@ impl Raw {
         Raw { channel, replies }
     }
 
-    /// Gives what waits for the confirm.
+    /// Publishes a message, and returns a future of its confirm.
     async fn publish(
         &self,
         number: usize,
@@ -71,7 +71,7 @@ impl Raw {
         delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
     }
 
-    /// Round trips with `AT_ONCE` under way.
+    /// Runs round trips, `CONCURRENCY` of them at once.
     async fn round_trips(&mut self, total: usize) {
         let mut confirms = Vec::with_capacity(total);
         for number in 0..total + AT_ONCE {
@@ -87,8 +87,8 @@ impl Raw {
         }
     }
 
-    /// Five round trips one after another, each with what is written for it: the median of their
-    /// time.
+    /// Runs chains of five sequential round trips, each with a synced write to a file. Returns the
+    /// median time of a chain.
     async fn chains(&mut self, folder: &std::path::Path) -> Duration {
         let mut file = std::fs::File::create(folder.join("raw")).expect("a file");
         let mut times = Vec::with_capacity(ONE_BY_ONE);
@@ -119,7 +119,7 @@ fn settings(server: &str, folder: &std::path::Path) -> Settings {
     settings
 }
 
-/// What the journal has done so far.
+/// Counters of the journal.
 struct Journal {
     commits: u64,
     records: f64,
@@ -153,7 +153,7 @@ impl Journal {
     }
 }
 
-/// The process that listens on a port of this machine.
+/// Returns the id of the process that listens on a port of this machine.
 fn listener(port: u16) -> Option<String> {
     let is_ours = |line: &&str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -183,7 +183,7 @@ fn port_of(server: &str) -> u16 {
     host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(5672)
 }
 
-/// What some work took.
+/// The cost of some work: operations a second, and microseconds of CPU for each operation.
 struct Cost {
     per_second: f64,
     client_us: f64,
@@ -273,7 +273,7 @@ async fn measure(server: String) {
     ));
 }
 
-/// The workers of all queues, in a process of their own until it is ended.
+/// Starts the workers of all queues in a process of their own.
 fn start_workers() -> Child {
     let program = std::env::current_exe().expect("this program");
     Command::new(program).env(WORKERS, "1").spawn().expect("the workers' process")

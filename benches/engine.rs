@@ -1,5 +1,5 @@
-//! The pure engine: time per reply in a chain, and per child's end in a fan-out of growing size (it
-//! must not grow).
+//! The pure engine: the time per reply in a chain, and per end of a child job in fan-outs of
+//! growing size, which must not grow.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 

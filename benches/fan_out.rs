@@ -1,5 +1,5 @@
-//! Fan-out over the embedded bus: the median time of three runs, and memory, by the number of items
-//! (other numbers as arguments).
+//! A fan-out over the embedded bus: the median time of three runs, and the memory, by the number of
+//! items. Other numbers can be given as arguments.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -62,7 +62,7 @@ fn main() {
             let mut runs = [run(items).await, run(items).await, run(items).await];
             runs.sort_by_key(|(elapsed, ..)| *elapsed);
             let (elapsed, ..) = runs[1];
-            // The first one's: it is the process's.
+            // The peak is that of the whole process, so only that of the first run counts.
             let (peak, read) =
                 (runs.iter().map(|run| run.1).min(), runs.iter().map(|run| run.2).min());
             writeln!(

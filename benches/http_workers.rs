@@ -1,10 +1,10 @@
-//! A chain of five steps whose workers speak HTTP or gRPC, beside the same chain over a real broker
-//! in the same run: what counts is the ratios.
+//! A chain of five steps with workers over HTTP or gRPC, compared with the same chain over a real
+//! broker in the same run. The ratios are what counts.
 //!
-//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers are a
-//! process of their own, so that the manager is not charged for them. Then many workers wait for
-//! messages that do not come: what is measured is the memory that the manager needs for them, and
-//! for streams over gRPC that wait or have messages in hand.
+//! `AMQP_SERVER` names the broker (`tests/rabbitmq start DIR; . DIR/env`). The workers run in a
+//! process of their own, so that the manager is not charged for them. Then the manager's memory is
+//! measured, for many workers that wait for messages over HTTP, and for gRPC streams that wait or
+//! have messages in flight.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -39,27 +39,27 @@ use workflow_manager::settings::{ServerAddress, Settings};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const JOBS: usize = 4_000;
-/// Workers over HTTP, for all queues together.
+/// The number of workers over HTTP, for all queues together.
 const WORKERS: usize = 64;
-/// Workers that wait, for their memory.
+/// The number of waiting workers whose memory is measured.
 const WAITING: usize = 10_000;
-/// How many messages a worker over gRPC has in hand.
+/// How many messages a worker over gRPC may have in flight.
 const CREDIT: u32 = 64;
 
-/// Streams over gRPC, for their memory, each on a connection of its own.
+/// The number of gRPC streams whose memory is measured, each on its own connection.
 const STREAMS: usize = 1_000;
-/// How many messages each of them has in hand then, and the size of one.
+/// How many messages each of them has in flight, and the size of a message.
 const IN_HAND: usize = 4;
 const MESSAGE_BYTES: usize = 4 << 10;
 
-/// What another process of this program does: the memory of `waiting` workers or of `streams`; as
-/// workers `hold`, `amqp`, `grpc-` and the number of streams, or how many
-/// messages each asks for over HTTP, or `wait`.
+/// The role of a child process: `waiting` or `streams` measures the memory of such workers; `hold`,
+/// `amqp`, `wait`, `grpc-` with the number of streams, and a number (of messages per request over
+/// HTTP) are kinds of workers.
 const ROLE: &str = "HTTP_WORKERS_ROLE";
-/// Where the manager listens.
+/// The variable with the address of the manager.
 const MANAGER: &str = "HTTP_WORKERS_MANAGER";
 
-/// A client of HTTP/1.1, as small as they come, with a connection of its own.
+/// A minimal client of HTTP/1.1, with a connection of its own.
 struct Client {
     stream: TcpStream,
     held: Vec<u8>,
@@ -139,7 +139,7 @@ struct StepMessage {
     body: Box<RawValue>,
 }
 
-/// Gives each message of the queue back, one or several at a time.
+/// Echoes each message of a queue, received one or several at a time.
 async fn pull(address: String, queue: &'static str, most: usize) {
     let mut client = Client::open(&address).await;
     let one = format!("/api/queue/{queue}/receive");
@@ -165,7 +165,7 @@ async fn pull(address: String, queue: &'static str, most: usize) {
     }
 }
 
-/// Gives each message of all queues back, on one stream.
+/// Echoes each message of all queues, over one stream.
 async fn stream(address: String) {
     let client = client::client(address.parse().expect("an address")).await;
     let mut worker = GrpcWorker::open(&client, &QUEUES).await.expect("a stream");
@@ -178,7 +178,7 @@ async fn stream(address: String) {
     }
 }
 
-/// Waits for a message that does not come.
+/// Waits again and again for a message that never comes.
 async fn wait(address: String, queue: &'static str) {
     let mut client = Client::open(&address).await;
     loop {
@@ -191,9 +191,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
 }
 
-/// The process of the workers, until it is ended.
-/// Streams that wait until this is told to give them credit, and then take messages and keep them.
-/// Says how far it has come.
+/// Opens streams that wait until a line on standard input asks them to give credit, and then keep
+/// the messages that they receive. Reports its progress on standard output.
 async fn hold(address: String) {
     let address = address.parse().expect("an address");
     let mut streams = Vec::new();
@@ -242,7 +241,7 @@ fn workers(role: &str) {
     });
 }
 
-/// Ends with this value.
+/// A child process, which is killed on drop.
 struct Process(Child);
 
 impl Process {
@@ -250,7 +249,7 @@ impl Process {
         Process(Process::command(role, address).spawn().expect("a process"))
     }
 
-    /// The same, with pipes to it and from it.
+    /// Starts a child process with pipes for its input and output.
     fn piped(role: &str, address: &str) -> Process {
         let mut command = Process::command(role, address);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -271,7 +270,7 @@ impl Drop for Process {
     }
 }
 
-/// Steps a second, and microseconds of the manager's CPU for each.
+/// Returns steps a second, and microseconds of the manager's CPU for each step.
 async fn cost(manager: &Manager) -> (f64, f64) {
     jobs(manager, JOBS / 4, AT_ONCE).await;
     let (cpu, begun) = (process::cpu("self"), Instant::now());
@@ -293,7 +292,7 @@ async fn start(settings: Settings) -> Manager {
     manager::start(settings, definitions, Workers::new()).await.expect("starts")
 }
 
-/// The memory in KiB, once it has stopped to change.
+/// Waits until the resident memory no longer changes, and returns it in KiB.
 async fn settled() -> u64 {
     let mut before = 0;
     loop {
@@ -306,8 +305,8 @@ async fn settled() -> u64 {
     }
 }
 
-/// What streams hold: at first they wait without credit, then with it; then they have messages in
-/// hand, and as many more wait for others.
+/// Measures the memory of streams: without credit, with credit, with messages in flight, and with
+/// as many more messages that wait.
 async fn streams() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let mut settings = settings(folder.path(), "streams.db");
@@ -320,7 +319,7 @@ async fn streams() {
     let mut process = Process::piped("hold", &server.address.to_string());
     let lines = BufReader::new(process.0.stdout.take().expect("a pipe")).lines();
     let (say, mut says) = mpsc::unbounded_channel();
-    // The manager is served by this thread.
+    // This thread serves the manager, so another one reads.
     std::thread::spawn(move || lines.for_each(|line| drop(say.send(line.expect("a line")))));
     assert_eq!(says.recv().await.expect("it runs"), "open");
     let idle = settled().await;
@@ -367,7 +366,7 @@ fn row(what: &str, (rate, cpu): (f64, f64), beside: f64) {
 
 async fn measure() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
-    // Each in a process of its own: what one has freed another would use again.
+    // Each runs in a process of its own, since freed memory would be used again.
     for what in ["waiting", "streams"] {
         let status = Process::command(what, "").status().expect("a process");
         assert!(status.success());
@@ -418,7 +417,7 @@ async fn measure() {
     manager.stop().await;
 }
 
-/// What workers hold that wait over HTTP.
+/// Measures the memory of workers that wait over HTTP.
 async fn waiting() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let mut settings = settings(folder.path(), "waiting.db");
@@ -429,7 +428,7 @@ async fn waiting() {
     let server = actix_rt::spawn(server);
     let before = process::resident();
     let process = Process::start("wait", &address.to_string());
-    // All wait when there is no room for another.
+    // All workers wait once the last permit is taken.
     while manager.common().rooms.waiters.take(1).is_some() {
         actix_rt::time::sleep(Duration::from_millis(10)).await;
     }

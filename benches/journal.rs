@@ -1,6 +1,5 @@
-//! The journal: durable records per second by the size of the group that is committed together,
-//! what a step of a chain costs it in rows, bytes and CPU, and the time to recover 100,000 running
-//! jobs.
+//! The journal: durable records a second by the number of records in a commit; the rows, bytes and
+//! CPU of a step of a chain; and the time to recover 100,000 running jobs.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -30,9 +29,9 @@ const LIMITS: Limits = Limits {
 const RUNNING: i64 = 100_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
-/// A new job, and its record.
+/// Creates a job, and returns it with its record.
 fn begun(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
-    // Spread like ids by chance, the same in every run.
+    // The ids are spread like random ones, but are the same in every run.
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
     let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
     let message = Message::parse(BODY).expect("a message");
@@ -49,14 +48,14 @@ fn record(number: i64, definition: &Arc<Definition>) -> Record {
     begun(number, definition).1
 }
 
-/// Jobs of a chain of five that are under way at once, and how many there are.
+/// The number of chains of five steps that run at once, and of all chains.
 const AT_ONCE: usize = 512;
 const CHAINS: i64 = 6_000;
 const STEPS: u16 = 5;
-/// Records of a commit, as seen with a broker.
+/// The number of records in a commit, as seen with a broker.
 const GROUP: usize = 50;
-/// Commits in a second, at 4,500 steps/s: a `journal.lag`, and the time after which confirms get
-/// records of their own.
+/// The number of commits in a second at 4,500 steps/s. A second is the default of `journal.lag`,
+/// after which confirms get records of their own.
 const LAG_GROUPS: usize = 200;
 
 fn chain() -> Arc<Definition> {
@@ -70,7 +69,7 @@ fn chain() -> Arc<Definition> {
     ))
 }
 
-/// All records of a chain: its creation, and of each step the confirm and the reply.
+/// Returns all records of a chain: its creation, and for each step the confirm and the reply.
 fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
     let (mut job, first) = begun(number, definition);
     let mut records = VecDeque::from([first]);
@@ -91,7 +90,7 @@ fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
     records
 }
 
-/// What one step of a chain costs, with many under way: rows, bytes and CPU.
+/// Measures the rows, bytes and CPU of one step of a chain, with many chains running.
 fn steps(file: &Path, out: &mut dyn Write) {
     let definition = chain();
     let mut waiting: VecDeque<VecDeque<Record>> =
@@ -100,7 +99,7 @@ fn steps(file: &Path, out: &mut dyn Write) {
     let mut records = Vec::new();
     let mut turn = 0;
     while !under_way.is_empty() {
-        // Somewhere else each time, so that jobs are at all of their steps.
+        // Another chain each time, so that the jobs are at different steps.
         turn = (turn + 197) % under_way.len();
         match under_way[turn].pop_front() {
             Some(record) => records.push(record),
@@ -125,7 +124,7 @@ fn steps(file: &Path, out: &mut dyn Write) {
     let bytes = process::written() - bytes;
     let client = rusqlite::Connection::open(file).expect("opens");
     let count = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
-    // Rows of confirms are deleted again; each has taken a number.
+    // Rows of confirms are deleted later, but each has taken a number.
     let rows = count("SELECT max(seq) FROM entries");
     let of_chains = (CHAINS * i64::from(STEPS)) as f64;
     writeln!(
@@ -154,7 +153,7 @@ fn main() {
     let step = Step::named("only");
     let definition =
         Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]));
-    // In the current folder: the temporary folder may be in memory.
+    // The journal is in the current folder, since the temporary folder may be in memory.
     let folder = tempfile::tempdir_in(".").expect("a folder");
     for (batch, batches) in [(1, 500), (10, 300), (100, 200), (1_000, 50)] {
         let mut store =

@@ -1,9 +1,8 @@
-//! The longest answer under load, with and without what the manager does to many jobs at once: the
-//! sweep of retention, a redispatch, a start with many jobs under way, a burst, jobs that are
-//! brought back from their end. What counts is the ratio to the same load without any of them, in
-//! the same run.
+//! The longest response time under load, alone and during operations on many jobs: the sweep of
+//! retention, a redispatch, a start with many running jobs, a burst of creations, retries of ended
+//! jobs. What counts is the ratio to the same load alone, in the same run.
 //!
-//! `LONGEST_JOBS` names another number of jobs.
+//! `LONGEST_JOBS` sets another number of jobs.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -39,10 +38,10 @@ const LIMITS: Limits = Limits {
     window_bytes: 1 << 26,
 };
 
-/// Clients of the load; each creates one job after another.
+/// The number of clients. Each creates one job after another.
 const CLIENTS: usize = 8;
 
-/// How long the load is measured alone.
+/// How long the load alone is measured.
 const ALONE: Duration = Duration::from_secs(5);
 
 const WORKFLOWS: &str = "
@@ -62,7 +61,7 @@ fn number() -> usize {
     std::env::var("LONGEST_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(20_000)
 }
 
-/// A journal of jobs that are past every retention.
+/// Fills a journal with ended jobs whose retention is over.
 fn fill(file: &Path, jobs: usize) {
     let steps = (0..5).map(|at| Step::named(&format!("step-{at}"))).collect();
     let definition =
@@ -108,7 +107,7 @@ async fn start(file: &Path) -> Manager {
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
-/// The answers under load, the longest last, while something else is done.
+/// Measures response times under load until `meanwhile` completes. Returns them sorted.
 async fn answers(ways: &Arc<Ways>, meanwhile: impl Future<Output = ()>) -> Vec<Duration> {
     let over = Arc::new(AtomicBool::new(false));
     let clients = (0..CLIENTS).map(|_| {
@@ -146,7 +145,7 @@ fn tell(out: &mut dyn Write, what: &str, took: &[Duration], alone: Duration, wit
     .expect("written");
 }
 
-/// Measures the answers beside one thing.
+/// Measures and prints the response times during one operation.
 async fn beside(
     (out, what, alone): (&mut dyn Write, &str, Duration),
     ways: &Arc<Ways>,
@@ -215,7 +214,7 @@ async fn run(out: &mut dyn Write) {
 }
 
 fn main() {
-    // `cargo test --benches` only wants to see it compile.
+    // `cargo test --benches` only checks that it compiles and starts.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }

@@ -1,5 +1,5 @@
-//! What jobs take of memory and of the disk, each case in a process of its own: many fan-outs at
-//! once, jobs that wait, jobs that have ended.
+//! The memory and disk space of jobs: many fan-outs at once, waiting jobs, ended jobs. Each case
+//! runs in a process of its own.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -32,17 +32,18 @@ const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a, queue: work}, \
 const FAN_OUTS: usize = 64;
 const ITEMS: usize = 1_000;
 const IDLE_JOBS: usize = 100_000;
-/// The bytes of the messages of jobs, and how many jobs have such.
+/// The size of the messages of waiting jobs, and the number of jobs.
 const SIZES: [(usize, usize); 3] = [(1 << 10, 20_000), (10 << 10, 5_000), (100 << 10, 1_000)];
-/// Jobs with large messages that wait, their bytes, and what jobs may hold: all of them, or few.
+/// The number of waiting jobs with large messages, the size of a message, and
+/// `limits.jobs_bytes_max`, which has room for all of them or for few.
 const LARGE: [(usize, usize, usize); 3] =
     [(40, 15_000_000, 1 << 40), (40, 15_000_000, 128 << 20), (2_000, 300_000, 128 << 20)];
 const CHAINS: usize = 20_000;
 const ITEMS_ENDED: usize = 100_000;
-/// Creations under way at once.
+/// How many creations are under way at once.
 const AT_ONCE: usize = 1_000;
 
-/// Set for the process of a case.
+/// The variable that names the case of a child process.
 const CASE: &str = "MEMORY_CASE";
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
@@ -53,7 +54,7 @@ async fn start(folder: &Path, workflows: &str) -> Manager {
     start_within(folder, workflows, 1 << 40).await
 }
 
-/// Jobs may hold so many bytes of memory.
+/// Starts a manager whose jobs may hold this many bytes of memory.
 async fn start_within(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
@@ -64,7 +65,7 @@ async fn start_within(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> 
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
-/// Creates jobs, each with a message of its own.
+/// Creates jobs, each with its own copy of the message.
 async fn create(manager: &Manager, workflow: &str, count: usize, message: &str) -> Vec<JobId> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
@@ -104,12 +105,12 @@ async fn idle(folder: &Path) -> String {
     )
 }
 
-/// A message of about so many bytes.
+/// Returns a message of about this size.
 fn of_size(bytes: usize) -> String {
     serde_json::json!({ "n": 1, "text": "x".repeat(bytes) }).to_string()
 }
 
-/// The bytes of the journal, once it is closed.
+/// Returns the size of the journal's file, once it is closed.
 fn on_disk(folder: &Path) -> u64 {
     std::fs::metadata(folder.join("j.db")).expect("the journal").len()
 }
@@ -139,7 +140,8 @@ async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
     )
 }
 
-/// What is resident, as a part of what was accepted: while jobs come in, and after a start on them.
+/// Measures the resident memory as a part of the accepted bytes: while jobs are created, and after
+/// a restart.
 async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) -> String {
     let before = process::resident();
     let manager = start_within(folder, IDLE, jobs_bytes_max).await;
@@ -149,7 +151,7 @@ async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) 
         let message = Message::parse(text.as_bytes()).expect("a message");
         match manager.create("idle", None, message).await {
             Ok(_) => accepted += 1,
-            // Those before it are on their way to rest.
+            // Earlier jobs are being passivated.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }

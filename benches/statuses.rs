@@ -1,5 +1,5 @@
-//! The relation of statuses: how long a filter on one step's status takes over 1,000,000 jobs, and
-//! what writing the relation costs a durable record.
+//! The status table: how long a filter on the status of one step takes over 1,000,000 jobs, and
+//! what writing the table adds to a durable record.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -35,10 +35,10 @@ const STEPS: [&str; 6] = [
     "offer",
 ];
 const JOBS: JobNumber = 1_000_000;
-/// One job in so many has a failed step.
+/// One job in this many has a failed step.
 const FAILED_EVERY: JobNumber = 10_000;
 const RUNS: usize = 101;
-/// What the API reads for one page.
+/// The number of rows of one page of the API.
 const ROWS: u32 = 1_000;
 
 fn definition() -> Arc<Definition> {
@@ -57,8 +57,8 @@ fn definition() -> Arc<Definition> {
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 
-/// The records of a job whose first steps are answered; the last of these with an error, if it
-/// `fails`.
+/// Returns the records of a job whose first steps have been answered. If `fails` is set, the last
+/// of these answers is an error.
 fn records(
     number: JobNumber,
     definition: &Arc<Definition>,
@@ -104,14 +104,14 @@ fn options(file: &Path) -> Options {
 
 fn main() {
     let out = &mut std::io::stdout();
-    // In the current folder: the temporary folder may be in memory.
+    // The journal is in the current folder, since the temporary folder may be in memory.
     let folder = tempfile::tempdir_in(".").expect("a folder");
     cost(folder.path(), out);
     filters(&folder.path().join("million.db"), out);
 }
 
-/// The time of a record with the relation, without its index of ids, and without it altogether, in
-/// turns.
+/// Measures the time of a record with the status table, without the table's index of ids, and
+/// without the table, in turns.
 fn cost(folder: &Path, out: &mut dyn Write) {
     let definition = definition();
     for (batch, jobs) in [(1, 300), (100, 10_000)] {
@@ -128,7 +128,7 @@ fn cost(folder: &Path, out: &mut dyn Write) {
                 let mut store = Store::open(&options(&file)).expect("opens");
                 let other = rusqlite::Connection::open(&file).expect("opens");
                 if way == 2 {
-                    // A relation that cannot be made is done without.
+                    // The journal goes on without a status table that cannot be created.
                     other.execute_batch("CREATE TABLE \"index job of w\"(x)").expect("creates");
                 }
                 store.make_status_tables(&[&*definition]).expect("tables of statuses");
@@ -160,8 +160,8 @@ fn filters(file: &Path, out: &mut dyn Write) {
     store.make_status_tables(&[&*definition]).expect("tables of statuses");
     for first in (1..=JOBS).step_by(10_000) {
         let batch = (first..first + 10_000).flat_map(|number| {
-            // One in ten thousand fails at the background check; the others wait there, or at the
-            // first step, in equal parts.
+            // One job in ten thousand fails at the background check. The others wait there or at
+            // the first step, half of them each.
             if number % FAILED_EVERY == 0 {
                 records(number, &definition, 4, true)
             } else {

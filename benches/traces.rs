@@ -1,5 +1,5 @@
-//! The trace of a job with very many items, over the embedded bus: what it costs to build and to
-//! send, and what other jobs notice of it (other numbers of items as arguments).
+//! The trace of a job with very many items, over the embedded bus: the cost of building and sending
+//! it, and the effect on other jobs. Other numbers of items can be given as arguments.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -26,17 +26,17 @@ const WORKFLOWS: &str = "workflows: [
      tasks: [{name: t, itemListKey: items, tolerate: 1, steps: [{name: work}]}]},
     {name: one, steps: [{name: work}]}]";
 
-/// The most spans of a job, as is usual.
+/// The most spans of a job: the default.
 const SPANS_MAX: usize = 10_000;
 
-/// How many jobs run beside, one after the other, in each look.
+/// How many other jobs are run, one after another, for each measurement.
 const BESIDE: usize = 50;
 
 fn work(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
-/// What a receiver was sent.
+/// Counters of what the receiver was sent.
 #[derive(Default)]
 struct Received {
     requests: AtomicU64,
@@ -44,7 +44,7 @@ struct Received {
     most: AtomicU64,
 }
 
-/// A receiver that takes all and keeps nothing.
+/// Starts a receiver that accepts everything and stores nothing. Returns its port and counters.
 fn receiver() -> (u16, Arc<Received>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -92,8 +92,8 @@ async fn job(manager: &Manager, workflow: &str, message: &str) -> Duration {
     started.elapsed()
 }
 
-/// The times of jobs that run beside, one after the other: some, and more while that is wanted. In
-/// order of their length.
+/// Runs other jobs one after another: a fixed number, and then more as long as `more` says so.
+/// Returns their times, sorted.
 async fn beside(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
     while times.len() < BESIDE || more() {
@@ -103,7 +103,7 @@ async fn beside(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
     times
 }
 
-/// The median and the longest.
+/// Formats the median and the longest time.
 fn shown(times: &[Duration]) -> String {
     format!("{:.1?} and {:.1?} of {}", times[times.len() / 2], times[times.len() - 1], times.len())
 }
@@ -114,7 +114,7 @@ async fn run(items: usize, traced: bool) {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.path().join("j.db");
     settings.traces.job_spans_max = SPANS_MAX;
-    // So that the jobs beside run while the record is read.
+    // Without a delay, the other jobs run while the record is read.
     settings.traces.delay = Span(Duration::ZERO);
     if traced {
         settings.traces.endpoint = ServerAddress(format!("http://127.0.0.1:{port}"));
@@ -128,7 +128,7 @@ async fn run(items: usize, traced: bool) {
     let (resident, cpu, ended) = (process::resident(), process::cpu("self"), Instant::now());
     let metrics = manager.common().metrics.clone();
     let sent = || metrics.traces_spans_sent.get() as usize;
-    // Three of each job beside: itself, its step, its attempt.
+    // Each of the other jobs has three spans: itself, its step, its attempt.
     let of_fan = (2 + 3 * items).min(SPANS_MAX);
     let then = beside(&manager, || traced && sent() < of_fan + 3 * BESIDE).await;
     let lasted = ended.elapsed();

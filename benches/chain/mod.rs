@@ -1,5 +1,4 @@
-//! A chain of five steps whose workers give back what they get, for the benches that measure it
-//! over one transport or another.
+//! A chain of five steps whose workers echo their messages, for benches of several transports.
 
 use futures_util::StreamExt;
 use lapin::options::{
@@ -18,14 +17,14 @@ pub(crate) const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a
                                 {name: bench-c, depends: [bench-b]}, \
                                 {name: bench-d, depends: [bench-c]}, \
                                 {name: bench-e, depends: [bench-d]}]}]";
-/// The queues of its steps.
+/// The queues of the steps.
 pub(crate) const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
-/// Jobs, or round trips, under way at once.
+/// How many jobs, or round trips, run at once.
 pub(crate) const AT_ONCE: usize = 512;
 /// The message of each job.
 pub(crate) const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
-/// A channel of a connection of its own, with confirms.
+/// Opens a channel with confirms, on a connection of its own.
 pub(crate) async fn channel(server: &str) -> Channel {
     let connection = Connection::connect(server, ConnectionProperties::default())
         .await
@@ -33,7 +32,7 @@ pub(crate) async fn channel(server: &str) -> Channel {
     let channel = connection.create_channel().await.expect("a channel");
     channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
     channel.basic_qos(2_000, BasicQosOptions::default()).await.expect("a prefetch");
-    // Kept open for the whole run.
+    // The connection stays open for the whole run.
     std::mem::forget(connection);
     channel
 }
@@ -43,7 +42,7 @@ async fn declare(channel: &Channel, queue: &str) {
     channel.queue_declare(queue.into(), options, FieldTable::default()).await.expect("a queue");
 }
 
-/// What comes from a queue, which is declared.
+/// Declares a queue, and consumes from it.
 pub(crate) async fn consume(channel: &Channel, queue: &str) -> lapin::Consumer {
     declare(channel, queue).await;
     let options = BasicConsumeOptions::default();
@@ -53,7 +52,7 @@ pub(crate) async fn consume(channel: &Channel, queue: &str) -> lapin::Consumer {
         .expect("a consumer")
 }
 
-/// Echoes every message of `queue` to its `reply_to`, then acknowledges.
+/// Echoes every message of `queue` to its `reply_to`, then acknowledges it.
 pub(crate) async fn echo(server: String, queue: &'static str) {
     let channel = channel(&server).await;
     let mut consumer = consume(&channel, queue).await;
@@ -72,7 +71,7 @@ pub(crate) async fn echo(server: String, queue: &'static str) {
     }
 }
 
-/// Runs that many jobs with `at_once` under way; gives the time of each.
+/// Runs this many jobs, at most `concurrency` at once. Returns the time of each.
 pub(crate) async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> {
     let mut running: Vec<(JobId, Instant)> = Vec::new();
     let (mut times, mut created) = (Vec::with_capacity(total), 0);
@@ -86,7 +85,7 @@ pub(crate) async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec
             running.push((id, begun));
             created += 1;
         }
-        // The manager's threads are others.
+        // The manager runs on other threads.
         std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 5_000 }));
         running.retain(|(id, begun)| {
             let runs = manager.ways().routes.is_live(*id);

@@ -1,10 +1,10 @@
-//! What a process has used, as `/proc` tells it.
+//! The resources that a process has used, read from `/proc`.
 
 #![allow(dead_code, reason = "each bench uses a part")]
 
 use std::fs::read_to_string;
 
-/// Seconds of one processor, user and system; `process` is an id or `self`.
+/// Returns the seconds of CPU, user and system. `process` is an id or `self`.
 pub(crate) fn cpu(process: &str) -> f64 {
     let stat = read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields: Vec<&str> =
@@ -15,17 +15,17 @@ pub(crate) fn cpu(process: &str) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Bytes that this process has had written to the disk.
+/// Returns the bytes that this process has written to the disk.
 pub(crate) fn written() -> u64 {
     value("io", "write_bytes")
 }
 
-/// KiB of memory that this process has now.
+/// Returns the memory of this process, in KiB.
 pub(crate) fn resident() -> u64 {
     value("status", "VmRSS")
 }
 
-/// The most KiB of memory that it has had.
+/// Returns the peak memory of this process, in KiB.
 pub(crate) fn peak() -> u64 {
     value("status", "VmHWM")
 }
