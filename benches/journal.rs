@@ -54,8 +54,8 @@ const CHAINS: i64 = 6_000;
 const STEPS: u16 = 5;
 /// The number of records in a commit, as seen with a broker.
 const GROUP: usize = 50;
-/// The number of commits in a second at 4,500 steps/s. A second is the default of `journal.lag`,
-/// after which confirms get records of their own.
+/// The number of commits in a second at 4,500 steps/s. A second is the default of `journal.lag`;
+/// about that often, confirms get records of their own.
 const LAG_GROUPS: usize = 200;
 
 fn chain() -> Arc<Definition> {
