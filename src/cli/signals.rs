@@ -1,4 +1,4 @@
-//! Signals. Most of them terminate a process that does not handle them.
+//! Signals. All of those here terminate a process that does not handle them.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,9 +1,9 @@
 //! Implements `worker-test`: plays the manager's side of the worker protocol to one worker, and
 //! checks whether the worker keeps the protocol. It needs no daemon.
 //!
-//! A [`stub_manager`] hands messages to the worker over one bus. What the worker does is written to
-//! an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and applies the
-//! [`checks`] to the log.
+//! A [`stub_transport`] hands messages to the worker over HTTP or AMQP. What the worker does is
+//! written to an [`event_log`]. The [`harness`] sends the messages of each of the [`cases`], and
+//! applies the [`checks`] to the log.
 
 mod amqp;
 mod bench;

@@ -1,4 +1,4 @@
-//! The stub manager: the side of the protocol that hands messages to the worker.
+//! The transport of the stub manager, which hands messages to the worker.
 
 use super::super::error::ClientError;
 use super::amqp::Amqp;
@@ -6,7 +6,7 @@ use super::cut::CutAt;
 use super::http::Http;
 use super::messages::Message;
 
-/// A stub manager, over the bus by which the worker receives its messages.
+/// The transport by which the worker receives its messages.
 pub(super) enum Stand {
     Http(Http),
     Amqp(Box<Amqp>),

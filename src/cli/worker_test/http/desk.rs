@@ -32,7 +32,7 @@ pub(super) enum Order {
     Put(Message),
     Cut(usize, CutAt),
     GiveUp(usize),
-    /// Gives the message up as soon as a worker has it.
+    /// Ends the attempt of the message as soon as a worker has it.
     CancelWhenLent(usize),
     Clear,
     Close,
