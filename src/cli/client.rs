@@ -22,7 +22,6 @@ pub(super) struct Client {
 
 /// The response to a request for a stream of events.
 pub(super) enum Opened {
-    /// The stream.
     Stream(Box<dyn BufRead + Send>),
     /// There are no events after the last one.
     Nothing,

@@ -64,7 +64,6 @@ impl SentEvent {
 /// The next item of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// An event.
     Event(SentEvent),
     /// No event within the timeout.
     Nothing,

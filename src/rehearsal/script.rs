@@ -10,7 +10,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A test file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -123,7 +122,6 @@ pub(super) struct Act {
     pub(super) progress: Vec<ProgressMessage>,
 }
 
-/// A progress message.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgressMessage {

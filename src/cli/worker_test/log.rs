@@ -50,7 +50,6 @@ impl Kind {
     }
 }
 
-/// A reply of a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) kind: Kind,
