@@ -12,7 +12,7 @@ mod chain;
 mod process;
 
 use bytes::Bytes;
-use chain::{AT_ONCE, BODY, CHAIN, QUEUES, channel, consume, echo, jobs};
+use chain::{BODY, CHAIN, CONCURRENCY, QUEUES, consume, echo, open_channel, run_jobs};
 use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel, Confirmation};
@@ -32,22 +32,22 @@ const STEPS: usize = QUEUES.len();
 /// The number of jobs in a run. `END_TO_END_JOBS` sets another one, for example for a profile.
 const JOBS: usize = 4_000;
 /// The number of sequential jobs, for the latency.
-const ONE_BY_ONE: usize = 200;
+const SEQUENTIAL_JOBS: usize = 200;
 
 /// The variable that is set for the process of the workers.
-const WORKERS: &str = "END_TO_END_WORKERS";
+const WORKERS_ENV: &str = "END_TO_END_WORKERS";
 
 /// A raw client with one channel, as each worker has it.
-struct Raw {
+struct RawClient {
     channel: Channel,
     replies: lapin::Consumer,
 }
 
-impl Raw {
-    async fn open(server: &str) -> Raw {
-        let channel = channel(server).await;
+impl RawClient {
+    async fn open(server: &str) -> RawClient {
+        let channel = open_channel(server).await;
         let replies = consume(&channel, "bench-replies").await;
-        Raw { channel, replies }
+        RawClient { channel, replies }
     }
 
     /// Publishes a message, and returns a future of its confirm.
@@ -66,7 +66,7 @@ impl Raw {
             .expect("published")
     }
 
-    async fn take(&mut self) {
+    async fn receive_reply(&mut self) {
         let delivery = self.replies.next().await.expect("a reply").expect("a reply");
         delivery.ack(BasicAckOptions::default()).await.expect("acknowledged");
     }
@@ -74,9 +74,9 @@ impl Raw {
     /// Runs round trips, `CONCURRENCY` of them at once.
     async fn round_trips(&mut self, total: usize) {
         let mut confirms = Vec::with_capacity(total);
-        for number in 0..total + AT_ONCE {
-            if number >= AT_ONCE {
-                self.take().await;
+        for number in 0..total + CONCURRENCY {
+            if number >= CONCURRENCY {
+                self.receive_reply().await;
             }
             if number < total {
                 confirms.push(self.publish(number).await);
@@ -89,14 +89,14 @@ impl Raw {
 
     /// Runs chains of five sequential round trips, each with a synced write to a file. Returns the
     /// median time of a chain.
-    async fn chains(&mut self, folder: &std::path::Path) -> Duration {
+    async fn run_chains(&mut self, folder: &std::path::Path) -> Duration {
         let mut file = std::fs::File::create(folder.join("raw")).expect("a file");
-        let mut times = Vec::with_capacity(ONE_BY_ONE);
-        for _ in 0..ONE_BY_ONE {
+        let mut times = Vec::with_capacity(SEQUENTIAL_JOBS);
+        for _ in 0..SEQUENTIAL_JOBS {
             let begun = Instant::now();
             for step in 0..STEPS {
                 self.publish(step).await.await.expect("confirmed");
-                self.take().await;
+                self.receive_reply().await;
                 file.write_all(&[0; 4096]).expect("written");
                 file.sync_data().expect("synced");
             }
@@ -120,31 +120,31 @@ fn settings(server: &str, folder: &std::path::Path) -> Settings {
 }
 
 /// Counters of the journal.
-struct Journal {
+struct JournalStats {
     commits: u64,
     records: f64,
     rows: i64,
     bytes: u64,
 }
 
-impl Journal {
-    fn look(manager: &Manager) -> Journal {
+impl JournalStats {
+    fn read(manager: &Manager) -> JournalStats {
         let common = manager.common();
         let file = rusqlite::Connection::open(&common.settings.journal.file).expect("opens");
-        let last = |table| {
+        let last_number = |table| {
             let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
             file.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a number")
         };
-        Journal {
+        JournalStats {
             commits: common.metrics.commit.get_sample_count(),
             records: common.metrics.batch_records.get_sample_sum(),
-            rows: last("entries").max(last("confirmed")),
-            bytes: process::written(),
+            rows: last_number("entries").max(last_number("confirmed")),
+            bytes: process::written_bytes(),
         }
     }
 
-    fn since(&self, before: &Journal) -> Journal {
-        Journal {
+    fn since(&self, before: &JournalStats) -> JournalStats {
+        JournalStats {
             commits: self.commits - before.commits,
             records: self.records - before.records,
             rows: self.rows - before.rows,
@@ -154,8 +154,8 @@ impl Journal {
 }
 
 /// Returns the id of the process that listens on a port of this machine.
-fn listener(port: u16) -> Option<String> {
-    let is_ours = |line: &&str| {
+fn find_listener(port: u16) -> Option<String> {
+    let is_on_port = |line: &&str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         fields.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
             && fields.get(3) == Some(&"0A")
@@ -164,7 +164,7 @@ fn listener(port: u16) -> Option<String> {
     let inodes: Vec<String> = tables
         .iter()
         .flatten()
-        .flat_map(|table| table.lines().filter(is_ours))
+        .flat_map(|table| table.lines().filter(is_on_port))
         .filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?)))
         .collect();
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
@@ -177,7 +177,7 @@ fn listener(port: u16) -> Option<String> {
     })
 }
 
-fn port_of(server: &str) -> u16 {
+fn parse_port(server: &str) -> u16 {
     let rest = server.rsplit('@').next().unwrap_or_default();
     let host = rest.split('/').next().unwrap_or_default();
     host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(5672)
@@ -190,8 +190,8 @@ struct Cost {
     broker_us: f64,
 }
 
-async fn cost(broker: Option<&str>, count: usize, work: impl Future<Output = ()>) -> Cost {
-    let cpu = || (process::cpu("self"), broker.map_or(f64::NAN, process::cpu));
+async fn measure_cost(broker: Option<&str>, count: usize, work: impl Future<Output = ()>) -> Cost {
+    let cpu = || (process::cpu_seconds("self"), broker.map_or(f64::NAN, process::cpu_seconds));
     let (before, begun) = (cpu(), Instant::now());
     work.await;
     let (after, count, elapsed) = (cpu(), count as f64, begun.elapsed().as_secs_f64());
@@ -202,72 +202,73 @@ async fn cost(broker: Option<&str>, count: usize, work: impl Future<Output = ()>
     }
 }
 
-fn print(line: &str) {
+fn print_line(line: &str) {
     writeln!(std::io::stdout(), "{line}").expect("written");
 }
 
-fn row(figure: &str, raw: f64, ours: f64, unit: &str, target: &str, ratio: f64) {
-    print(&format!("{figure:<34} {raw:>9.1} {ours:>9.1} {unit:<3} {ratio:>6.2}   {target}"));
+fn print_row(figure: &str, raw: f64, ours: f64, unit: &str, target: &str, ratio: f64) {
+    print_line(&format!("{figure:<34} {raw:>9.1} {ours:>9.1} {unit:<3} {ratio:>6.2}   {target}"));
 }
 
 async fn measure(server: String) {
-    let broker = listener(port_of(&server));
+    let broker = find_listener(parse_port(&server));
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let count = std::env::var("END_TO_END_JOBS").ok().and_then(|text| text.parse().ok());
     let count: usize = count.unwrap_or(JOBS);
     let total = count * STEPS;
-    let mut client = Raw::open(&server).await;
+    let mut client = RawClient::open(&server).await;
     client.round_trips(total / 4).await;
-    let before = cost(broker.as_deref(), total, client.round_trips(total)).await;
-    let chain_raw = client.chains(folder.path()).await;
+    let before = measure_cost(broker.as_deref(), total, client.round_trips(total)).await;
+    let chain_raw = client.run_chains(folder.path()).await;
     let definitions = load_text("chain.yaml", CHAIN).expect("valid").definitions;
     let settings = settings(&server, folder.path());
     let manager = manager::start(settings, definitions.clone(), Workers::new()).await;
     let manager = manager.expect("starts");
-    jobs(&manager, count / 4, AT_ONCE).await;
-    let work = async { drop(jobs(&manager, count, AT_ONCE).await) };
-    let before_all = Journal::look(&manager);
-    let ours = cost(broker.as_deref(), total, work).await;
-    let journal = Journal::look(&manager).since(&before_all);
-    let chain = median(jobs(&manager, ONE_BY_ONE, 1).await);
+    run_jobs(&manager, count / 4, CONCURRENCY).await;
+    let work = async { drop(run_jobs(&manager, count, CONCURRENCY).await) };
+    let journal_before = JournalStats::read(&manager);
+    let ours = measure_cost(broker.as_deref(), total, work).await;
+    let journal = JournalStats::read(&manager).since(&journal_before);
+    let chain = median(run_jobs(&manager, SEQUENTIAL_JOBS, 1).await);
     manager.stop().await;
-    let after = cost(broker.as_deref(), total, client.round_trips(total)).await;
+    let after = measure_cost(broker.as_deref(), total, client.round_trips(total)).await;
     let raw = Cost {
         per_second: f64::midpoint(before.per_second, after.per_second),
         client_us: f64::midpoint(before.client_us, after.client_us),
         broker_us: f64::midpoint(before.broker_us, after.broker_us),
     };
-    print(&format!(
+    print_line(&format!(
         "{:<34} {:>9} {:>9} {:<3} {:>6}   {}",
         "", "raw", "manager", "", "ratio", "to reach"
     ));
     let rate = ours.per_second / raw.per_second;
-    row("round trips, steps a second", raw.per_second, ours.per_second, "/s", "≥ 0.95", rate);
+    print_row("round trips, steps a second", raw.per_second, ours.per_second, "/s", "≥ 0.95", rate);
     let cpu = ours.client_us / raw.client_us;
-    row("CPU of the client, the manager", raw.client_us, ours.client_us, "µs", "≤ 1.3", cpu);
+    print_row("CPU of the client, the manager", raw.client_us, ours.client_us, "µs", "≤ 1.3", cpu);
     let cpu = ours.broker_us / raw.broker_us;
-    row("CPU of the broker for each", raw.broker_us, ours.broker_us, "µs", "≤ 1.05", cpu);
+    print_row("CPU of the broker for each", raw.broker_us, ours.broker_us, "µs", "≤ 1.05", cpu);
     let (one, five) = (chain_raw.as_secs_f64() * 1e3, chain.as_secs_f64() * 1e3);
     let (commits, steps) = (journal.commits as f64, total as f64);
     let (records, bytes) = (journal.records, journal.bytes as f64);
-    print(&format!(
+    print_line(&format!(
         "the journal: {:.2} rows and {:.0} bytes to the disk for each step, {:.1} records a commit",
         journal.rows as f64 / steps,
         bytes / steps,
         records / commits
     ));
-    row("a chain of five alone, median", one, five, "ms", "≤ 1.5", five / one);
+    print_row("a chain of five alone, median", one, five, "ms", "≤ 1.5", five / one);
 
     let mut embedded = Settings::defaults().expect("defaults");
     embedded.journal.file = folder.path().join("e.db");
     let work =
         |message: &Publication| -> Result<Bytes, WorkerError> { Ok(message.body.to_bytes()) };
-    let workers = QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with(queue, 1, work));
+    let workers =
+        QUEUES.iter().fold(Workers::new(), |workers, queue| workers.with_worker(queue, 1, work));
     let manager = manager::start(embedded, definitions, workers).await.expect("starts");
-    let work = async { drop(jobs(&manager, count, AT_ONCE).await) };
-    let alone = cost(None, total, work).await;
+    let work = async { drop(run_jobs(&manager, count, CONCURRENCY).await) };
+    let alone = measure_cost(None, total, work).await;
     manager.stop().await;
-    print(&format!(
+    print_line(&format!(
         "on the embedded bus: {:.0} steps/s, {:.1} µs of CPU for each",
         alone.per_second, alone.client_us
     ));
@@ -276,13 +277,13 @@ async fn measure(server: String) {
 /// Starts the workers of all queues in a process of their own.
 fn start_workers() -> Child {
     let program = std::env::current_exe().expect("this program");
-    Command::new(program).env(WORKERS, "1").spawn().expect("the workers' process")
+    Command::new(program).env(WORKERS_ENV, "1").spawn().expect("the workers' process")
 }
 
 fn main() {
     let server = std::env::var("AMQP_SERVER")
         .expect("AMQP_SERVER names a broker: tests/rabbitmq start DIR; . DIR/env");
-    if std::env::var_os(WORKERS).is_some() {
+    if std::env::var_os(WORKERS_ENV).is_some() {
         let work = QUEUES.map(|queue| echo(server.clone(), queue));
         actix_rt::System::new().block_on(async { futures_util::future::join_all(work).await });
         return;

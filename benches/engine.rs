@@ -33,15 +33,15 @@ fn context() -> Context<'static> {
 }
 
 fn step(name: &str, depends: Vec<Dependency>, task: Option<u16>) -> Step {
-    Step { depends, task, ..Step::named(name) }
+    Step { depends, task, ..Step::with_name(name) }
 }
 
 fn origin(definition: &Arc<Definition>) -> Origin {
     let id = JobId(uuid::Uuid::from_u128(7));
-    Origin::top_level(id, definition.clone(), Timestamp(1))
+    Origin::for_root_job(id, definition.clone(), Timestamp(1))
 }
 
-fn chain() -> f64 {
+fn measure_chain() -> f64 {
     let steps = vec![
         step("a", vec![], None),
         step("b", vec![Dependency::Step(StepIndex(0))], None),
@@ -58,14 +58,14 @@ fn chain() -> f64 {
                 reply: Reply::Result(BODY.into()),
                 from: Sender::Unknown,
             };
-            job.take(input, &context()).expect("taken");
+            job.handle_input(input, &context()).expect("taken");
         }
         assert_eq!(job.state(), JobState::Completed);
     }
     started.elapsed().as_nanos() as f64 / f64::from(CHAINS * 3)
 }
 
-fn fan_out(items: u32) -> f64 {
+fn measure_fan_out(items: u32) -> f64 {
     let keys = FanOutKeys::new("items", "item");
     let graphs = vec![
         Graph::new("w".into(), None, vec![step("each", vec![], Some(1))]),
@@ -82,7 +82,7 @@ fn fan_out(items: u32) -> f64 {
         let child = job.child_id(StepIndex(0), index).expect("a child");
         let ended = ChildEnd { child, round: 0, outcome: ChildOutcome::Completed(result.clone()) };
         let input = Input::ChildEnded { step: StepIndex(0), index, ended };
-        job.take(input, &context()).expect("taken");
+        job.handle_input(input, &context()).expect("taken");
     }
     assert_eq!(job.state(), JobState::Completed);
     started.elapsed().as_nanos() as f64 / f64::from(items)
@@ -90,9 +90,10 @@ fn fan_out(items: u32) -> f64 {
 
 fn main() {
     let out = &mut std::io::stdout();
-    writeln!(out, "a reply in a chain of three steps   {:>8.0} ns", chain()).expect("written");
+    writeln!(out, "a reply in a chain of three steps   {:>8.0} ns", measure_chain())
+        .expect("written");
     for items in [1_000, 10_000, 100_000, 1_000_000] {
-        writeln!(out, "a child's end among {items:>9}       {:>8.0} ns", fan_out(items))
+        writeln!(out, "a child's end among {items:>9}       {:>8.0} ns", measure_fan_out(items))
             .expect("written");
     }
 }

@@ -25,13 +25,13 @@ fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
-async fn run(items: usize) -> (Duration, u64, u64) {
+async fn run_fan_out(items: usize) -> (Duration, u64, u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.path().join("j.db");
     let loaded = load_text("fan.yaml", FAN).expect("valid");
     let manager =
-        manager::start(settings, loaded.definitions, Workers::new().with("work", 1, echo))
+        manager::start(settings, loaded.definitions, Workers::new().with_worker("work", 1, echo))
             .await
             .expect("starts");
     let list: Vec<usize> = (0..items).collect();
@@ -39,14 +39,14 @@ async fn run(items: usize) -> (Duration, u64, u64) {
         .expect("a message");
     let started = Instant::now();
     let id = manager.create("fan", None, message).await.expect("created").id();
-    while manager.ways().routes.find(id).is_some() {
+    while manager.handles().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let (elapsed, peak) = (started.elapsed(), process::peak() / 1024);
-    let found = manager.common().reader.job(id).expect("reads").expect("is kept");
+    let (elapsed, peak) = (started.elapsed(), process::peak_kib() / 1024);
+    let found = manager.common().reader.load_job(id).expect("reads").expect("is kept");
     assert_eq!(found.job.state(), JobState::Completed);
     manager.stop().await;
-    (elapsed, peak, process::peak() / 1024)
+    (elapsed, peak, process::peak_kib() / 1024)
 }
 
 fn main() {
@@ -57,9 +57,10 @@ fn main() {
         if sizes.is_empty() {
             sizes = vec![1_000, 10_000, 100_000];
         }
-        run(1_000).await;
+        run_fan_out(1_000).await;
         for items in sizes {
-            let mut runs = [run(items).await, run(items).await, run(items).await];
+            let mut runs =
+                [run_fan_out(items).await, run_fan_out(items).await, run_fan_out(items).await];
             runs.sort_by_key(|(elapsed, ..)| *elapsed);
             let (elapsed, ..) = runs[1];
             // The peak is that of the whole process, so only that of the first run counts.

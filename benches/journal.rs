@@ -14,7 +14,7 @@ use workflow_manager::engine::{
     Context, Definition, Dependency, Graph, Input, Job, JobId, Limits, Message, Origin, Reply,
     Sender, Step, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
+use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -30,38 +30,38 @@ const RUNNING: i64 = 100_000;
 const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
 /// Creates a job, and returns it with its record.
-fn begun(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
+fn new_job(number: i64, definition: &Arc<Definition>) -> (Job, Record) {
     // The ids are spread like random ones, but are the same in every run.
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
+    let origin = Origin::for_root_job(id, definition.clone(), Timestamp(number));
     let message = Message::parse(BODY).expect("a message");
     let (job, decision) = Job::create(origin.clone(), message, &context(number));
     let created = Some(NewJob { origin: Arc::new(origin), root: number, parent: None });
-    (job, Record::of(number, created, decision))
+    (job, Record::from_decision(number, created, decision))
 }
 
 fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS }
 }
 
-fn record(number: i64, definition: &Arc<Definition>) -> Record {
-    begun(number, definition).1
+fn new_record(number: i64, definition: &Arc<Definition>) -> Record {
+    new_job(number, definition).1
 }
 
 /// The number of chains of five steps that run at once, and of all chains.
-const AT_ONCE: usize = 512;
+const CONCURRENCY: usize = 512;
 const CHAINS: i64 = 6_000;
 const STEPS: u16 = 5;
 /// The number of records in a commit, as seen with a broker.
-const GROUP: usize = 50;
+const COMMIT_RECORDS: usize = 50;
 /// The number of commits in a second at 4,500 steps/s. A second is the default of `journal.lag`;
 /// about that often, confirms get records of their own.
-const LAG_GROUPS: usize = 200;
+const LAG_COMMITS: usize = 200;
 
 fn chain() -> Arc<Definition> {
     let step = |at: u16| {
         let depends = at.checked_sub(1).map(|before| Dependency::Step(StepIndex(before)));
-        Step { depends: depends.into_iter().collect(), ..Step::named(&format!("step-{at}")) }
+        Step { depends: depends.into_iter().collect(), ..Step::with_name(&format!("step-{at}")) }
     };
     Arc::new(Definition::new(
         "chain",
@@ -70,8 +70,8 @@ fn chain() -> Arc<Definition> {
 }
 
 /// Returns all records of a chain: its creation, and for each step the confirm and the reply.
-fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
-    let (mut job, first) = begun(number, definition);
+fn chain_records(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
+    let (mut job, first) = new_job(number, definition);
     let mut records = VecDeque::from([first]);
     for step in 0..STEPS {
         let confirmed = Input::Confirmed { step: StepIndex(step), attempt: 1, dispatch: None };
@@ -83,64 +83,65 @@ fn life(number: i64, definition: &Arc<Definition>) -> VecDeque<Record> {
             from: Sender::Unknown,
         };
         for input in [confirmed, replied] {
-            let decision = job.take(input, &context(number)).expect("taken");
-            records.push_back(Record::of(number, None, decision));
+            let decision = job.handle_input(input, &context(number)).expect("taken");
+            records.push_back(Record::from_decision(number, None, decision));
         }
     }
     records
 }
 
 /// Measures the rows, bytes and CPU of one step of a chain, with many chains running.
-fn steps(file: &Path, out: &mut dyn Write) {
+fn measure_steps(file: &Path, out: &mut dyn Write) {
     let definition = chain();
     let mut waiting: VecDeque<VecDeque<Record>> =
-        (1..=CHAINS).map(|number| life(number, &definition)).collect();
-    let mut under_way: Vec<VecDeque<Record>> = waiting.drain(..AT_ONCE).collect();
+        (1..=CHAINS).map(|number| chain_records(number, &definition)).collect();
+    let mut under_way: Vec<VecDeque<Record>> = waiting.drain(..CONCURRENCY).collect();
     let mut records = Vec::new();
-    let mut turn = 0;
+    let mut index = 0;
     while !under_way.is_empty() {
         // Another chain each time, so that the jobs are at different steps.
-        turn = (turn + 197) % under_way.len();
-        match under_way[turn].pop_front() {
+        index = (index + 197) % under_way.len();
+        match under_way[index].pop_front() {
             Some(record) => records.push(record),
             None => match waiting.pop_front() {
-                Some(next) => under_way[turn] = next,
-                None => drop(under_way.swap_remove(turn)),
+                Some(next) => under_way[index] = next,
+                None => drop(under_way.swap_remove(index)),
             },
         }
     }
-    let mut store = Store::open(&options(file)).expect("opens");
-    store.make_status_tables(&[&*definition]).expect("tables of statuses");
-    let (bytes, cpu, started) = (process::written(), process::cpu("self"), Instant::now());
-    for (at, group) in records.chunks(GROUP).enumerate() {
+    let mut store = SqliteJournal::open(&options(file)).expect("opens");
+    store.create_status_tables(&[&*definition]).expect("tables of statuses");
+    let (bytes, cpu, started) =
+        (process::written_bytes(), process::cpu_seconds("self"), Instant::now());
+    for (at, group) in records.chunks(COMMIT_RECORDS).enumerate() {
         store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
-        if at % LAG_GROUPS == LAG_GROUPS - 1 {
-            store.derive().expect("derives");
+        if at % LAG_COMMITS == LAG_COMMITS - 1 {
+            store.project().expect("derives");
             store.write_confirms().expect("writes confirms");
         }
     }
-    let (cpu, elapsed) = (process::cpu("self") - cpu, started.elapsed().as_secs_f64());
+    let (cpu, elapsed) = (process::cpu_seconds("self") - cpu, started.elapsed().as_secs_f64());
     drop(store);
-    let bytes = process::written() - bytes;
+    let bytes = process::written_bytes() - bytes;
     let client = rusqlite::Connection::open(file).expect("opens");
     let count = |sql: &str| client.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
     // Rows of confirms are deleted later, but each has taken a number.
     let rows = count("SELECT max(seq) FROM entries");
-    let of_chains = (CHAINS * i64::from(STEPS)) as f64;
+    let step_count = (CHAINS * i64::from(STEPS)) as f64;
     writeln!(
         out,
-        "chains of {STEPS}, {AT_ONCE} under way, {GROUP} records a commit   {:.2} rows, \
+        "chains of {STEPS}, {CONCURRENCY} under way, {COMMIT_RECORDS} records a commit   {:.2} rows, \
          {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
-        rows as f64 / of_chains,
-        bytes as f64 / of_chains,
-        cpu * 1e6 / of_chains,
-        of_chains / elapsed
+        rows as f64 / step_count,
+        bytes as f64 / step_count,
+        cpu * 1e6 / step_count,
+        step_count / elapsed
     )
     .expect("written");
 }
 
-fn options(file: &Path) -> Options {
-    Options {
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
         file: file.to_owned(),
         cache_bytes: 64 << 20,
         verify_bytes_max: 512 << 20,
@@ -150,16 +151,16 @@ fn options(file: &Path) -> Options {
 
 fn main() {
     let out = &mut std::io::stdout();
-    let step = Step::named("only");
+    let step = Step::with_name("only");
     let definition =
         Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]));
     // The journal is in the current folder, since the temporary folder may be in memory.
     let folder = tempfile::tempdir_in(".").expect("a folder");
     for (batch, batches) in [(1, 500), (10, 300), (100, 200), (1_000, 50)] {
-        let mut store =
-            Store::open(&options(&folder.path().join(format!("{batch}.db")))).expect("opens");
+        let mut store = SqliteJournal::open(&options(&folder.path().join(format!("{batch}.db"))))
+            .expect("opens");
         let records: Vec<Record> =
-            (1..=batch * batches).map(|number| record(number, &definition)).collect();
+            (1..=batch * batches).map(|number| new_record(number, &definition)).collect();
         let started = Instant::now();
         for group in records.chunks(usize::try_from(batch).expect("small")) {
             store.append(&group.iter().collect::<Vec<_>>()).expect("commits");
@@ -173,18 +174,18 @@ fn main() {
         )
         .expect("written");
     }
-    steps(&folder.path().join("steps.db"), out);
+    measure_steps(&folder.path().join("steps.db"), out);
     let file = folder.path().join("recover.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         for start in (1..RUNNING).step_by(10_000) {
             let records: Vec<Record> =
-                (start..start + 10_000).map(|number| record(number, &definition)).collect();
+                (start..start + 10_000).map(|number| new_record(number, &definition)).collect();
             store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
         }
     }
     let started = Instant::now();
-    let store = Store::open(&options(&file)).expect("opens");
+    let store = SqliteJournal::open(&options(&file)).expect("opens");
     let opened = started.elapsed();
     let recovered = store.recover().expect("recovers");
     assert_eq!(recovered.len(), usize::try_from(RUNNING).expect("small"));

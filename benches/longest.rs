@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use workflow_manager::actors::bulk::Bulk;
-use workflow_manager::actors::door;
+use workflow_manager::actors::bulk_requests::BulkRedispatch;
+use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::ways::Ways;
+use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
@@ -23,7 +23,7 @@ use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Limits, Message, Operation, Origin, Step,
     Timestamp,
 };
-use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
+use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
@@ -42,7 +42,7 @@ const LIMITS: Limits = Limits {
 const CLIENTS: usize = 8;
 
 /// How long the load alone is measured.
-const ALONE: Duration = Duration::from_secs(5);
+const BASELINE_DURATION: Duration = Duration::from_secs(5);
 
 const WORKFLOWS: &str = "
 workflows:
@@ -57,41 +57,45 @@ fn message() -> Message {
     Message::parse(br#"{"filename":"/data/book.txt","n":1}"#).expect("a message")
 }
 
-fn number() -> usize {
+fn job_count() -> usize {
     std::env::var("LONGEST_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(20_000)
 }
 
 /// Fills a journal with ended jobs whose retention is over.
-fn fill(file: &Path, jobs: usize) {
-    let steps = (0..5).map(|at| Step::named(&format!("step-{at}"))).collect();
+fn fill_journal(file: &Path, jobs: usize) {
+    let steps = (0..5).map(|at| Step::with_name(&format!("step-{at}"))).collect();
     let definition =
         Arc::new(Definition::new("old", vec![Graph::new("old".to_owned(), None, steps)]));
     let context = Context { now: Timestamp(1), limits: &LIMITS };
-    let options =
-        Options { file: file.to_owned(), cache_bytes: 8 << 20, verify_bytes_max: 0, pages_max: 0 };
-    let mut store = Store::open(&options).expect("opens");
-    store.make_status_tables(&[&*definition]).expect("tables of statuses");
+    let options = JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 8 << 20,
+        verify_bytes_max: 0,
+        pages_max: 0,
+    };
+    let mut store = SqliteJournal::open(&options).expect("opens");
+    store.create_status_tables(&[&*definition]).expect("tables of statuses");
     for numbers in (1..=jobs as i64).collect::<Vec<_>>().chunks(1_000) {
         let mut records = Vec::new();
         for number in numbers.iter().copied() {
             let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-            let origin = Origin::top_level(id, definition.clone(), Timestamp(1));
+            let origin = Origin::for_root_job(id, definition.clone(), Timestamp(1));
             let (mut job, begun) = Job::create(origin.clone(), message(), &context);
             let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
-            records.push(Record::of(number, Some(created), begun));
+            records.push(Record::from_decision(number, Some(created), begun));
             let cancel = Operation::Cancel { reason: "old".into() };
-            let ended = job.take(Input::operate(cancel), &context).expect("taken");
-            records.push(Record::of(number, None, ended));
+            let ended = job.handle_input(Input::from_request(cancel), &context).expect("taken");
+            records.push(Record::from_decision(number, None, ended));
         }
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     }
     // One that was created just now vouches for the clock of the next start.
     let (number, now) = (jobs as i64 + 1, clock::now());
     let id = JobId(uuid::Uuid::from_u128(u128::MAX));
-    let origin = Origin::top_level(id, definition, now);
+    let origin = Origin::for_root_job(id, definition, now);
     let (_, begun) = Job::create(origin.clone(), message(), &Context { now, limits: &LIMITS });
     let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
-    store.append(&[&Record::of(number, Some(created), begun)]).expect("commits");
+    store.append(&[&Record::from_decision(number, Some(created), begun)]).expect("commits");
 }
 
 async fn start(file: &Path) -> Manager {
@@ -99,61 +103,70 @@ async fn start(file: &Path) -> Manager {
     settings.journal.file = file.to_owned();
     settings.limits.creations_waiting_max = 100_000;
     let definitions = load_text("bench.yaml", WORKFLOWS).expect("valid").definitions;
-    let workers = Workers::new().with("echo", 2, |message| Ok(message.body.to_bytes())).with(
-        "fails",
-        2,
-        |_| Err("as it is to be".into()),
-    );
+    let workers = Workers::new()
+        .with_worker("echo", 2, |message| Ok(message.body.to_bytes()))
+        .with_worker("fails", 2, |_| Err("as it is to be".into()));
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
 /// Measures response times under load until `meanwhile` completes. Returns them sorted.
-async fn answers(ways: &Arc<Ways>, meanwhile: impl Future<Output = ()>) -> Vec<Duration> {
-    let over = Arc::new(AtomicBool::new(false));
+async fn measure_responses(
+    ways: &Arc<ActorHandles>,
+    meanwhile: impl Future<Output = ()>,
+) -> Vec<Duration> {
+    let is_over = Arc::new(AtomicBool::new(false));
     let clients = (0..CLIENTS).map(|_| {
-        let (ways, over) = (ways.clone(), over.clone());
+        let (ways, over) = (ways.clone(), is_over.clone());
         actix_rt::spawn(async move {
-            let mut took = Vec::new();
+            let mut times = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                let asked = Instant::now();
-                door::create(&ways, "quick", None, message(), None).await.expect("created");
-                took.push(asked.elapsed());
+                let begun = Instant::now();
+                manager_handle::create(&ways, "quick", None, message(), None)
+                    .await
+                    .expect("created");
+                times.push(begun.elapsed());
             }
-            took
+            times
         })
     });
     let clients: Vec<_> = clients.collect();
     meanwhile.await;
-    over.store(true, Ordering::Relaxed);
+    is_over.store(true, Ordering::Relaxed);
     let mut all: Vec<Duration> =
         join_all(clients).await.into_iter().flat_map(|took| took.expect("ended")).collect();
     all.sort_unstable();
     all
 }
 
-fn tell(out: &mut dyn Write, what: &str, took: &[Duration], alone: Duration, within: Duration) {
-    let longest = took.last().copied().unwrap_or_default();
-    let p99 = took[took.len() * 99 / 100];
+fn print_row(
+    out: &mut dyn Write,
+    label: &str,
+    times: &[Duration],
+    baseline: Duration,
+    elapsed: Duration,
+) {
+    let longest = times.last().copied().unwrap_or_default();
+    let p99 = times[times.len() * 99 / 100];
     writeln!(
         out,
-        "{what:45} longest {longest:8.1?}, {:5.1} times the longest alone; p99 {p99:8.1?}; {} \
+        "{label:45} longest {longest:8.1?}, {:5.1} times the longest alone; p99 {p99:8.1?}; {} \
          answers in {:.1} s",
-        longest.as_secs_f64() / alone.as_secs_f64(),
-        took.len(),
-        within.as_secs_f64()
+        longest.as_secs_f64() / baseline.as_secs_f64(),
+        times.len(),
+        elapsed.as_secs_f64()
     )
     .expect("written");
 }
 
 /// Measures and prints the response times during one operation.
-async fn beside(
-    (out, what, alone): (&mut dyn Write, &str, Duration),
-    ways: &Arc<Ways>,
+async fn measure_during(
+    (out, label, alone): (&mut dyn Write, &str, Duration),
+    ways: &Arc<ActorHandles>,
     meanwhile: impl Future<Output = ()>,
 ) {
     let begun = Instant::now();
-    let took = answers(ways, meanwhile).await;
-    tell(out, what, &took, alone, begun.elapsed());
+    let times = measure_responses(ways, meanwhile).await;
+    print_row(out, label, &times, alone, begun.elapsed());
 }
 
 async fn create_all(manager: &Manager, workflow: &str, jobs: usize) -> Vec<JobId> {
@@ -161,55 +174,75 @@ async fn create_all(manager: &Manager, workflow: &str, jobs: usize) -> Vec<JobId
     created.into_iter().map(|created| created.expect("created").id()).collect()
 }
 
-async fn until(mut is_so: impl FnMut() -> bool) {
+async fn wait_until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 async fn run(out: &mut dyn Write) {
-    let jobs = number();
+    let jobs = job_count();
     let folder = tempfile::tempdir().expect("a folder");
     let (old, file) = (folder.path().join("old.db"), folder.path().join("j.db"));
 
     let manager = start(&file).await;
     let begun = Instant::now();
-    let took = answers(manager.ways(), tokio::time::sleep(ALONE)).await;
-    let alone = took.last().copied().unwrap_or_default();
-    tell(out, "the load alone", &took, alone, begun.elapsed());
+    let times = measure_responses(manager.handles(), tokio::time::sleep(BASELINE_DURATION)).await;
+    let baseline = times.last().copied().unwrap_or_default();
+    print_row(out, "the load alone", &times, baseline, begun.elapsed());
 
     let mut waiting = Vec::new();
     let burst = async { waiting = create_all(&manager, "waits", jobs).await };
-    beside((out, &format!("a burst of {jobs} creations"), alone), manager.ways(), burst).await;
+    measure_during(
+        (out, &format!("a burst of {jobs} creations"), baseline),
+        manager.handles(),
+        burst,
+    )
+    .await;
 
-    let ways = manager.ways();
-    let queue = Address { bus: ways.buses.named(None, ""), queue: "nobody".into() };
-    let again = async {
-        let found = door::redispatch(ways, Bulk::new(queue)).await.expect("sent again");
+    let ways = manager.handles();
+    let queue = Address { bus: ways.buses.resolve(None, ""), queue: "nobody".into() };
+    let redispatch = async {
+        let found =
+            manager_handle::redispatch(ways, BulkRedispatch::new(queue)).await.expect("sent again");
         assert_eq!(found.0, waiting.len(), "all wait");
     };
-    beside((out, &format!("a redispatch of {jobs} steps"), alone), ways, again).await;
+    measure_during((out, &format!("a redispatch of {jobs} steps"), baseline), ways, redispatch)
+        .await;
 
     let failed = create_all(&manager, "fails", jobs / 4).await;
-    until(|| failed.iter().all(|id| !ways.routes.is_live(*id))).await;
-    let back = async {
+    wait_until(|| failed.iter().all(|id| !ways.routes.is_under_way(*id))).await;
+    let retries = async {
         join_all(failed.iter().map(|id| manager.operate(*id, Operation::Retry))).await;
     };
-    beside((out, &format!("{} jobs brought back from their end", jobs / 4), alone), ways, back)
-        .await;
+    measure_during(
+        (out, &format!("{} jobs brought back from their end", jobs / 4), baseline),
+        ways,
+        retries,
+    )
+    .await;
     manager.stop().await;
 
     let manager = start(&file).await;
-    let first = tokio::time::sleep(ALONE);
-    beside((out, &format!("a start with {jobs} jobs under way"), alone), manager.ways(), first)
-        .await;
+    let first = tokio::time::sleep(BASELINE_DURATION);
+    measure_during(
+        (out, &format!("a start with {jobs} jobs under way"), baseline),
+        manager.handles(),
+        first,
+    )
+    .await;
     manager.stop().await;
 
-    fill(&old, jobs);
+    fill_journal(&old, jobs);
     let manager = start(&old).await;
     let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
-    let sweep = until(|| deleted.get() == jobs as u64);
-    beside((out, &format!("the retention of {jobs} jobs"), alone), manager.ways(), sweep).await;
+    let sweep = wait_until(|| deleted.get() == jobs as u64);
+    measure_during(
+        (out, &format!("the retention of {jobs} jobs"), baseline),
+        manager.handles(),
+        sweep,
+    )
+    .await;
     manager.stop().await;
 }
 

@@ -36,32 +36,32 @@ const IDLE_JOBS: usize = 100_000;
 const SIZES: [(usize, usize); 3] = [(1 << 10, 20_000), (10 << 10, 5_000), (100 << 10, 1_000)];
 /// The number of waiting jobs with large messages, the size of a message, and
 /// `limits.jobs_bytes_max`, which has room for all of them or for few.
-const LARGE: [(usize, usize, usize); 3] =
+const LARGE_CASES: [(usize, usize, usize); 3] =
     [(40, 15_000_000, 1 << 40), (40, 15_000_000, 128 << 20), (2_000, 300_000, 128 << 20)];
 const CHAINS: usize = 20_000;
 const ITEMS_ENDED: usize = 100_000;
 /// How many creations are under way at once.
-const AT_ONCE: usize = 1_000;
+const CONCURRENCY: usize = 1_000;
 
 /// The variable that names the case of a child process.
-const CASE: &str = "MEMORY_CASE";
+const CASE_ENV: &str = "MEMORY_CASE";
 
 fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
 async fn start(folder: &Path, workflows: &str) -> Manager {
-    start_within(folder, workflows, 1 << 40).await
+    start_with_limit(folder, workflows, 1 << 40).await
 }
 
 /// Starts a manager whose jobs may hold this many bytes of memory.
-async fn start_within(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> Manager {
+async fn start_with_limit(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
     settings.limits.jobs_running_max = IDLE_JOBS + 1;
     settings.limits.jobs_bytes_max = jobs_bytes_max;
     let definitions = load_text("bench.yaml", workflows).expect("valid").definitions;
-    let workers = Workers::new().with("work", 1, echo);
+    let workers = Workers::new().with_worker("work", 1, echo);
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
@@ -69,36 +69,36 @@ async fn start_within(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> 
 async fn create(manager: &Manager, workflow: &str, count: usize, message: &str) -> Vec<JobId> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
-        let now = AT_ONCE.min(count - ids.len());
-        let own = || Message::parse(message.as_bytes()).expect("a message");
-        let asked = (0..now).map(|_| manager.create(workflow, None, own()));
-        let answers = futures_util::future::join_all(asked).await;
+        let now = CONCURRENCY.min(count - ids.len());
+        let new_message = || Message::parse(message.as_bytes()).expect("a message");
+        let creations = (0..now).map(|_| manager.create(workflow, None, new_message()));
+        let answers = futures_util::future::join_all(creations).await;
         ids.extend(answers.into_iter().map(|answer| answer.expect("created").id()));
     }
     ids
 }
 
-async fn fan_outs(folder: &Path) -> String {
+async fn measure_fan_outs(folder: &Path) -> String {
     let manager = start(folder, FAN).await;
     let list: Vec<usize> = (0..ITEMS).collect();
     let body = serde_json::json!({ "items": list }).to_string();
     let ids = create(&manager, "fan", FAN_OUTS, &body).await;
-    until_none_runs(&manager, &ids).await;
+    wait_until_ended(&manager, &ids).await;
     manager.stop().await;
-    let peak = process::peak() / 1024;
+    let peak = process::peak_kib() / 1024;
     format!("{FAN_OUTS} jobs of {ITEMS} items at once: peak {peak} MiB")
 }
 
-async fn idle(folder: &Path) -> String {
+async fn measure_idle(folder: &Path) -> String {
     let manager = start(folder, IDLE).await;
     let message = r#"{"n":1}"#;
     create(&manager, "idle", 1_000, message).await;
-    let before = process::resident();
+    let before = process::resident_kib();
     create(&manager, "idle", IDLE_JOBS - 1_000, message).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let each = (process::resident() - before) as f64 / (IDLE_JOBS - 1_000) as f64;
+    let each = (process::resident_kib() - before) as f64 / (IDLE_JOBS - 1_000) as f64;
     manager.stop().await;
-    let disk = kib(on_disk(folder) as f64, IDLE_JOBS);
+    let disk = kib_each(journal_bytes(folder) as f64, IDLE_JOBS);
     format!(
         "{IDLE_JOBS} running jobs of one step that wait: {each:.2} KiB of memory, {disk:.1} KiB of \
          disk each"
@@ -106,33 +106,33 @@ async fn idle(folder: &Path) -> String {
 }
 
 /// Returns a message of about this size.
-fn of_size(bytes: usize) -> String {
+fn message_of_size(bytes: usize) -> String {
     serde_json::json!({ "n": 1, "text": "x".repeat(bytes) }).to_string()
 }
 
 /// Returns the size of the journal's file, once it is closed.
-fn on_disk(folder: &Path) -> u64 {
+fn journal_bytes(folder: &Path) -> u64 {
     std::fs::metadata(folder.join("j.db")).expect("the journal").len()
 }
 
-fn kib(bytes: f64, count: usize) -> f64 {
+fn kib_each(bytes: f64, count: usize) -> f64 {
     bytes / 1024.0 / count as f64
 }
 
-async fn until_none_runs(manager: &Manager, ids: &[JobId]) {
-    while ids.iter().any(|id| manager.ways().routes.is_live(*id)) {
+async fn wait_until_ended(manager: &Manager, ids: &[JobId]) {
+    while ids.iter().any(|id| manager.handles().routes.is_under_way(*id)) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
+async fn measure_waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
     let manager = start(folder, IDLE).await;
-    let before = process::resident();
-    create(&manager, "idle", jobs, &of_size(bytes)).await;
+    let before = process::resident_kib();
+    create(&manager, "idle", jobs, &message_of_size(bytes)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let memory = (process::resident() - before) as f64 / jobs as f64;
+    let memory = (process::resident_kib() - before) as f64 / jobs as f64;
     manager.stop().await;
-    let disk = kib(on_disk(folder) as f64, jobs);
+    let disk = kib_each(journal_bytes(folder) as f64, jobs);
     let size = bytes / 1024;
     format!(
         "{jobs} jobs that wait with a message of {size} KiB: {memory:.1} KiB of memory, \
@@ -142,10 +142,10 @@ async fn waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
 
 /// Measures the resident memory as a part of the accepted bytes: while jobs are created, and after
 /// a restart.
-async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) -> String {
-    let before = process::resident();
-    let manager = start_within(folder, IDLE, jobs_bytes_max).await;
-    let text = of_size(bytes);
+async fn measure_large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) -> String {
+    let before = process::resident_kib();
+    let manager = start_with_limit(folder, IDLE, jobs_bytes_max).await;
+    let text = message_of_size(bytes);
     let mut accepted = 0;
     while accepted < jobs {
         let message = Message::parse(text.as_bytes()).expect("a message");
@@ -156,11 +156,11 @@ async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) 
         }
     }
     let mib = |bytes: usize| bytes / (1 << 20);
-    let part = |kib: u64| (kib * 1024) as f64 / (jobs * bytes) as f64;
-    let (held, peak) = (process::resident() - before, process::peak() - before);
+    let ratio = |kib: u64| (kib * 1024) as f64 / (jobs * bytes) as f64;
+    let (resident, peak) = (process::resident_kib() - before, process::peak_kib() - before);
     manager.stop().await;
-    let manager = start_within(folder, IDLE, jobs_bytes_max).await;
-    let again = process::peak() - before;
+    let manager = start_with_limit(folder, IDLE, jobs_bytes_max).await;
+    let after_restart = process::peak_kib() - before;
     manager.stop().await;
     let max = if jobs_bytes_max < 1 << 40 {
         format!("{} MiB", mib(jobs_bytes_max))
@@ -172,39 +172,39 @@ async fn large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max: usize) 
          accepted {:.2}, at the peak {:.2}, after a start on them {:.2}",
         bytes / 1024,
         mib(jobs * bytes),
-        part(held),
-        part(peak),
-        part(again)
+        ratio(resident),
+        ratio(peak),
+        ratio(after_restart)
     )
 }
 
-async fn chains(folder: &Path, bytes: usize) -> String {
+async fn measure_chains(folder: &Path, bytes: usize) -> String {
     let manager = start(folder, CHAIN).await;
-    let message = of_size(bytes);
+    let message = message_of_size(bytes);
     let mut ids = Vec::new();
     while ids.len() < CHAINS {
-        let new = create(&manager, "chain", AT_ONCE, &message).await;
-        until_none_runs(&manager, &new).await;
+        let new = create(&manager, "chain", CONCURRENCY, &message).await;
+        wait_until_ended(&manager, &new).await;
         ids.extend(new);
     }
-    let peak = process::peak() / 1024;
+    let peak = process::peak_kib() / 1024;
     manager.stop().await;
-    let disk = kib(on_disk(folder) as f64, CHAINS);
+    let disk = kib_each(journal_bytes(folder) as f64, CHAINS);
     format!(
         "{CHAINS} ended chains of five steps, each reply {bytes} bytes: {disk:.1} KiB of disk \
          each, peak {peak} MiB"
     )
 }
 
-async fn items_ended(folder: &Path) -> String {
+async fn measure_ended_items(folder: &Path) -> String {
     let manager = start(folder, FAN).await;
     let list: Vec<usize> = (0..ITEMS_ENDED).collect();
     let body = serde_json::json!({ "items": list }).to_string();
     let ids = create(&manager, "fan", 1, &body).await;
-    until_none_runs(&manager, &ids).await;
-    let peak = process::peak() / 1024;
+    wait_until_ended(&manager, &ids).await;
+    let peak = process::peak_kib() / 1024;
     manager.stop().await;
-    let disk = kib(on_disk(folder) as f64, ITEMS_ENDED);
+    let disk = kib_each(journal_bytes(folder) as f64, ITEMS_ENDED);
     format!(
         "an ended fan-out of {ITEMS_ENDED} items: {disk:.2} KiB of disk an item, peak {peak} MiB"
     )
@@ -213,13 +213,13 @@ async fn items_ended(folder: &Path) -> String {
 fn main() {
     let mut out = std::io::stdout();
     let sizes = SIZES.map(|(bytes, jobs)| format!("waiting {bytes} {jobs}"));
-    let large_ones = LARGE.map(|(jobs, bytes, max)| format!("large {jobs} {bytes} {max}"));
-    let Ok(case) = std::env::var(CASE) else {
+    let large_ones = LARGE_CASES.map(|(jobs, bytes, max)| format!("large {jobs} {bytes} {max}"));
+    let Ok(case) = std::env::var(CASE_ENV) else {
         let fixed = ["fan_outs", "idle", "chains 100", "chains 1024", "items_ended"];
         let others = sizes.iter().chain(&large_ones).map(String::as_str);
         for case in fixed.into_iter().chain(others) {
             let program = std::env::current_exe().expect("this program");
-            let run = Command::new(program).env(CASE, case).status().expect("runs");
+            let run = Command::new(program).env(CASE_ENV, case).status().expect("runs");
             assert!(run.success(), "{case}: {run}");
         }
         return;
@@ -229,12 +229,12 @@ fn main() {
     let number = |at: usize| words[at].parse::<usize>().expect("a number");
     let line = actix_rt::System::new().block_on(async {
         match words[0] {
-            "fan_outs" => fan_outs(folder.path()).await,
-            "idle" => idle(folder.path()).await,
-            "waiting" => waiting(folder.path(), number(1), number(2)).await,
-            "large" => large(folder.path(), number(1), number(2), number(3)).await,
-            "chains" => chains(folder.path(), number(1)).await,
-            "items_ended" => items_ended(folder.path()).await,
+            "fan_outs" => measure_fan_outs(folder.path()).await,
+            "idle" => measure_idle(folder.path()).await,
+            "waiting" => measure_waiting(folder.path(), number(1), number(2)).await,
+            "large" => measure_large(folder.path(), number(1), number(2), number(3)).await,
+            "chains" => measure_chains(folder.path(), number(1)).await,
+            "items_ended" => measure_ended_items(folder.path()).await,
             other => panic!("no case {other}"),
         }
     });

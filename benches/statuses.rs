@@ -12,9 +12,9 @@ use workflow_manager::engine::{
     Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    JobNumber, Journal, NewJob, Options, Reader, Record, Records, Store,
+    JobNumber, Journal, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
 };
-use workflow_manager::journal::{NEWEST, StatusFilter};
+use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -52,7 +52,7 @@ fn definition() -> Arc<Definition> {
     let steps = STEPS
         .iter()
         .enumerate()
-        .map(|(at, step)| Step { depends: after(at), ..Step::named(step) })
+        .map(|(at, step)| Step { depends: after(at), ..Step::with_name(step) })
         .collect();
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
@@ -66,11 +66,11 @@ fn records(
     fails: bool,
 ) -> Vec<Record> {
     let id = JobId(uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, &number.to_be_bytes()));
-    let origin = Origin::top_level(id, definition.clone(), Timestamp(number));
+    let origin = Origin::for_root_job(id, definition.clone(), Timestamp(number));
     let context = Context { now: Timestamp(number * 1_000_000), limits: &LIMITS };
     let message = Message::parse(br#"{"first_name":"Ada","n":1}"#).expect("a message");
     let (mut job, decision) = Job::create(origin.clone(), message, &context);
-    let mut records = vec![Record::of(
+    let mut records = vec![Record::from_decision(
         number,
         Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
         decision,
@@ -83,7 +83,7 @@ fn records(
             Reply::Result(r#"{"passed":true}"#.into())
         };
         let decision = job
-            .take(
+            .handle_input(
                 Input::Reply {
                     step: (*step).to_owned(),
                     attempt: None,
@@ -93,26 +93,31 @@ fn records(
                 &context,
             )
             .expect("taken");
-        records.push(Record::of(number, None, decision));
+        records.push(Record::from_decision(number, None, decision));
     }
     records
 }
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 64 << 20, verify_bytes_max: 0, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 64 << 20,
+        verify_bytes_max: 0,
+        pages_max: 0,
+    }
 }
 
 fn main() {
     let out = &mut std::io::stdout();
     // The journal is in the current folder, since the temporary folder may be in memory.
     let folder = tempfile::tempdir_in(".").expect("a folder");
-    cost(folder.path(), out);
-    filters(&folder.path().join("million.db"), out);
+    measure_cost(folder.path(), out);
+    measure_filters(&folder.path().join("million.db"), out);
 }
 
 /// Measures the time of a record with the status table, without the table's index of ids, and
 /// without the table, in turns.
-fn cost(folder: &Path, out: &mut dyn Write) {
+fn measure_cost(folder: &Path, out: &mut dyn Write) {
     let definition = definition();
     for (batch, jobs) in [(1, 300), (100, 10_000)] {
         let records: Vec<Record> = (1..=jobs)
@@ -123,16 +128,16 @@ fn cost(folder: &Path, out: &mut dyn Write) {
             .collect();
         let mut fastest = [f64::MAX; 3];
         for round in 0..3 {
-            for (way, fastest) in fastest.iter_mut().enumerate() {
-                let file = folder.join(format!("{batch}-{round}-{way}.db"));
-                let mut store = Store::open(&options(&file)).expect("opens");
+            for (variant, fastest) in fastest.iter_mut().enumerate() {
+                let file = folder.join(format!("{batch}-{round}-{variant}.db"));
+                let mut store = SqliteJournal::open(&options(&file)).expect("opens");
                 let other = rusqlite::Connection::open(&file).expect("opens");
-                if way == 2 {
+                if variant == 2 {
                     // The journal goes on without a status table that cannot be created.
                     other.execute_batch("CREATE TABLE \"index job of w\"(x)").expect("creates");
                 }
-                store.make_status_tables(&[&*definition]).expect("tables of statuses");
-                if way == 1 {
+                store.create_status_tables(&[&*definition]).expect("tables of statuses");
+                if variant == 1 {
                     other.execute_batch("DROP INDEX \"index job of w\"").expect("drops");
                 }
                 let started = Instant::now();
@@ -153,11 +158,11 @@ fn cost(folder: &Path, out: &mut dyn Write) {
     }
 }
 
-fn filters(file: &Path, out: &mut dyn Write) {
+fn measure_filters(file: &Path, out: &mut dyn Write) {
     let definition = definition();
     let started = Instant::now();
-    let mut store = Store::open(&options(file)).expect("opens");
-    store.make_status_tables(&[&*definition]).expect("tables of statuses");
+    let mut store = SqliteJournal::open(&options(file)).expect("opens");
+    store.create_status_tables(&[&*definition]).expect("tables of statuses");
     for first in (1..=JOBS).step_by(10_000) {
         let batch = (first..first + 10_000).flat_map(|number| {
             // One job in ten thousand fails at the background check. The others wait there or at
@@ -181,9 +186,9 @@ fn filters(file: &Path, out: &mut dyn Write) {
     )
     .expect("written");
 
-    let mut store = Store::open(&options(file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(file)).expect("opens");
     let started = Instant::now();
-    store.make_status_tables(&[&*definition]).expect("tables of statuses");
+    store.create_status_tables(&[&*definition]).expect("tables of statuses");
     writeln!(
         out,
         "the look at the start whether the relation is whole   {:.0} ms",
@@ -192,15 +197,15 @@ fn filters(file: &Path, out: &mut dyn Write) {
     .expect("written");
 
     let reader = Reader::new(file);
-    let columns = reader.status_columns("w").expect("reads").expect("is there");
-    let asked: [(&str, &[(&str, &str)]); 5] = [
+    let columns = reader.load_status_columns("w").expect("reads").expect("is there");
+    let queries: [(&str, &[(&str, &str)]); 5] = [
         ("few", &[("background-check", "FAILED")]),
         ("many", &[("background-check", "PENDING")]),
         ("none", &[("background-check", "ACCEPTED")]),
         ("few and many", &[("application", "COMPLETED"), ("background-check", "FAILED")]),
         ("none of many and many", &[("application", "PENDING"), ("background-check", "PENDING")]),
     ];
-    for (what, steps) in asked {
+    for (label, steps) in queries {
         let steps =
             steps.iter().map(|(step, status)| ((*step).to_owned(), (*status).to_owned())).collect();
         let filter = StatusFilter { steps, ..StatusFilter::default() };
@@ -208,13 +213,16 @@ fn filters(file: &Path, out: &mut dyn Write) {
         let mut rows = 0;
         for _ in 0..RUNS {
             let started = Instant::now();
-            rows = reader.statuses("w", &columns, &filter, NEWEST, ROWS).expect("reads").len();
+            rows = reader
+                .load_statuses("w", &columns, &filter, NEWEST_CURSOR, ROWS)
+                .expect("reads")
+                .len();
             times.push(started.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_unstable_by(f64::total_cmp);
         writeln!(
             out,
-            "filter, {what:<22} {rows:>5} rows   median {:>8.3} ms, longest {:>8.3} ms",
+            "filter, {label:<22} {rows:>5} rows   median {:>8.3} ms, longest {:>8.3} ms",
             times[RUNS / 2],
             times[RUNS - 1]
         )
@@ -226,7 +234,7 @@ fn filters(file: &Path, out: &mut dyn Write) {
         .execute_batch("DROP TABLE status_w")
         .expect("drops");
     let started = Instant::now();
-    store.make_status_tables(&[&*definition]).expect("tables of statuses");
+    store.create_status_tables(&[&*definition]).expect("tables of statuses");
     writeln!(
         out,
         "the relation made anew from the journal   {:.0} s",

@@ -16,7 +16,7 @@ use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::Message;
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{ServerAddress, Settings, Span};
+use workflow_manager::settings::{DurationSetting, ServerAddress, Settings};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -30,36 +30,36 @@ const WORKFLOWS: &str = "workflows: [
 const SPANS_MAX: usize = 10_000;
 
 /// How many other jobs are run, one after another, for each measurement.
-const BESIDE: usize = 50;
+const OTHER_JOBS: usize = 50;
 
-fn work(message: &Publication) -> Result<Bytes, WorkerError> {
+fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
     Ok(message.body.to_bytes())
 }
 
 /// Counters of what the receiver was sent.
 #[derive(Default)]
-struct Received {
+struct ReceiverStats {
     requests: AtomicU64,
     bytes: AtomicU64,
-    most: AtomicU64,
+    largest: AtomicU64,
 }
 
 /// Starts a receiver that accepts everything and stores nothing. Returns its port and counters.
-fn receiver() -> (u16, Arc<Received>) {
+fn start_receiver() -> (u16, Arc<ReceiverStats>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let received: Arc<Received> = Arc::default();
-    let seen = received.clone();
+    let received: Arc<ReceiverStats> = Arc::default();
+    let stats = received.clone();
     std::thread::spawn(move || {
         for socket in listener.incoming().map_while(Result::ok) {
-            let seen = seen.clone();
-            std::thread::spawn(move || take(&socket, &seen));
+            let seen = stats.clone();
+            std::thread::spawn(move || serve_connection(&socket, &seen));
         }
     });
     (port, received)
 }
 
-fn take(mut socket: &TcpStream, seen: &Received) {
+fn serve_connection(mut socket: &TcpStream, stats: &ReceiverStats) {
     let mut reader = BufReader::new(socket);
     loop {
         let (mut line, mut length) = (String::new(), 0_u64);
@@ -73,20 +73,20 @@ fn take(mut socket: &TcpStream, seen: &Received) {
         if length == 0 || body.is_err() {
             return;
         }
-        seen.requests.fetch_add(1, Ordering::Relaxed);
-        seen.bytes.fetch_add(length, Ordering::Relaxed);
-        seen.most.fetch_max(length, Ordering::Relaxed);
+        stats.requests.fetch_add(1, Ordering::Relaxed);
+        stats.bytes.fetch_add(length, Ordering::Relaxed);
+        stats.largest.fetch_max(length, Ordering::Relaxed);
         if socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
             return;
         }
     }
 }
 
-async fn job(manager: &Manager, workflow: &str, message: &str) -> Duration {
+async fn run_job(manager: &Manager, workflow: &str, message: &str) -> Duration {
     let started = Instant::now();
     let message = Message::parse(message.as_bytes()).expect("a message");
     let id = manager.create(workflow, None, message).await.expect("created").id();
-    while manager.ways().routes.find(id).is_some() {
+    while manager.handles().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     started.elapsed()
@@ -94,44 +94,45 @@ async fn job(manager: &Manager, workflow: &str, message: &str) -> Duration {
 
 /// Runs other jobs one after another: a fixed number, and then more as long as `more` says so.
 /// Returns their times, sorted.
-async fn beside(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
+async fn run_other_jobs(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
-    while times.len() < BESIDE || more() {
-        times.push(job(manager, "one", "{}").await);
+    while times.len() < OTHER_JOBS || more() {
+        times.push(run_job(manager, "one", "{}").await);
     }
     times.sort();
     times
 }
 
 /// Formats the median and the longest time.
-fn shown(times: &[Duration]) -> String {
+fn format_times(times: &[Duration]) -> String {
     format!("{:.1?} and {:.1?} of {}", times[times.len() / 2], times[times.len() - 1], times.len())
 }
 
 async fn run(items: usize, traced: bool) {
-    let (port, received) = receiver();
+    let (port, received) = start_receiver();
     let folder = tempfile::tempdir().expect("a folder");
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.path().join("j.db");
     settings.traces.job_spans_max = SPANS_MAX;
     // Without a delay, the other jobs run while the record is read.
-    settings.traces.delay = Span(Duration::ZERO);
+    settings.traces.delay = DurationSetting(Duration::ZERO);
     if traced {
         settings.traces.endpoint = ServerAddress(format!("http://127.0.0.1:{port}"));
     }
     let loaded = load_text("fan.yaml", WORKFLOWS).expect("valid");
-    let workers = Workers::new().with("work", 1, work);
+    let workers = Workers::new().with_worker("work", 1, echo);
     let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
-    let quiet = beside(&manager, || false).await;
+    let before = run_other_jobs(&manager, || false).await;
     let list: Vec<usize> = (0..items).collect();
-    let took = job(&manager, "fan", &serde_json::json!({ "items": list }).to_string()).await;
-    let (resident, cpu, ended) = (process::resident(), process::cpu("self"), Instant::now());
+    let elapsed = run_job(&manager, "fan", &serde_json::json!({ "items": list }).to_string()).await;
+    let (resident, cpu, ended) =
+        (process::resident_kib(), process::cpu_seconds("self"), Instant::now());
     let metrics = manager.common().metrics.clone();
     let sent = || metrics.traces_spans_sent.get() as usize;
     // Each of the other jobs has three spans: itself, its step, its attempt.
-    let of_fan = (2 + 3 * items).min(SPANS_MAX);
-    let then = beside(&manager, || traced && sent() < of_fan + 3 * BESIDE).await;
-    let lasted = ended.elapsed();
+    let fan_spans = (2 + 3 * items).min(SPANS_MAX);
+    let after = run_other_jobs(&manager, || traced && sent() < fan_spans + 3 * OTHER_JOBS).await;
+    let sending = ended.elapsed();
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -140,17 +141,17 @@ async fn run(items: usize, traced: bool) {
          {} requests, {} KiB, the largest {} KiB; {} spans; resident {} MiB at its end, \
          peak {} MiB",
         if traced { "traced" } else { "not traced" },
-        took.as_secs_f64(),
-        shown(&quiet),
-        shown(&then),
-        lasted.as_secs_f64(),
-        process::cpu("self") - cpu,
+        elapsed.as_secs_f64(),
+        format_times(&before),
+        format_times(&after),
+        sending.as_secs_f64(),
+        process::cpu_seconds("self") - cpu,
         received.requests.load(Ordering::Relaxed),
         received.bytes.load(Ordering::Relaxed) / 1024,
-        received.most.load(Ordering::Relaxed) / 1024,
+        received.largest.load(Ordering::Relaxed) / 1024,
         metrics.traces_spans_sent.get(),
         resident / 1024,
-        process::peak() / 1024,
+        process::peak_kib() / 1024,
     )
     .expect("written");
     manager.stop().await;

@@ -9,107 +9,116 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The smallest divergence, in nanoseconds, from which the wall clock counts as set. Less is a
 /// correction, which every reading follows.
-const SET_BY_MIN_NS: i64 = 120_000_000_000;
+const ADJUSTMENT_MIN_NS: i64 = 120_000_000_000;
 
 /// The longest reading of both clocks from which their divergence is computed. After a longer one
 /// the process was stopped in between.
-const READ_WITHIN: Duration = Duration::from_secs(1);
+const READING_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The first reading of both clocks in this process.
-static FIRST: OnceLock<(Instant, i64)> = OnceLock::new();
+static FIRST_READING: OnceLock<(Instant, i64)> = OnceLock::new();
 
 /// By how much the wall clock was set since then in total, in nanoseconds.
-static SET_BY: AtomicI64 = AtomicI64::new(0);
+static TOTAL_ADJUSTMENT: AtomicI64 = AtomicI64::new(0);
 
 /// When the wall clock was last set, in nanoseconds after the first reading; 0: never.
-static SET_AT: AtomicI64 = AtomicI64::new(0);
+static ADJUSTED_AT: AtomicI64 = AtomicI64::new(0);
 
 /// Returns the time of the wall clock.
 pub fn now() -> Timestamp {
-    Timestamp(read().0)
+    Timestamp(read_clocks().0)
 }
 
 /// Returns the time of the wall clock, and by how much it was set until then, in nanoseconds.
-fn read() -> (i64, i64) {
+fn read_clocks() -> (i64, i64) {
     if let Some(at) = faults::now() {
         return (at, 0);
     }
     let before = instant();
-    let wall = wall();
+    let wall = wall_nanoseconds();
     let read_in = before.elapsed();
-    let (began, first) = *FIRST.get_or_init(|| (before, wall));
-    let elapsed = nanoseconds(before.saturating_duration_since(began));
+    let (began, first) = *FIRST_READING.get_or_init(|| (before, wall));
+    let elapsed = to_nanoseconds(before.saturating_duration_since(began));
     loop {
-        let set_by = SET_BY.load(Ordering::Acquire);
-        let parted = wall.saturating_sub(first).saturating_sub(elapsed).saturating_sub(set_by);
-        if parted.abs() < SET_BY_MIN_NS || read_in > READ_WITHIN {
+        let set_by = TOTAL_ADJUSTMENT.load(Ordering::Acquire);
+        let drift = wall.saturating_sub(first).saturating_sub(elapsed).saturating_sub(set_by);
+        if drift.abs() < ADJUSTMENT_MIN_NS || read_in > READING_TIME_MAX {
             return (wall, set_by);
         }
-        let now = set_by.saturating_add(parted);
-        if SET_BY.compare_exchange(set_by, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            SET_AT.store(elapsed.max(1), Ordering::Release);
+        let adjusted = set_by.saturating_add(drift);
+        if TOTAL_ADJUSTMENT
+            .compare_exchange(set_by, adjusted, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            ADJUSTED_AT.store(elapsed.max(1), Ordering::Release);
             tracing::warn!(
-                by_s = parted / 1_000_000_000,
+                by_s = drift / 1_000_000_000,
                 "the clock was set: jobs under way go on by the time that has passed, and \
                  retention waits until the clock has been steady for an hour"
             );
-            return (wall, now);
+            return (wall, adjusted);
         }
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the one place")]
-fn wall() -> i64 {
+fn wall_nanoseconds() -> i64 {
     let skew_s: i64 =
         faults::hit("clock::now").and_then(|skew| skew.parse().ok()).unwrap_or_default();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    nanoseconds(since).saturating_add(skew_s * 1_000_000_000)
+    to_nanoseconds(since).saturating_add(skew_s * 1_000_000_000)
 }
 
-fn nanoseconds(span: Duration) -> i64 {
+fn to_nanoseconds(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Returns by how much the wall clock was set since the process began in total, in seconds.
-pub fn set_by_s() -> i64 {
-    let nanoseconds = SET_BY.load(Ordering::Acquire);
+pub fn total_adjustment_s() -> i64 {
+    let nanoseconds = TOTAL_ADJUSTMENT.load(Ordering::Acquire);
     // Rounded, because the two clocks are read one after the other.
     (nanoseconds + 500_000_000 * nanoseconds.signum()) / 1_000_000_000
 }
 
 /// Returns how long ago the wall clock was last set; `None` if never since the process began.
-pub fn set_ago() -> Option<Duration> {
-    let (began, _) = FIRST.get()?;
-    let at = u64::try_from(SET_AT.load(Ordering::Acquire)).ok().filter(|at| *at > 0)?;
+pub fn since_adjustment() -> Option<Duration> {
+    let (began, _) = FIRST_READING.get()?;
+    let at = u64::try_from(ADJUSTED_AT.load(Ordering::Acquire)).ok().filter(|at| *at > 0)?;
     Some(began.elapsed().saturating_sub(Duration::from_nanos(at)))
 }
 
 /// A wall clock that is not affected when the wall clock is set later: it continues by the time
 /// that passes. What began when this was made is measured by it.
 #[derive(Clone, Copy, Debug)]
-pub struct Steady {
+pub struct SteadyClock {
     set_by: i64,
 }
 
-impl Steady {
+impl SteadyClock {
     /// Starts with the present time of the wall clock.
-    pub fn begin() -> Steady {
-        Steady { set_by: if faults::now().is_some() { 0 } else { SET_BY.load(Ordering::Acquire) } }
+    pub fn start() -> SteadyClock {
+        SteadyClock {
+            set_by: if faults::now().is_some() {
+                0
+            } else {
+                TOTAL_ADJUSTMENT.load(Ordering::Acquire)
+            },
+        }
     }
 
     /// Returns the time of this clock.
     pub fn now(self) -> Timestamp {
-        let (wall, set_by) = read();
-        self.shown(wall, set_by)
+        let (wall, set_by) = read_clocks();
+        self.adjust(wall, set_by)
     }
 
     /// Converts a time of the wall clock, as that is set now, to this clock.
-    pub fn at(self, at: Timestamp) -> Timestamp {
-        let (_, set_by) = read();
-        self.shown(at.0, set_by)
+    pub fn convert(self, at: Timestamp) -> Timestamp {
+        let (_, set_by) = read_clocks();
+        self.adjust(at.0, set_by)
     }
 
-    fn shown(self, wall: i64, set_by: i64) -> Timestamp {
+    fn adjust(self, wall: i64, set_by: i64) -> Timestamp {
         Timestamp(wall.saturating_sub(set_by.saturating_sub(self.set_by)))
     }
 }
@@ -121,7 +130,7 @@ pub fn instant() -> Instant {
 }
 
 /// Returns the present instant of the clock that timers use.
-pub fn ticks() -> tokio::time::Instant {
+pub fn timer_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 

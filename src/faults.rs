@@ -75,7 +75,7 @@ mod armed {
     pub fn hit(point: &'static str) -> Option<String> {
         let kind = match hooks() {
             Some(hooks) => hooks.hit(point),
-            None => configured(point),
+            None => configured_action(point),
         };
         if kind.as_deref() == Some("abort") {
             std::process::abort();
@@ -83,7 +83,7 @@ mod armed {
         kind
     }
 
-    fn configured(point: &'static str) -> Option<String> {
+    fn configured_action(point: &'static str) -> Option<String> {
         fail::fail_point!(point, |kind: Option<String>| Some(kind.unwrap_or_default()));
         None
     }

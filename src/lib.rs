@@ -3,7 +3,7 @@
 //! # The map
 //!
 //! A file imports only from floors below and from its own module; on floor 1 all may use
-//! [`settings`], [`times`], [`clock`] and [`room`], and everywhere [`faults`]
+//! [`settings`], [`times`], [`clock`] and [`budget`], and everywhere [`faults`]
 //! (`tests/fast/floors.rs` holds it to that). Where a comment names a file in `docs/`, that file
 //! states the rule for users. The floors, with their modules and what these are for:
 //!
@@ -13,14 +13,14 @@
 //!   the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`)
 //! - **4** [`reload`]: the workflow files, read again while the manager runs
 //! - **4** [`service`]: what systemd is told: ready, status, the watchdog
-//! - **3** [`rehearsal`]: tests of workflows by their users: the engine in virtual time, with
+//! - **3** [`workflow_test`]: tests of workflows by their users: the engine in virtual time, with
 //!   scripted workers
 //! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, announcer; mail
 //!   below them, the door and the manager above; the outbox through which effects leave
 //! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
 //!   the webhook; spans, from records at their ends
 //! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
-//!   [`room`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
+//!   [`budget`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
 //!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
 //!   process hold; the record, as traits, and in SQLite; transports
 //! - **0** [`engine`]: the rules, as plain data and functions
@@ -54,17 +54,17 @@
 //! mailbox. Those that have no room in memory are at rest.
 //!
 //! A job **at rest** is under way, and in the journal alone: memory is short, and it only waits
-//! (`actors/job/resting`), or a start had no room for it. What comes for it →
-//! `actors/router/resting`, where it is set aside → `actors/archive` rebuilds the job → the router
+//! (`actors/job/passivation`), or a start had no room for it. What comes for it →
+//! `actors/router/passivation`, where it is set aside → `actors/archive` rebuilds the job → the router
 //! starts its actor, and hands on what was set aside.
 //!
-//! A **worker over HTTP** takes the message from `bus/desk`, where the embedded bus has put it, and
+//! A **worker over HTTP** takes the message from `bus/lease_queue`, where the embedded bus has put it, and
 //! its reply goes from `api/worker` by the same desk to the router; the verdict after the commit is
 //! the answer to the worker.
 //!
-//! A **worker over gRPC** has a stream of its own: `api/grpc/gate` (who it is) → `api/grpc/stream`,
+//! A **worker over gRPC** has a stream of its own: `api/grpc/admission` (who it is) → `api/grpc/stream`,
 //! which asks the same desk for as many messages as the worker wants, and tells it what becomes of
-//! them. What both faces mean by a receipt, a lease and a reply is in `api/lending`.
+//! them. What both faces mean by a receipt, a lease and a reply is in `api/leases`.
 //!
 //! A **web service that is called**: `bus/push` keeps the message at a desk until the service may
 //! be called, and makes a reply of its answer; a later one comes through `api/worker`.
@@ -117,6 +117,7 @@
 pub mod access;
 pub mod actors;
 pub mod api;
+pub mod budget;
 pub mod bus;
 pub mod cli;
 pub mod clock;
@@ -125,9 +126,7 @@ pub mod events;
 pub mod faults;
 pub mod journal;
 pub mod load;
-pub mod rehearsal;
 pub mod reload;
-pub mod room;
 pub mod service;
 pub mod settings;
 pub mod signature;
@@ -136,6 +135,7 @@ pub mod times;
 pub mod traces;
 pub mod trust;
 pub mod view;
+pub mod workflow_test;
 
 #[cfg(all(test, not(feature = "failpoints")))]
 compile_error!(

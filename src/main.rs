@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use workflow_manager::actors::common::Common;
-use workflow_manager::actors::manager;
 #[cfg(feature = "grpc")]
-use workflow_manager::actors::ways::Ways;
+use workflow_manager::actors::handles::ActorHandles;
+use workflow_manager::actors::manager;
 #[cfg(feature = "grpc")]
 use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::Workers;
@@ -23,7 +23,7 @@ use workflow_manager::cli::signals::Signals;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
-use workflow_manager::service::Service;
+use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Overrides, Settings};
 use workflow_manager::telemetry::log;
 use workflow_manager::{api, load, reload};
@@ -34,15 +34,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The exit code when the manager cannot be reached.
 const EXIT_UNREACHABLE: u8 = 3;
 /// The exit code of a stop that was aborted because a thread did not end.
-const EXIT_CUT_OFF: i32 = 1;
+const EXIT_ABORTED: i32 = 1;
 /// How long a stop may take beyond `shutdown.grace` before it is aborted: the manager then still
 /// closes what it has given up on.
-const CUT_OFF_AFTER_GRACE: Duration = Duration::from_secs(2);
+const STOP_OVERTIME: Duration = Duration::from_secs(2);
 /// The exit code of wrong usage, which is also clap's.
 const EXIT_USAGE: u8 = 2;
 
 /// The exit code of `wait` when its time limit has passed.
-const EXIT_LATE: u8 = 4;
+const EXIT_TIMEOUT: u8 = 4;
 
 fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Serve(arguments) => {
             let code = serve(&arguments, &mut out)
-                .unwrap_or_else(|error| failed(&format!("{error:#}"), ExitCode::FAILURE));
+                .unwrap_or_else(|error| report_failure(&format!("{error:#}"), ExitCode::FAILURE));
             log::flush();
             code
         }
@@ -62,68 +62,68 @@ fn main() -> ExitCode {
         }
         Command::Schema => match cli::schema(&mut out) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => not_written(&error),
+            Err(error) => output_error(&error),
         },
         Command::Test { files, verbose, json } => {
             match cli::test::test(&files, verbose, json, &mut out) {
                 Ok(true) => ExitCode::SUCCESS,
                 Ok(false) => ExitCode::FAILURE,
-                Err(error) => not_written(&error),
+                Err(error) => output_error(&error),
             }
         }
         Command::Replay(arguments) => {
-            ended(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            to_exit_code(cli::replay(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
         Command::Backup(arguments) => {
-            ended(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            to_exit_code(cli::back_up(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
         Command::Restore(arguments) => {
-            ended(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
+            to_exit_code(cli::restore(&arguments, &mut out).map(|()| ExitCode::SUCCESS))
         }
-        Command::Doctor(arguments) => ended(cli::doctor(&arguments, &mut out)),
-        Command::WorkerTest(arguments) => ended(cli::worker_test(&arguments, &mut out)),
-        Command::Context(command) => ended(cli::context(&command, &mut out)),
-        Command::Token(command) => ended(cli::token(&command, &mut out)),
+        Command::Doctor(arguments) => to_exit_code(cli::doctor(&arguments, &mut out)),
+        Command::WorkerTest(arguments) => to_exit_code(cli::worker_test(&arguments, &mut out)),
+        Command::Context(command) => to_exit_code(cli::context(&command, &mut out)),
+        Command::Token(command) => to_exit_code(cli::token(&command, &mut out)),
         Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => not_written(&error),
+            Err(error) => output_error(&error),
         },
         Command::Man { directory } => {
-            ended(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
+            to_exit_code(cli::shells::man(&directory, &mut out).map(|()| ExitCode::SUCCESS))
         }
-        Command::Client(command) => ended(cli::client(command, &mut out)),
+        Command::Client(command) => to_exit_code(cli::run_client_command(command, &mut out)),
     }
 }
 
 /// Returns the exit code of a command, after printing its error.
-fn ended(result: Result<ExitCode, ClientError>) -> ExitCode {
+fn to_exit_code(result: Result<ExitCode, ClientError>) -> ExitCode {
     match result {
         Ok(code) => code,
-        Err(ClientError::Output(error)) => not_written(&error),
+        Err(ClientError::Output(error)) => output_error(&error),
         Err(error) => {
             let code = match error {
                 ClientError::Unreachable { .. } => ExitCode::from(EXIT_UNREACHABLE),
                 ClientError::Usage(_) => ExitCode::from(EXIT_USAGE),
-                ClientError::Late(_) => ExitCode::from(EXIT_LATE),
+                ClientError::TimedOut(_) => ExitCode::from(EXIT_TIMEOUT),
                 ClientError::Refused(_) | ClientError::Output(_) => ExitCode::FAILURE,
             };
-            failed(&error.to_string(), code)
+            report_failure(&error.to_string(), code)
         }
     }
 }
 
 /// Returns the exit code when standard output is closed or full. That is no failure if its reader
 /// has what it wanted (`| head`).
-fn not_written(error: &std::io::Error) -> ExitCode {
+fn output_error(error: &std::io::Error) -> ExitCode {
     if cli::is_closed_pipe(error) {
         ExitCode::SUCCESS
     } else {
-        failed(&format!("cannot write: {error}"), ExitCode::FAILURE)
+        report_failure(&format!("cannot write: {error}"), ExitCode::FAILURE)
     }
 }
 
-fn failed(error: &str, code: ExitCode) -> ExitCode {
-    log::say(&format!("workflow-manager: {error}"));
+fn report_failure(error: &str, code: ExitCode) -> ExitCode {
+    log::print(&format!("workflow-manager: {error}"));
     code
 }
 
@@ -137,24 +137,24 @@ fn check(
     let settings = config.map(|file| Settings::load(Some(file), &Overrides::default()));
     let settings = match settings.transpose() {
         Ok(settings) => settings,
-        Err(error) => return failed(&error.to_string(), ExitCode::FAILURE),
+        Err(error) => return report_failure(&error.to_string(), ExitCode::FAILURE),
     };
     let settings = settings.as_ref();
     for warning in settings.iter().flat_map(|settings| settings.warnings()) {
-        log::say(&format!("workflow-manager: warning: settings: {warning}"));
+        log::print(&format!("workflow-manager: warning: settings: {warning}"));
     }
     let Some(journal) = against else {
         return match cli::check::check(files, settings, json, out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
-            Err(error) => not_written(&error),
+            Err(error) => output_error(&error),
         };
     };
-    ended(cli::check_against(files, settings, journal, json, out))
+    to_exit_code(cli::check_against(files, settings, journal, json, out))
 }
 
 fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
-    log::begin()?;
+    log::start()?;
     let mut settings = {
         let given = &arguments.settings;
         Settings::load(given.config.as_deref(), &given.overrides())?
@@ -163,12 +163,12 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string_pretty(&settings.masked()?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    log::set_up(&settings.log, clock::ticks)?;
-    have_enough_files()?;
+    log::init(&settings.log, clock::timer_now)?;
+    check_open_files_limit()?;
     for warning in settings.warnings() {
         tracing::warn!(%warning, "settings");
     }
-    let loaded = load::load_to_serve(&settings.workflows, &settings)?;
+    let loaded = load::load_for_manager(&settings.workflows, &settings)?;
     for warning in &loaded.warnings {
         tracing::warn!(%warning, "workflow file");
     }
@@ -178,7 +178,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
         );
     }
     if settings.default_bus() == BusKind::Embedded.name()
-        && needs_other_processes(&loaded.definitions)
+        && needs_external_workers(&loaded.definitions)
     {
         tracing::warn!(
             "no broker is set: workers take their messages over HTTP (workflow-manager work QUEUE \
@@ -186,8 +186,8 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
              --amqp-server to amqp://user:password@host:port/vhost"
         );
     }
-    let _throwaway =
-        if settings.keeps_nothing() { Some(Throwaway::begin(&mut settings)?) } else { None };
+    let _temporary_journal =
+        if settings.is_in_memory() { Some(TemporaryJournal::create(&mut settings)?) } else { None };
     actix_rt::System::new().block_on(run(settings, loaded.definitions))
 }
 
@@ -196,7 +196,7 @@ fn serve(arguments: &ServeArguments, out: &mut dyn Write) -> Result<ExitCode> {
 const FILES_MIN: u64 = 128;
 
 /// Returns an error if the first calls would fail because too few files may be open.
-fn have_enough_files() -> Result<()> {
+fn check_open_files_limit() -> Result<()> {
     let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     anyhow::ensure!(
         files >= FILES_MIN,
@@ -208,17 +208,17 @@ fn have_enough_files() -> Result<()> {
 }
 
 /// Logs when `/readyz` first reports readiness.
-async fn tell_when_ready(common: Arc<Common>) {
-    common.health.ready().await;
+async fn log_when_ready(common: Arc<Common>) {
+    common.health.wait_until_ready().await;
     tracing::info!("ready");
 }
 
 /// A journal that is removed with the process: a file in its own directory, because readers open it
 /// by name.
-struct Throwaway(PathBuf);
+struct TemporaryJournal(PathBuf);
 
-impl Throwaway {
-    fn begin(settings: &mut Settings) -> Result<Throwaway> {
+impl TemporaryJournal {
+    fn create(settings: &mut Settings) -> Result<TemporaryJournal> {
         let directory =
             std::env::temp_dir().join(format!("workflow-manager-{}", std::process::id()));
         DirBuilder::new()
@@ -231,11 +231,11 @@ impl Throwaway {
             "--db :memory: keeps nothing: the journal is removed when the manager ends, and all \
              jobs with it; for jobs that outlive it name a file"
         );
-        Ok(Throwaway(directory))
+        Ok(TemporaryJournal(directory))
     }
 }
 
-impl Drop for Throwaway {
+impl Drop for TemporaryJournal {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(
@@ -249,7 +249,7 @@ impl Drop for Throwaway {
 
 /// Returns whether messages of any step on the default bus go to a queue other than those on which
 /// these workflows take calls.
-fn needs_other_processes(definitions: &[Arc<Definition>]) -> bool {
+fn needs_external_workers(definitions: &[Arc<Definition>]) -> bool {
     let own: Vec<String> =
         definitions.iter().map(|definition| Definition::call_queue(&definition.name)).collect();
     definitions
@@ -264,12 +264,12 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         None => settings.default_bus().to_owned(),
         Some(amqp) => amqp.server.to_string(),
     };
-    let mut stops = Signals::stops()?;
-    let mut void = Signals::void()?;
+    let mut stops = Signals::for_stop()?;
+    let mut ignored = Signals::for_ignored()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     actix_rt::spawn(async move {
         loop {
-            let signal = void.next().await;
+            let signal = ignored.next().await;
             tracing::warn!(
                 signal,
                 "this signal means nothing here: SIGTERM stops, SIGHUP reads the workflow files \
@@ -277,32 +277,33 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             );
         }
     });
-    let stopping = cut_off_late_stops(settings.shutdown.grace.0 + drain(&settings))?;
-    let service = Service::of_environment();
-    service.recovering(&settings.journal.file);
-    let stop_max = settings.shutdown.grace.0 + drain(&settings) + CUT_OFF_AFTER_GRACE;
+    let stop_sender = abort_late_stops(settings.shutdown.grace.0 + drain_time(&settings))?;
+    let service = SystemdNotifier::from_env();
+    service.notify_recovering(&settings.journal.file);
+    let stop_max = settings.shutdown.grace.0 + drain_time(&settings) + STOP_OVERTIME;
     let cannot_listen =
         || format!("cannot listen on {listen}; choose another address with --listen");
     // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let (ways, systemd) = (manager.ways().clone(), service.clone());
+    let (ways, systemd) = (manager.handles().clone(), service.clone());
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
-            systemd.reloading();
-            let came_of_it = match reload::reload(&ways).await {
+            systemd.notify_reloading();
+            let outcome = match reload::reload(&ways).await {
                 Ok(_) => "the files were reloaded",
                 Err(error) => {
                     tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
                     "the last reload was refused: the log says why"
                 }
             };
-            systemd.reloaded(&ways, came_of_it);
+            systemd.notify_reloaded(&ways, outcome);
         }
     });
-    let served = match api::serve_at(manager.ways().clone(), socket).with_context(cannot_listen) {
+    let served = match api::serve_at(manager.handles().clone(), socket).with_context(cannot_listen)
+    {
         #[cfg(feature = "grpc")]
-        Ok(http) => grpc(manager.ways().clone()).await.map(|grpc| (http, grpc)),
+        Ok(http) => start_grpc(manager.handles().clone()).await.map(|grpc| (http, grpc)),
         #[cfg(not(feature = "grpc"))]
         Ok(http) => Ok((http, ())),
         Err(error) => Err(error),
@@ -316,7 +317,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         }
     };
     #[cfg(not(feature = "grpc"))]
-    let () = grpc;
+    let () = start_grpc;
     let server_handle = server.handle();
     tracing::info!(
         %address,
@@ -324,10 +325,10 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         journal = %manager.common().settings.journal.file.display(),
         "listening"
     );
-    actix_rt::spawn(reload::attend_certificate(manager.ways().clone()));
-    actix_rt::spawn(tell_when_ready(manager.common().clone()));
-    let (ways, systemd) = (manager.ways().clone(), service.clone());
-    actix_rt::spawn(async move { systemd.attend(&ways).await });
+    actix_rt::spawn(reload::watch_certificate(manager.handles().clone()));
+    actix_rt::spawn(log_when_ready(manager.common().clone()));
+    let (ways, systemd) = (manager.handles().clone(), service.clone());
+    actix_rt::spawn(async move { systemd.run(&ways).await });
     let code = tokio::select! {
         result = server => {
             let error = result.err().map(tracing::field::display);
@@ -335,14 +336,14 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
             ExitCode::FAILURE
         }
         signal = stops.next() => { tracing::info!("{signal}: stopping"); ExitCode::SUCCESS }
-        reason = manager.failed() => {
+        reason = manager.wait_for_failure() => {
             tracing::error!(reason, "the manager cannot go on: stopping");
             ExitCode::FAILURE
         }
     };
     // Fails only after a signal has begun a stop, which drops the receiver.
-    let _ = stopping.send(());
-    service.stopping(stop_max);
+    let _ = stop_sender.send(());
+    service.notify_stopping(stop_max);
     manager.common().feeds.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
@@ -358,9 +359,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
 
 /// Starts the server for workers over gRPC, if the settings have one.
 #[cfg(feature = "grpc")]
-async fn grpc(ways: Arc<Ways>) -> Result<Option<GrpcServer>> {
+async fn start_grpc(ways: Arc<ActorHandles>) -> Result<Option<GrpcServer>> {
     let listen = ways.common.settings.grpc.listen;
-    let server = api::grpc::serve(ways).await.with_context(|| {
+    let server = api::grpc::start(ways).await.with_context(|| {
         let listen = listen.map_or_else(String::new, |listen| listen.to_string());
         format!("cannot listen on {listen}; choose another address in grpc.listen")
     })?;
@@ -371,26 +372,26 @@ async fn grpc(ways: Arc<Ways>) -> Result<Option<GrpcServer>> {
 }
 
 /// Returns how long workers have at a stop before the manager itself stops.
-fn drain(settings: &Settings) -> Duration {
+fn drain_time(settings: &Settings) -> Duration {
     settings.grpc.listen.map_or(Duration::ZERO, |_| settings.grpc.drain.0)
 }
 
 /// Ends the process if a stop, begun by a signal or by the returned sender, takes longer than it
 /// may, whatever other threads do. As in a crash, nothing is lost. This runs on a thread of its
 /// own, because the others may be the ones that do not end.
-fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
-    let (begin, mut begun) = mpsc::unbounded_channel();
+fn abort_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
+    let (sender, mut begun) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut stops = {
         let _entered = runtime.enter();
-        Signals::stops()?
+        Signals::for_stop()?
     };
     let watch = async move {
         tokio::select! {
             _ = stops.next() => {}
             told = begun.recv() => if told.is_none() { return },
         }
-        tokio::time::sleep(grace + CUT_OFF_AFTER_GRACE).await;
+        tokio::time::sleep(grace + STOP_OVERTIME).await;
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         tracing::error!(
             grace_ms,
@@ -398,8 +399,8 @@ fn cut_off_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
              what is left"
         );
         log::flush();
-        std::process::exit(EXIT_CUT_OFF);
+        std::process::exit(EXIT_ABORTED);
     };
     std::thread::Builder::new().name("stop".to_owned()).spawn(move || runtime.block_on(watch))?;
-    Ok(begin)
+    Ok(sender)
 }

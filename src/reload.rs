@@ -1,10 +1,10 @@
 //! Reloads the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
 //! keep the definition that they started with.
 
-use crate::access::{Certificate, ENDS_SOON_S, Pair};
-use crate::actors::common::{Common, by_name};
-use crate::actors::door;
-use crate::actors::ways::Ways;
+use crate::access::{CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
+use crate::actors::common::{Common, index_by_name};
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
 use crate::clock;
 use crate::engine::Timestamp;
 use crate::load::{self, LoadErrors};
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 /// How often the files of the certificate are checked.
-const LOOKED_EVERY: Duration = Duration::from_secs(60);
+const CERTIFICATE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often a certificate that expires soon is warned of.
-const WARNED_EVERY: Duration = Duration::from_secs(24 * 3600);
+const EXPIRY_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The changes that a reload made, by the full names of workflows.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -56,7 +56,7 @@ pub enum ReloadError {
     NoFiles,
     /// The files cannot be read, or the manager cannot work with their definitions.
     #[error("{0}")]
-    Refused(String),
+    Unusable(String),
 }
 
 /// Loads the files of the settings again, and replaces the definitions, the tokens and the
@@ -65,49 +65,50 @@ pub enum ReloadError {
 /// # Errors
 ///
 /// Says why nothing was changed.
-pub async fn reload(ways: &Ways) -> Result<Reloaded, ReloadError> {
+pub async fn reload(ways: &ActorHandles) -> Result<Reloaded, ReloadError> {
     let files = ways.common.settings.workflows.clone();
     let access = &ways.common.access;
     let has_tokens = !ways.common.settings.http.tokens_file.is_empty();
     if files.is_empty() && !has_tokens && access.certificate.get().is_none() {
         return Err(ReloadError::NoFiles);
     }
-    let _alone = access.reloading.lock().await;
+    let _lock = access.reload_lock.lock().await;
     // Everything is read before anything is replaced.
-    let (tokens, pair) = (tokens(ways).await?, pair(ways).await?);
-    let reloaded = if files.is_empty() { Reloaded::default() } else { workflows(ways).await? };
+    let (tokens, identity) = (read_tokens(ways).await?, read_identity(ways).await?);
+    let reloaded =
+        if files.is_empty() { Reloaded::default() } else { reload_workflows(ways).await? };
     let count = tokens.as_ref().map(BTreeMap::len);
     if let Some(tokens) = tokens {
-        access.replace(&ways.common.settings.http, &tokens);
+        access.replace_file_tokens(&ways.common.settings.http, &tokens);
         tracing::info!(tokens = tokens.len(), "the file of tokens was read again");
     }
-    if let (Some(certificate), Some(pair)) = (access.certificate.get(), pair) {
-        certificate.show(pair);
-        tell_end(&ways.common, certificate);
+    if let (Some(certificate), Some(identity)) = (access.certificate.get(), identity) {
+        certificate.replace(identity);
+        report_expiry(&ways.common, certificate);
         tracing::info!("the certificate of the API was read again");
     }
     Ok(Reloaded { tokens: count, ..reloaded })
 }
 
 /// Reads the certificate that the files have now. Returns `None` if the API does not use TLS.
-async fn pair(ways: &Ways) -> Result<Option<Pair>, ReloadError> {
+async fn read_identity(ways: &ActorHandles) -> Result<Option<TlsIdentity>, ReloadError> {
     let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
-    blocking(move || certificate.read()).await?.map(Some).map_err(ReloadError::Refused)
+    run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
 /// Watches the files of the certificate, and presents new ones: whoever renews them need not ask
 /// for a reload. Warns before the certificate expires.
-pub async fn attend_certificate(ways: Arc<Ways>) {
+pub async fn watch_certificate(ways: Arc<ActorHandles>) {
     let access = &ways.common.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
     // Kept so that nothing is logged again each minute.
-    let (mut refused, mut warned) = (None, None);
+    let (mut last_error, mut last_warning) = (None, None);
     loop {
-        tell_end(&ways.common, &certificate);
-        let left = certificate.shown().not_after.map(left_until);
-        let is_due = warned.is_none_or(|at: Instant| at.elapsed() >= WARNED_EVERY);
-        if let Some(left_s) = left.filter(|left| *left < ENDS_SOON_S && is_due) {
-            warned = Some(clock::ticks());
+        report_expiry(&ways.common, &certificate);
+        let left = certificate.current().not_after.map(seconds_until);
+        let is_due = last_warning.is_none_or(|at: Instant| at.elapsed() >= EXPIRY_WARNING_INTERVAL);
+        if let Some(left_s) = left.filter(|left| *left < EXPIRY_WARNING_S && is_due) {
+            last_warning = Some(clock::timer_now());
             tracing::warn!(
                 hours_left = left_s / 3600,
                 file = ways.common.settings.http.tls.certificate,
@@ -115,23 +116,23 @@ pub async fn attend_certificate(ways: Arc<Ways>) {
                  which are looked at each minute"
             );
         }
-        tokio::time::sleep(LOOKED_EVERY).await;
-        let _alone = access.reloading.lock().await;
-        match pair(&ways).await {
-            Ok(Some(pair)) if !pair.is_same(&certificate.shown()) => {
-                certificate.show(pair);
-                (refused, warned) = (None, None);
+        tokio::time::sleep(CERTIFICATE_POLL_INTERVAL).await;
+        let _lock = access.reload_lock.lock().await;
+        match read_identity(&ways).await {
+            Ok(Some(identity)) if !identity.has_same_files(&certificate.current()) => {
+                certificate.replace(identity);
+                (last_error, last_warning) = (None, None);
                 tracing::info!("the files of the certificate have changed: the new one is shown");
             }
-            Ok(_) => refused = None,
+            Ok(_) => last_error = None,
             Err(error) => {
                 let why = error.to_string();
-                if refused.as_ref() != Some(&why) {
+                if last_error.as_ref() != Some(&why) {
                     tracing::warn!(
                         why,
                         "the files of the certificate cannot be used: the one of before is shown on"
                     );
-                    refused = Some(why);
+                    last_error = Some(why);
                 }
             }
         }
@@ -139,28 +140,30 @@ pub async fn attend_certificate(ways: Arc<Ways>) {
 }
 
 /// Sets the metric of the certificate's expiry.
-fn tell_end(common: &Common, certificate: &Certificate) {
-    if let Some(at) = certificate.shown().not_after {
-        let end = i64::try_from(times::seconds(at)).unwrap_or(i64::MAX);
+fn report_expiry(common: &Common, certificate: &CertificateStore) {
+    if let Some(at) = certificate.current().not_after {
+        let end = i64::try_from(times::unix_seconds(at)).unwrap_or(i64::MAX);
         common.metrics.certificate_end.with_label_values::<&str>(&[]).set(end);
     }
 }
 
 /// Returns how many seconds there are until a time. Negative: it has passed.
-fn left_until(at: Timestamp) -> i64 {
+fn seconds_until(at: Timestamp) -> i64 {
     at.0.saturating_sub(clock::now().0) / 1_000_000_000
 }
 
 /// Reads files on a blocking thread, so that other requests do not wait.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReloadError> {
     let read = actix_rt::task::spawn_blocking(read).await;
-    read.map_err(|error| ReloadError::Refused(error.to_string()))
+    read.map_err(|error| ReloadError::Unusable(error.to_string()))
 }
 
 /// Reads the tokens that the file has now. Returns `None` if the settings name no file.
-async fn tokens(ways: &Ways) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
+async fn read_tokens(
+    ways: &ActorHandles,
+) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
     let file = ways.common.settings.http.tokens_file.clone();
     if file.is_empty() {
         return Ok(None);
@@ -168,20 +171,20 @@ async fn tokens(ways: &Ways) -> Result<Option<BTreeMap<String, TokenSettings>>, 
     let http = ways.common.settings.http.clone();
     let read = move || {
         let tokens = TokenSettings::read_file(Path::new(&file))?;
-        http.validate_names(&tokens).map(|()| tokens)
+        http.check_token_names(&tokens).map(|()| tokens)
     };
-    blocking(read).await?.map(Some).map_err(ReloadError::Refused)
+    run_blocking(read).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
-async fn workflows(ways: &Ways) -> Result<Reloaded, ReloadError> {
+async fn reload_workflows(ways: &ActorHandles) -> Result<Reloaded, ReloadError> {
     let (files, common) = (ways.common.settings.workflows.clone(), ways.common.clone());
-    let load = move || load::load_to_serve(&files, &common.settings);
-    let loaded = blocking(load).await?.map_err(ReloadError::Files)?;
+    let load = move || load::load_for_manager(&files, &common.settings);
+    let loaded = run_blocking(load).await?.map_err(ReloadError::Files)?;
     let mut reloaded = Reloaded {
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
     };
-    let (before, after) = (ways.common.definitions(), by_name(loaded.definitions));
+    let (before, after) = (ways.common.definitions(), index_by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
@@ -191,7 +194,7 @@ async fn workflows(ways: &Ways) -> Result<Reloaded, ReloadError> {
         list.push(name.clone());
     }
     reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
-    door::redefine(ways, after).await.map_err(ReloadError::Refused)?;
+    manager_handle::replace_definitions(ways, after).await.map_err(ReloadError::Unusable)?;
     let Reloaded { added, changed, removed, .. } = &reloaded;
     tracing::info!(
         ?added,

@@ -15,10 +15,10 @@
 //! the next start recovers. A full disk or an unreachable broker does not stop a round: a restart
 //! would not help.
 
-use crate::actors::door;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
 use crate::engine::Millis;
-use crate::engine::words::{cut, escaped};
+use crate::engine::text::{escape, truncate};
 use sd_notify::NotifyState;
 use std::io;
 use std::path::Path;
@@ -28,35 +28,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The longest time between two rounds, and so the greatest age of the status.
-const ROUND_EVERY_MAX: Duration = Duration::from_secs(5);
+const ROUND_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// The longest status, in bytes. systemd reads messages of 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
 
 /// The environment variables by which the service manager addresses a process. They are for this
 /// process alone.
-const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
+const ENV_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 
 /// The service manager that started this process.
-pub struct Service {
+pub struct SystemdNotifier {
     /// How often the watchdog has to hear of a round. `None`: there is no watchdog.
     watchdog: Option<Duration>,
     /// Whether a notification has failed, which is logged once.
-    is_deaf: AtomicBool,
+    has_failed: AtomicBool,
 }
 
-impl Service {
+impl SystemdNotifier {
     /// Makes the notifier for the service manager that the environment names.
-    pub fn of_environment() -> Arc<Service> {
-        Arc::new(Service {
+    pub fn from_env() -> Arc<SystemdNotifier> {
+        Arc::new(SystemdNotifier {
             watchdog: sd_notify::watchdog_enabled(),
-            is_deaf: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         })
     }
 
     /// Notifies that the journal is being recovered.
-    pub fn recovering(&self, journal: &Path) {
-        self.tell(&[NotifyState::Status(&line(&format!(
+    pub fn notify_recovering(&self, journal: &Path) {
+        self.notify(&[NotifyState::Status(&to_status_line(&format!(
             "recovering the journal {}",
             journal.display()
         )))]);
@@ -64,38 +64,39 @@ impl Service {
 
     /// Notifies that the manager is ready, and from then on of rounds and of changes. Never
     /// returns.
-    pub async fn attend(&self, ways: &Ways) {
-        let every = self.watchdog.map_or(ROUND_EVERY_MAX, |limit| limit / 2).min(ROUND_EVERY_MAX);
-        let mut told = String::new();
+    pub async fn run(&self, ways: &ActorHandles) {
+        let interval =
+            self.watchdog.map_or(ROUND_INTERVAL_MAX, |limit| limit / 2).min(ROUND_INTERVAL_MAX);
+        let mut last_status = String::new();
         let mut is_ready = false;
         loop {
-            self.round(ways, every).await;
-            let status = status_of(ways);
-            let mut news = Vec::new();
+            self.await_round(ways, interval).await;
+            let status = current_status(ways);
+            let mut states = Vec::new();
             if !std::mem::replace(&mut is_ready, true) {
-                news.push(NotifyState::Ready);
+                states.push(NotifyState::Ready);
             }
             if self.watchdog.is_some() {
-                news.push(NotifyState::Watchdog);
+                states.push(NotifyState::Watchdog);
             }
-            if status != told {
-                news.push(NotifyState::Status(&status));
+            if status != last_status {
+                states.push(NotifyState::Status(&status));
             }
-            self.tell(&news);
-            told = status;
-            tokio::time::sleep(every).await;
+            self.notify(&states);
+            last_status = status;
+            tokio::time::sleep(interval).await;
         }
     }
 
     /// Waits for the end of a round. Logs a round that takes longer than `long`.
-    async fn round(&self, ways: &Ways, long: Duration) {
-        let mut round = std::pin::pin!(door::round(ways));
+    async fn await_round(&self, ways: &ActorHandles, long: Duration) {
+        let mut round = std::pin::pin!(manager_handle::probe_liveness(ways));
         if tokio::time::timeout(long, &mut round).await.is_ok() {
             return;
         }
         tracing::warn!(
-            elapsed_ms = Millis::of(long).0,
-            watchdog_ms = self.watchdog.map(|limit| Millis::of(limit).0),
+            elapsed_ms = Millis::from_duration(long).0,
+            watchdog_ms = self.watchdog.map(|limit| Millis::from_duration(limit).0),
             "the supervisor's round through router and journal does not end: a slow disk, or a \
              thread that hangs; at the watchdog's limit the service manager ends the process"
         );
@@ -105,40 +106,40 @@ impl Service {
 
     /// Notifies that the files are being reloaded. [`SystemdNotifier::notify_reloaded`] must
     /// follow.
-    pub fn reloading(&self) {
+    pub fn notify_reloading(&self) {
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => self.tell(&[NotifyState::Reloading, now]),
-            Err(error) => self.failed(&error),
+            Ok(now) => self.notify(&[NotifyState::Reloading, now]),
+            Err(error) => self.report_failure(&error),
         }
     }
 
     /// Notifies that the reload is over, and of its outcome.
-    pub fn reloaded(&self, ways: &Ways, came_of_it: &str) {
-        let status = line(&format!("{}; {came_of_it}", status_of(ways)));
-        self.tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    pub fn notify_reloaded(&self, ways: &ActorHandles, outcome: &str) {
+        let status = to_status_line(&format!("{}; {outcome}", current_status(ways)));
+        self.notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
     /// Notifies that a stop has begun, which takes `longest` at most.
-    pub fn stopping(&self, longest: Duration) {
+    pub fn notify_stopping(&self, longest: Duration) {
         let longest = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
-        self.tell(&[
+        self.notify(&[
             NotifyState::Stopping,
             NotifyState::ExtendTimeoutUsec(longest),
             NotifyState::Status("stopping: waits for confirms and for the journal"),
         ]);
     }
 
-    fn tell(&self, news: &[NotifyState<'_>]) {
-        if news.is_empty() {
+    fn notify(&self, states: &[NotifyState<'_>]) {
+        if states.is_empty() {
             return;
         }
-        if let Err(error) = sd_notify::notify(news) {
-            self.failed(&error);
+        if let Err(error) = sd_notify::notify(states) {
+            self.report_failure(&error);
         }
     }
 
-    fn failed(&self, error: &io::Error) {
-        if !self.is_deaf.swap(true, Ordering::Relaxed) {
+    fn report_failure(&self, error: &io::Error) {
+        if !self.has_failed.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %error,
                 "the service manager cannot be told anything over NOTIFY_SOCKET: it may take the \
@@ -149,31 +150,35 @@ impl Service {
 }
 
 /// Removes the service manager's variables from the environment of a process to be started.
-pub fn keep_from(command: &mut Command) {
-    for variable in VARIABLES {
+pub fn clear_systemd_env(command: &mut Command) {
+    for variable in ENV_VARIABLES {
         command.env_remove(variable);
     }
 }
 
-fn status_of(ways: &Ways) -> String {
-    status(ways.routes.roots(), &ways.common.health.checks())
+fn current_status(ways: &ActorHandles) -> String {
+    format_status(ways.routes.root_count(), &ways.common.health.checks())
 }
 
 /// Formats the status: how many jobs are under way, and which checks fail.
-fn status(jobs: usize, checks: &[(String, bool, String)]) -> String {
+fn format_status(jobs: usize, checks: &[(String, bool, String)]) -> String {
     let jobs = match jobs {
         1 => "1 job under way".to_owned(),
         jobs => format!("{jobs} jobs under way"),
     };
     let waits = checks.iter().filter(|(_, good, _)| !good);
     let waits: Vec<String> = waits.map(|(name, _, text)| format!("{name}: {text}")).collect();
-    if waits.is_empty() { jobs } else { line(&format!("{jobs}; waits: {}", waits.join("; "))) }
+    if waits.is_empty() {
+        jobs
+    } else {
+        to_status_line(&format!("{jobs}; waits: {}", waits.join("; ")))
+    }
 }
 
 /// Makes one line that means nothing else to the service manager, whatever a broker's text
 /// contains.
-fn line(text: &str) -> String {
-    cut(&escaped(text), STATUS_BYTES_MAX).into_owned()
+fn to_status_line(text: &str) -> String {
+    truncate(&escape(text), STATUS_BYTES_MAX).into_owned()
 }
 
 #[cfg(test)]
@@ -186,17 +191,18 @@ mod tests {
 
     #[test]
     fn a_status_says_how_many_jobs_there_are_and_what_is_waited_for() {
-        assert_eq!(status(0, &[check("journal", true, "ok")]), "0 jobs under way");
+        assert_eq!(format_status(0, &[check("journal", true, "ok")]), "0 jobs under way");
         assert_eq!(
-            status(1, &[check("journal", true, "ok"), check("bus", false, "disconnected")]),
+            format_status(1, &[check("journal", true, "ok"), check("bus", false, "disconnected")]),
             "1 job under way; waits: bus: disconnected"
         );
     }
 
     #[test]
     fn what_a_broker_says_is_no_word_to_the_service_manager() {
-        let told = status(2, &[check("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))]);
-        assert!(!told.contains('\n') && told.contains("refused\\nSTOPPING=1"), "{told}");
-        assert!(told.len() <= STATUS_BYTES_MAX, "{} bytes", told.len());
+        let text =
+            format_status(2, &[check("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))]);
+        assert!(!text.contains('\n') && text.contains("refused\\nSTOPPING=1"), "{text}");
+        assert!(text.len() <= STATUS_BYTES_MAX, "{} bytes", text.len());
     }
 }

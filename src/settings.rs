@@ -3,9 +3,9 @@
 
 mod amqp;
 mod buses;
+mod changed_settings;
 mod events;
 pub mod files;
-mod former;
 mod grpc;
 mod http;
 mod kafka;
@@ -15,19 +15,21 @@ mod push;
 mod secrets;
 mod sources;
 mod spelling;
-mod strays;
 mod text;
 mod tokens;
 mod traces;
+mod unknown_variables;
 mod values;
 mod warnings;
 
 use crate::trust::Authorities;
 pub use amqp::{
     AmqpSection, QueueTypeSetting, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages,
-    unreadable_queue,
+    quarantine_queue,
 };
-pub use buses::{BusKind, BusSettings, EMBEDDED_REPLIES, Kind, Withdraws, is_bus_name};
+pub use buses::{
+    BusCapabilities, BusKind, BusSettings, EMBEDDED_REPLY_QUEUE, Withdrawal, is_bus_name,
+};
 pub use events::{EventSettings, WebhookSettings};
 pub use grpc::GrpcSettings;
 pub use http::{HttpSettings, Names, TlsSettings, WorkerToken};
@@ -36,19 +38,19 @@ pub use kafka::{KafkaSection, Properties};
 pub use log::{LogFormat, LogSettings};
 pub use networks::{Network, Networks};
 pub use push::{
-    EndpointSettings, NetworkSettings, PushBus, PushSection, is_in_the_clear, is_url, literal,
-    web_address,
+    EndpointSettings, NetworkSettings, PushBus, PushSection, ip_address, is_cleartext, is_url,
+    parse_web_address,
 };
 use serde::{Deserialize, Serialize};
 use sources::{AMQP_SERVER, PREFIX, SEPARATOR};
 pub use sources::{Source, Sourced, Sources};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-pub use strays::stray_of_client;
-use text::SettingsText;
-pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
+use text::SettingsFile;
+pub use tokens::{HASH_PREFIX, MAIN_TOKEN, Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
 pub use traces::TraceSettings;
-pub use values::{Secret, ServerAddress, Span};
+pub use unknown_variables::check_client_variable;
+pub use values::{DurationSetting, Secret, ServerAddress};
 
 /// The default settings, which name and explain every setting.
 pub const DEFAULTS: &str = include_str!("../config/default.yaml");
@@ -98,7 +100,7 @@ pub struct Settings {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct EmbeddedSettings {
-    pub lease: Span,
+    pub lease: DurationSetting,
     pub deliveries_max: u32,
     pub sending_bytes_max: usize,
 }
@@ -109,12 +111,12 @@ pub struct EmbeddedSettings {
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct JournalSettings {
     pub file: PathBuf,
-    pub retention: Span,
-    pub retention_interval: Span,
-    pub lag: Span,
-    pub confirm_lag: Span,
-    pub linger: Span,
-    pub full_retry: Span,
+    pub retention: DurationSetting,
+    pub retention_interval: DurationSetting,
+    pub lag: DurationSetting,
+    pub confirm_lag: DurationSetting,
+    pub linger: DurationSetting,
+    pub full_retry: DurationSetting,
     pub cache_bytes: u64,
     pub verify_bytes_max: u64,
     pub pages_max: u32,
@@ -157,7 +159,7 @@ pub struct MetricSettings {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct ShutdownSettings {
-    pub grace: Span,
+    pub grace: DurationSetting,
 }
 
 /// Why settings were rejected.
@@ -165,7 +167,7 @@ pub struct ShutdownSettings {
 pub enum SettingsError {
     /// A file or the environment contains something invalid.
     #[error("settings, {place}: {reason}")]
-    Unusable {
+    InvalidSource {
         /// The file or variable.
         place: String,
         /// What is wrong with it.
@@ -173,7 +175,7 @@ pub enum SettingsError {
     },
     /// Values that are invalid or contradict each other.
     #[error("settings: {0}")]
-    Refused(String),
+    Invalid(String),
 }
 
 /// The settings from the command line, which override everything else.
@@ -205,10 +207,13 @@ impl Overrides {
     }
 }
 
-fn unusable<T>(place: &str, result: Result<T, config::ConfigError>) -> Result<T, SettingsError> {
-    result.map_err(|error| SettingsError::Unusable {
+fn map_config_error<T>(
+    place: &str,
+    result: Result<T, config::ConfigError>,
+) -> Result<T, SettingsError> {
+    result.map_err(|error| SettingsError::InvalidSource {
         place: place.to_owned(),
-        reason: text::with_guess(&text::without_values(&error.to_string())),
+        reason: text::add_suggestion(&text::redact_values(&error.to_string())),
     })
 }
 
@@ -219,19 +224,19 @@ fn with_file(
     sources: &mut Sources,
 ) -> Result<Builder, SettingsError> {
     let place = file.display().to_string();
-    let text = SettingsText::read(file)
-        .map_err(|reason| SettingsError::Unusable { place: place.clone(), reason })?;
+    let text = SettingsFile::read(file)
+        .map_err(|reason| SettingsError::InvalidSource { place: place.clone(), reason })?;
     let builder = builder.add_source(text.clone());
-    let read = unusable(
+    let read = map_config_error(
         &place,
         builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
     );
-    if read.is_err() && text.lists_workflows() {
+    if read.is_err() && text.has_workflows() {
         let reason = format!(
             "this is a workflow file, and --config names a file of settings; did you mean \
              --workflows {place}?"
         );
-        return Err(SettingsError::Unusable { place, reason });
+        return Err(SettingsError::InvalidSource { place, reason });
     }
     read?;
     sources.add_file(text.values(), &place);
@@ -241,20 +246,20 @@ fn with_file(
 /// Adds the environment. Values remain text until their setting determines the type: a token of
 /// digits is no number.
 fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Builder, SettingsError> {
-    let wrong = |reason| SettingsError::Unusable { place: "environment".to_owned(), reason };
-    sources.strays = strays::strays(std::env::vars_os()).map_err(wrong)?;
-    let variables = secrets::variables().map_err(wrong)?;
+    let wrong = |reason| SettingsError::InvalidSource { place: "environment".to_owned(), reason };
+    sources.warnings = unknown_variables::check_variables(std::env::vars_os()).map_err(wrong)?;
+    let variables = secrets::read_variables().map_err(wrong)?;
     let value_of = |wanted: &str| {
         variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
     };
     if let Some(server) = value_of(AMQP_SERVER) {
-        builder = unusable(AMQP_SERVER, builder.set_override("amqp.server", server))?;
+        builder = map_config_error(AMQP_SERVER, builder.set_override("amqp.server", server))?;
     }
     for (variable, setting) in LISTS {
         if let Some(list) = value_of(variable) {
             let list: Vec<&str> =
                 list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-            builder = unusable(variable, builder.set_override(setting, list))?;
+            builder = map_config_error(variable, builder.set_override(setting, list))?;
         }
     }
     sources.add_environment(variables.iter().map(|(name, _)| &**name));
@@ -268,7 +273,7 @@ fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Build
             .separator(SEPARATOR)
             .source(Some(variables)),
     );
-    unusable(
+    map_config_error(
         "environment (WORKFLOW_MANAGER__…)",
         builder.clone().build().and_then(config::Config::try_deserialize::<Settings>),
     )?;
@@ -278,13 +283,13 @@ fn with_environment(mut builder: Builder, sources: &mut Sources) -> Result<Build
 impl Settings {
     /// Loads the defaults, `file`, the environment and `overrides`, in this order.
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Settings, SettingsError> {
-        let mut builder = config::Config::builder().add_source(SettingsText::defaults());
+        let mut builder = config::Config::builder().add_source(SettingsFile::defaults());
         let mut sources = Sources::default();
         if let Some(file) = file {
             builder = with_file(builder, file, &mut sources)?;
         }
         builder = with_environment(builder, &mut sources)?;
-        let settings: Settings = unusable(
+        let settings: Settings = map_config_error(
             "flags",
             overrides.apply(builder).and_then(|builder| builder.build()?.try_deserialize()),
         )?;
@@ -298,31 +303,31 @@ impl Settings {
     ///
     /// Returns an error if the file of the setting `tls.authorities` cannot be used.
     pub fn authorities(&self) -> Result<Authorities, String> {
-        Authorities::of(&self.tls.authorities).map_err(|why| format!("tls.authorities: {why}"))
+        Authorities::load(&self.tls.authorities).map_err(|why| format!("tls.authorities: {why}"))
     }
 
     /// Returns whether the journal is removed when the process ends: its file is `:memory:`.
-    pub fn keeps_nothing(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.journal.file.as_os_str() == ":memory:"
     }
 
     /// Returns the defaults, without any other source.
     pub fn defaults() -> Result<Settings, SettingsError> {
-        unusable(
+        map_config_error(
             "defaults",
             config::Config::builder()
-                .add_source(SettingsText::defaults())
+                .add_source(SettingsFile::defaults())
                 .build()
                 .and_then(config::Config::try_deserialize),
         )
     }
 
     fn validated(self) -> Result<Settings, SettingsError> {
-        let refuse = |text: String| Err(SettingsError::Refused(text));
+        let refuse = |text: String| Err(SettingsError::Invalid(text));
         let listens = [("http.listen", Some(self.http.listen)), ("grpc.listen", self.grpc.listen)];
         for (name, listen) in listens {
             let Some(listen) = listen.filter(|listen| !listen.ip().is_loopback()) else { continue };
-            if !self.http.asks_for_token() && !self.http.insecure {
+            if !self.http.requires_token() && !self.http.insecure {
                 return refuse(format!(
                     "{name} is {listen}, which others can reach, but calls need no token: set \
                      http.token, listen on 127.0.0.1, or pass --insecure if the network \
@@ -330,25 +335,25 @@ impl Settings {
                 ));
             }
         }
-        self.grpc.validate(&self.http).map_err(SettingsError::Refused)?;
-        self.http.validate().map_err(SettingsError::Refused)?;
-        self.authorities().map_err(SettingsError::Refused)?;
+        self.grpc.validate(&self.http).map_err(SettingsError::Invalid)?;
+        self.http.validate().map_err(SettingsError::Invalid)?;
+        self.authorities().map_err(SettingsError::Invalid)?;
         let tokens_of_file = match self.http.tokens_file.as_str() {
             "" => BTreeMap::new(),
-            file => TokenSettings::read_file(Path::new(file)).map_err(SettingsError::Refused)?,
+            file => TokenSettings::read_file(Path::new(file)).map_err(SettingsError::Invalid)?,
         };
-        self.http.validate_names(&tokens_of_file).map_err(SettingsError::Refused)?;
-        spelling::check_journal(&self.journal.file).map_err(SettingsError::Refused)?;
+        self.http.check_token_names(&tokens_of_file).map_err(SettingsError::Invalid)?;
+        spelling::check_journal(&self.journal.file).map_err(SettingsError::Invalid)?;
         for (place, section) in self.amqp_sections() {
-            section.validate(&place).map_err(SettingsError::Refused)?;
+            section.validate(&place).map_err(SettingsError::Invalid)?;
         }
-        self.validate_buses().map_err(SettingsError::Refused)?;
-        self.validate_push().map_err(SettingsError::Refused)?;
-        self.validate_kafka().map_err(SettingsError::Refused)?;
-        self.log.directives().map_err(SettingsError::Refused)?;
-        self.traces.validate().map_err(SettingsError::Refused)?;
-        self.topic_bus().map_err(SettingsError::Refused)?;
-        self.events.validate().map_err(SettingsError::Refused)?;
+        self.validate_buses().map_err(SettingsError::Invalid)?;
+        self.validate_push().map_err(SettingsError::Invalid)?;
+        self.validate_kafka().map_err(SettingsError::Invalid)?;
+        self.log.directives().map_err(SettingsError::Invalid)?;
+        self.traces.validate().map_err(SettingsError::Invalid)?;
+        self.exchange_bus().map_err(SettingsError::Invalid)?;
+        self.events.validate().map_err(SettingsError::Invalid)?;
         for (name, value) in [
             ("embedded.deliveries_max", u64::from(self.embedded.deliveries_max)),
             ("embedded.sending_bytes_max", self.embedded.sending_bytes_max as u64),
@@ -364,7 +369,7 @@ impl Settings {
                 return refuse(format!("{name} is 0, expected at least 1"));
             }
         }
-        Ok(Settings { http: HttpSettings { tokens_of_file, ..self.http }, ..self })
+        Ok(Settings { http: HttpSettings { file_tokens: tokens_of_file, ..self.http }, ..self })
     }
 }
 
@@ -434,14 +439,15 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_in_days_and_smaller_units() {
-        let shown = |span: Duration| serde_json::to_string(&Span(span)).expect("serialises");
+    fn durations_are_rendered_in_days_and_smaller_units() {
+        let shown =
+            |span: Duration| serde_json::to_string(&DurationSetting(span)).expect("serialises");
         assert_eq!(shown(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
         assert_eq!(shown(Duration::from_micros(1_500)), "\"1ms 500us\"");
     }
 
     #[test]
-    fn another_address_needs_a_token() {
+    fn an_address_that_others_can_reach_needs_a_token() {
         let mut settings = Settings::defaults().expect("defaults");
         settings.http.listen = "0.0.0.0:80".parse().expect("an address");
         assert!(settings.clone().validated().is_err());
@@ -449,8 +455,8 @@ mod tests {
         assert!(settings.validated().is_ok());
         let mut settings = Settings::defaults().expect("defaults");
         settings.grpc.listen = Some("0.0.0.0:81".parse().expect("an address"));
-        let told = settings.clone().validated().expect_err("open to all").to_string();
-        assert!(told.contains("grpc.listen") && told.contains("http.token"), "{told}");
+        let error = settings.clone().validated().expect_err("open to all").to_string();
+        assert!(error.contains("grpc.listen") && error.contains("http.token"), "{error}");
         settings.http.token = Secret("a token that is long".into());
         assert!(settings.validated().is_ok());
     }

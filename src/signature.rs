@@ -4,14 +4,14 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// The header with the signed time, in seconds since 1970.
-pub const TIMESTAMP: &str = "X-Signature-Timestamp";
+pub const TIMESTAMP_HEADER: &str = "X-Signature-Timestamp";
 
 /// The header with the signature.
-pub const SIGNATURE: &str = "X-Signature-256";
+pub const SIGNATURE_HEADER: &str = "X-Signature-256";
 
 /// Returns `sha256=<hex>`, the HMAC of `<timestamp>.<body>`. The time is signed too, so that an old
 /// request cannot be sent again.
-pub fn signature(secret: &str, timestamp: &str, body: &[u8]) -> String {
+pub fn sign(secret: &str, timestamp: &str, body: &[u8]) -> String {
     // HMAC takes a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {
         return String::new();
@@ -32,6 +32,6 @@ mod tests {
     fn the_signature_is_that_of_the_documents() {
         // python3 -c 'import hmac; print(hmac.new(b"secret", b"1.{}", "sha256").hexdigest())'
         let expected = "sha256=1122767b193110cfec322b6f199b599edbf608ed087f2d27afb0b97d99523908";
-        assert_eq!(signature("secret", "1", b"{}"), expected);
+        assert_eq!(sign("secret", "1", b"{}"), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! What an operator sees: the metrics (docs/operations.md) and the [`log`]. Metrics have base units
 //! and the prefix `workflow_`, and no ids as labels.
 
-mod lines;
+mod line_queue;
 pub mod log;
 pub mod rates;
 pub mod series;
@@ -12,7 +12,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use serde::Serialize;
-use series::Series;
+use series::StepSeries;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 pub struct Metrics {
     registry: Registry,
     /// The workflows and steps that have series of their own.
-    pub series: Arc<Series>,
+    pub series: Arc<StepSeries>,
     /// `workflow_actor_mailbox_depth{actor}`: messages waiting.
     pub mailbox_depth: IntGaugeVec,
     /// `workflow_actor_mailbox_high_water{actor}`: the most that ever waited in one mailbox.
@@ -68,7 +68,7 @@ pub struct Metrics {
     /// `workflow_job_duration_seconds{workflow,state}`: of root jobs, from creation to the end.
     pub job_duration: HistogramVec,
     /// `workflow_replies_rejected_total{reason}`: replies that changed nothing.
-    pub rejected: IntCounterVec,
+    pub replies_rejected: IntCounterVec,
     /// `workflow_calls_refused_total{workflow,reason}`: messages on workflows' queues that were
     /// rejected.
     pub calls_refused: IntCounterVec,
@@ -85,14 +85,14 @@ pub struct Metrics {
     /// `workflow_jobs_bytes_max`: the bytes that they may hold.
     pub jobs_bytes_max: IntGauge,
     /// `workflow_jobs_at_rest`: jobs and child jobs that are passivated.
-    pub jobs_at_rest: IntGauge,
+    pub jobs_passivated: IntGauge,
     /// `workflow_jobs_pending`: passivated job trees that wait for memory.
-    pub jobs_pending: IntGauge,
+    pub job_trees_waiting: IntGauge,
     /// `workflow_jobs_brought_back_total`: passivated job trees that were activated.
-    pub jobs_brought_back: IntCounter,
+    pub jobs_activated: IntCounter,
     /// `workflow_look_ups_waiting`: creations, operations, calls and orders that wait for a lookup
     /// in the journal.
-    pub look_ups_waiting: IntGauge,
+    pub lookups_waiting: IntGauge,
     /// `workflow_bus_connected{bus,vhost}`: 1 or 0.
     pub bus_connected: IntGaugeVec,
     /// `workflow_bus_blocked{bus,vhost}`: 1 while the broker blocks publishers, or confirms
@@ -109,7 +109,7 @@ pub struct Metrics {
     pub bus_notices: IntCounterVec,
     /// `workflow_messages_unreadable_total{bus,vhost,queue,outcome}`: messages that could not be
     /// read, quarantined or dropped.
-    pub unreadable: IntCounterVec,
+    pub messages_unreadable: IntCounterVec,
     /// `workflow_api_logins_failed_total{reason}`
     pub logins_failed: IntCounterVec,
     /// `workflow_api_requests_total{code}`
@@ -147,7 +147,7 @@ pub struct Metrics {
 }
 
 /// Returns the bounds of histogram buckets from 10 µs to about 100 s, in seconds.
-fn seconds() -> Vec<f64> {
+fn seconds_buckets() -> Vec<f64> {
     (0..8)
         .flat_map(|exponent| [1.0, 2.5, 5.0].map(|factor| factor * 1e-5 * 10f64.powi(exponent)))
         .collect()
@@ -157,246 +157,254 @@ impl Metrics {
     /// Creates all metrics, and registers them.
     pub fn new() -> Metrics {
         let registry = Registry::new();
-        let kept = Register(&registry);
+        let register = MetricRegistrar(&registry);
         let metrics = Metrics {
-            mailbox_depth: kept.gauges(
+            mailbox_depth: register.gauge_vec(
                 "actor_mailbox_depth",
                 "messages waiting in the mailboxes of an actor kind",
                 &["actor"],
             ),
-            mailbox_high_water: kept.gauges(
+            mailbox_high_water: register.gauge_vec(
                 "actor_mailbox_high_water",
                 "the most messages that ever waited in one mailbox of the kind",
                 &["actor"],
             ),
-            messages: kept.counters("actor_messages_total", "messages handled", &["actor"]),
-            handling: kept.histograms(
+            messages: register.counter_vec("actor_messages_total", "messages handled", &["actor"]),
+            handling: register.histogram_vec(
                 "actor_handling_seconds",
                 "time to handle one message",
                 &["actor"],
             ),
-            restarts: kept.counters(
+            restarts: register.counter_vec(
                 "actor_restarts_total",
                 "actors rebuilt from the journal after a panic",
                 &["actor"],
             ),
-            batch_records: kept.histogram(
+            batch_records: register.histogram(
                 "journal_batch_records",
                 "records in one commit",
                 (0..16).map(|n| f64::from(1u32 << n)).collect(),
             ),
-            commit: kept.histogram("journal_commit_seconds", "time of one commit", seconds()),
-            journal_queue: kept.histogram(
+            commit: register.histogram(
+                "journal_commit_seconds",
+                "time of one commit",
+                seconds_buckets(),
+            ),
+            journal_queue: register.histogram(
                 "journal_queue_seconds",
                 "time from a record's arrival at the journal to its commit",
-                seconds(),
+                seconds_buckets(),
             ),
-            journal_failures: kept.counters(
+            journal_failures: register.counter_vec(
                 "journal_failures_total",
                 "commits that failed and are tried again",
                 &["kind"],
             ),
-            journal_bytes: kept.gauges(
+            journal_bytes: register.gauge_vec(
                 "journal_file_bytes",
                 "the size of a file of the journal",
                 &["file"],
             ),
-            journal_free_bytes: kept.gauge(
+            journal_free_bytes: register.gauge(
                 "journal_free_bytes",
                 "what is free within the journal's main file, and used again",
             ),
-            clock_set_by: kept.gauge(
+            clock_set_by: register.gauge(
                 "clock_set_by_seconds",
                 "by how much the wall clock was set since the process began",
             ),
-            deleted: kept.counters(
+            deleted: register.counter_vec(
                 "journal_deleted_total",
                 "top-level jobs deleted, by retention or by a client",
                 &["why"],
             ),
-            deletion: kept.histogram(
+            deletion: register.histogram(
                 "journal_deletion_seconds",
                 "time of one part of a deletion",
-                seconds(),
+                seconds_buckets(),
             ),
-            dispatched: kept.counters(
+            dispatched: register.counter_vec(
                 "steps_dispatched_total",
                 "step messages given to the bus",
                 &["workflow", "step"],
             ),
-            redispatched: kept.counters(
+            redispatched: register.counter_vec(
                 "steps_redispatched_total",
                 "step messages sent once more, as the same attempt",
                 &["workflow", "step"],
             ),
-            confirmed: kept.counters(
+            confirmed: register.counter_vec(
                 "steps_confirmed_total",
                 "step messages confirmed by the broker",
                 &["workflow", "step"],
             ),
-            replied: kept.counters(
+            replied: register.counter_vec(
                 "steps_replied_total",
                 "steps settled by a reply",
                 &["workflow", "step"],
             ),
-            failed: kept.counters(
+            failed: register.counter_vec(
                 "steps_failed_total",
                 "steps whose attempts are spent",
                 &["workflow", "step"],
             ),
-            retried: kept.counters(
+            retried: register.counter_vec(
                 "steps_retried_total",
                 "failed attempts that another one follows",
                 &["workflow", "step"],
             ),
-            step_duration: kept.histograms(
+            step_duration: register.histogram_vec(
                 "step_duration_seconds",
                 "time from a step's first dispatch to its end",
                 &["workflow", "step"],
             ),
-            job_duration: kept.histograms(
+            job_duration: register.histogram_vec(
                 "job_duration_seconds",
                 "time from a top-level job's creation to its end",
                 &["workflow", "state"],
             ),
-            rejected: kept.counters(
+            replies_rejected: register.counter_vec(
                 "replies_rejected_total",
                 "replies that changed nothing",
                 &["reason"],
             ),
-            calls_refused: kept.counters(
+            calls_refused: register.counter_vec(
                 "calls_refused_total",
                 "messages on workflows' queues that got no job",
                 &["workflow", "reason"],
             ),
-            jobs_created: kept.counters(
+            jobs_created: register.counter_vec(
                 "jobs_created_total",
                 "top-level jobs created",
                 &["workflow"],
             ),
-            jobs_ended: kept.counters(
+            jobs_ended: register.counter_vec(
                 "jobs_ended_total",
                 "top-level jobs ended",
                 &["workflow", "state"],
             ),
-            jobs: kept.gauges("jobs", "top-level jobs under way", &["workflow", "state"]),
-            child_jobs: kept.gauge("child_jobs", "child jobs under way"),
-            jobs_bytes: kept
+            jobs: register.gauge_vec("jobs", "top-level jobs under way", &["workflow", "state"]),
+            child_jobs: register.gauge("child_jobs", "child jobs under way"),
+            jobs_bytes: register
                 .gauge("jobs_bytes", "bytes that jobs and child jobs under way hold in memory"),
-            jobs_bytes_max: kept.gauge(
+            jobs_bytes_max: register.gauge(
                 "jobs_bytes_max",
                 "bytes that jobs and child jobs under way may hold in memory",
             ),
-            jobs_at_rest: kept.gauge(
+            jobs_passivated: register.gauge(
                 "jobs_at_rest",
                 "jobs and child jobs under way that are in the journal alone",
             ),
-            jobs_pending: kept.gauge(
+            job_trees_waiting: register.gauge(
                 "jobs_pending",
                 "jobs at rest, with their child jobs as one, that wait for memory",
             ),
-            jobs_brought_back: kept.counter(
+            jobs_activated: register.counter(
                 "jobs_brought_back_total",
                 "jobs at rest, with their child jobs as one, that were brought back into memory",
             ),
-            look_ups_waiting: kept.gauge(
+            lookups_waiting: register.gauge(
                 "look_ups_waiting",
                 "creations, operations, calls and orders that wait for a look-up in the journal",
             ),
-            bus_connected: kept.gauges(
+            bus_connected: register.gauge_vec(
                 "bus_connected",
                 "1 while the bus can publish and consume",
                 &["bus", "vhost"],
             ),
-            bus_blocked: kept.gauges(
+            bus_blocked: register.gauge_vec(
                 "bus_blocked",
                 "1 while the broker blocks publishers, or confirms nothing",
                 &["bus", "vhost"],
             ),
-            bus_unconfirmed: kept.gauges(
+            bus_unconfirmed: register.gauge_vec(
                 "bus_unconfirmed",
                 "step messages given to the bus and not yet confirmed",
                 &["bus", "vhost"],
             ),
-            service_calls: kept.histograms(
+            service_calls: register.histogram_vec(
                 "service_call_seconds",
                 "time of one call of a web service",
                 &["bus", "service", "outcome"],
             ),
-            queue_messages_lost: kept.gauges(
+            queue_messages_lost: register.gauge_vec(
                 "queue_messages_lost",
                 "messages that a queue lacks for the steps that wait on it",
                 &["bus", "vhost", "queue"],
             ),
-            bus_notices: kept.counters(
+            bus_notices: register.counter_vec(
                 "bus_notices_total",
                 "messages returned, refused, or sent again",
                 &["bus", "vhost", "kind"],
             ),
-            unreadable: kept.counters(
+            messages_unreadable: register.counter_vec(
                 "messages_unreadable_total",
                 "messages that could not be read, put aside or dropped",
                 &["bus", "vhost", "queue", "outcome"],
             ),
-            logins_failed: kept.counters(
+            logins_failed: register.counter_vec(
                 "api_logins_failed_total",
                 "Calls without a token, or with a wrong one",
                 &["reason"],
             ),
-            requests: kept.counters("api_requests_total", "HTTP requests answered", &["code"]),
-            connections_ended: kept.counters(
+            requests: register.counter_vec(
+                "api_requests_total",
+                "HTTP requests answered",
+                &["code"],
+            ),
+            connections_ended: register.counter_vec(
                 "connections_ended_total",
                 "Connections of clients that were ended: for others, as too many of one address, \
                  or because the head of a request did not come",
                 &["reason"],
             ),
-            certificate_end: kept.gauges(
+            certificate_end: register.gauge_vec(
                 "certificate_not_after_seconds",
                 "when the certificate of the API ends, in seconds since 1970",
                 &[],
             ),
-            grpc_calls: kept.counters(
+            grpc_calls: register.counter_vec(
                 "grpc_calls_total",
                 "calls over gRPC that have ended",
                 &["method", "code"],
             ),
-            messages_sending: kept.gauge(
+            messages_sending: register.gauge(
                 "messages_sending_bytes",
                 "room taken by step messages on their way to workers over HTTP and gRPC",
             ),
-            event_streams: kept.gauge("event_streams", "streams of events that are open"),
-            events_published: kept.counters(
+            event_streams: register.gauge("event_streams", "streams of events that are open"),
+            events_published: register.counter_vec(
                 "events_published_total",
                 "events confirmed by the sink",
                 &["sink"],
             ),
-            events_dropped: kept.counters(
+            events_dropped: register.counter_vec(
                 "events_dropped_total",
                 "events that the sink could not take",
                 &["sink"],
             ),
-            webhook_deliveries: kept.counters(
+            webhook_deliveries: register.counter_vec(
                 "webhook_deliveries_total",
                 "calls of the webhook",
                 &["outcome"],
             ),
-            webhook_waiting: kept
+            webhook_waiting: register
                 .gauge("webhook_waiting", "ends of jobs that the webhook has not taken yet"),
-            traces_jobs_waiting: kept
+            traces_jobs_waiting: register
                 .gauge("traces_jobs_waiting", "ended jobs whose spans are not sent yet"),
-            traces_jobs_dropped: kept.counters(
+            traces_jobs_dropped: register.counter_vec(
                 "traces_jobs_dropped_total",
                 "ended jobs of which no span is sent",
                 &["reason"],
             ),
-            traces_spans_sent: kept
+            traces_spans_sent: register
                 .counter("traces_spans_sent_total", "spans that the receiver of traces took"),
-            traces_spans_dropped: kept.counters(
+            traces_spans_dropped: register.counter_vec(
                 "traces_spans_dropped_total",
                 "spans that the receiver of traces did not get",
                 &["reason"],
             ),
-            traces_exports: kept.counters(
+            traces_exports: register.counter_vec(
                 "traces_exports_total",
                 "calls of the receiver of traces",
                 &["outcome"],
@@ -404,19 +412,20 @@ impl Metrics {
             registry: registry.clone(),
             series: Arc::default(),
         };
-        kept.gauges("build_info", "always 1; the version is a label", &["version"])
+        register
+            .gauge_vec("build_info", "always 1; the version is a label", &["version"])
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
             .set(1);
         // The metrics of the log exist before the others, and once per process.
-        kept.register(log::LINES_DROPPED.clone());
-        kept.register(log::CONNECTION_ERRORS.clone());
+        register.register(log::LINES_DROPPED.clone());
+        register.register(log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
-        kept.register(prometheus::process_collector::ProcessCollector::for_self());
+        register.register(prometheus::process_collector::ProcessCollector::for_self());
         metrics
     }
 
     /// Returns the counts of each kind of actor.
-    pub fn actors(&self) -> Vec<ActorCounts> {
+    pub fn actor_counts(&self) -> Vec<ActorCounts> {
         let families = self.mailbox_depth.collect();
         let depths = families.iter().flat_map(|family| family.get_metric());
         let kinds = depths.flat_map(|depth| depth.get_label()).map(|label| label.value());
@@ -433,7 +442,7 @@ impl Metrics {
 
     /// Renders the metrics in the Prometheus exposition format.
     pub fn render(&self) -> String {
-        self.forget_what_is_gone();
+        self.remove_unused_series();
         let mut text = Vec::new();
         // Writing to memory fails only for malformed families, which registration rejects.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
@@ -463,19 +472,19 @@ impl Default for Metrics {
     }
 }
 
-struct Register<'a>(&'a Registry);
+struct MetricRegistrar<'a>(&'a Registry);
 
 #[allow(
     clippy::expect_used,
     clippy::unwrap_used,
     reason = "names and labels are constants, registered once per registry; each start tests them"
 )]
-impl Register<'_> {
+impl MetricRegistrar<'_> {
     fn register(&self, collector: impl prometheus::core::Collector + 'static) {
         self.0.register(Box::new(collector)).unwrap();
     }
 
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         let metric = IntGaugeVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
         self.register(metric.clone());
         metric
@@ -493,16 +502,16 @@ impl Register<'_> {
         metric
     }
 
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         let metric =
             IntCounterVec::new(Opts::new(format!("workflow_{name}"), help), labels).unwrap();
         self.register(metric.clone());
         metric
     }
 
-    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+    fn histogram_vec(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
         let metric = HistogramVec::new(
-            HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds()),
+            HistogramOpts::new(format!("workflow_{name}"), help).buckets(seconds_buckets()),
             labels,
         )
         .unwrap();

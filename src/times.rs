@@ -6,28 +6,28 @@ use std::time::{Duration, SystemTime};
 
 /// A time that is serialized as RFC 3339, with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Time(pub Timestamp);
+pub struct Rfc3339Time(pub Timestamp);
 
-impl Serialize for Time {
+impl Serialize for Rfc3339Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_rfc3339_nanos(system(self.0)))
+        serializer.collect_str(&humantime::format_rfc3339_nanos(to_system_time(self.0)))
     }
 }
 
 /// Formats a time as RFC 3339 with milliseconds: the texts sort like the times.
-pub fn rfc3339(at: Timestamp) -> String {
-    humantime::format_rfc3339_millis(system(at)).to_string()
+pub fn format_rfc3339(at: Timestamp) -> String {
+    humantime::format_rfc3339_millis(to_system_time(at)).to_string()
 }
 
 /// Returns the whole seconds since 1970.
-pub fn seconds(at: Timestamp) -> u64 {
+pub fn unix_seconds(at: Timestamp) -> u64 {
     u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
 /// offset the time would be ambiguous, so it is refused. A space is accepted for `+` and for `T`,
 /// because in a query `+` means a space.
-pub fn parsed(text: &str) -> Option<Timestamp> {
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
     // Only one offset is allowed; the library would accept a Z as well.
     if local.ends_with(['Z', 'z']) {
@@ -74,7 +74,7 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
 }
 
 /// Parses the pause in a header `Retry-After`: a number of seconds, or a time.
-pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
@@ -84,7 +84,7 @@ pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
-fn system(at: Timestamp) -> SystemTime {
+fn to_system_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
 }
 
@@ -93,19 +93,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_asked_for_in_seconds_or_until_a_time() {
+    fn retry_after_is_a_number_of_seconds_or_a_time() {
         let now = Timestamp(784_111_767_000_000_000);
-        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        assert_eq!(parse_retry_after(" 7 ", now), Some(Duration::from_secs(7)));
         let until = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(retry_after(until, now), Some(Duration::from_secs(10)));
-        assert_eq!(retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
-        assert_eq!(retry_after("soon", now), None);
-        assert_eq!(retry_after("-1", now), None);
+        assert_eq!(parse_retry_after(until, now), Some(Duration::from_secs(10)));
+        assert_eq!(parse_retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
+        assert_eq!(parse_retry_after("soon", now), None);
+        assert_eq!(parse_retry_after("-1", now), None);
     }
 
     #[test]
-    fn a_time_is_read_with_any_offset() {
-        let noon = parsed("2026-01-31T12:00:00Z").expect("a time");
+    fn a_time_is_parsed_with_any_offset() {
+        let noon = parse_rfc3339("2026-01-31T12:00:00Z").expect("a time");
         for same in [
             "2026-01-31t12:00:00z",
             "2026-01-31T12:00:00.000Z",
@@ -116,12 +116,12 @@ mod tests {
             "2026-02-01T11:59:00.000000000+23:59",
             "2026-01-31T12:00:00-00:00",
         ] {
-            assert_eq!(parsed(same), Some(noon), "{same}");
+            assert_eq!(parse_rfc3339(same), Some(noon), "{same}");
         }
         for early in
             ["1970-01-01T00:00:00+01:00", "0926-05-16T07:28:58-01:44", "1969-12-31T23:59:59Z"]
         {
-            assert_eq!(parsed(early), Some(Timestamp(0)), "{early}");
+            assert_eq!(parse_rfc3339(early), Some(Timestamp(0)), "{early}");
         }
         let wrong = [
             "",
@@ -143,7 +143,7 @@ mod tests {
             "2026-01-31T12:00:00Z+01:00",
             "ü01:00",
         ]) {
-            assert_eq!(parsed(text), None, "{text}");
+            assert_eq!(parse_rfc3339(text), None, "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 #[derive(Clone, Debug, Default)]
 pub struct Authorities {
     /// Their certificates. Empty: the public authorities are trusted.
-    known: Vec<CertificateDer<'static>>,
+    certificates: Vec<CertificateDer<'static>>,
 }
 
 impl Authorities {
@@ -26,24 +26,24 @@ impl Authorities {
     /// # Errors
     ///
     /// The file cannot be read, or has no certificate.
-    pub fn of(file: &str) -> Result<Authorities, String> {
+    pub fn load(file: &str) -> Result<Authorities, String> {
         // Authorities of the machine that cannot be parsed are not trusted.
-        let mut known = rustls_native_certs::load_native_certs().certs;
+        let mut certificates = rustls_native_certs::load_native_certs().certs;
         if !file.is_empty() {
-            known.extend(of_file(Path::new(file))?);
+            certificates.extend(read_certificates(Path::new(file))?);
         }
-        Ok(Authorities { known })
+        Ok(Authorities { certificates })
     }
 
     /// Loads the authorities of this machine alone.
-    pub fn of_machine() -> Authorities {
-        Authorities { known: rustls_native_certs::load_native_certs().certs }
+    pub fn load_system() -> Authorities {
+        Authorities { certificates: rustls_native_certs::load_native_certs().certs }
     }
 
     /// Returns the root certificates for TLS.
-    pub fn roots(&self) -> RootCertStore {
+    pub fn root_store(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(self.known.iter().cloned());
+        let (added, _) = roots.add_parsable_certificates(self.certificates.iter().cloned());
         if added == 0 {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
@@ -51,22 +51,22 @@ impl Authorities {
     }
 
     /// Returns a TLS configuration for clients that trust these authorities.
-    pub fn client(&self) -> ClientConfig {
+    pub fn client_config(&self) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("ring has what the default versions of TLS need")
-            .with_root_certificates(self.roots())
+            .with_root_certificates(self.root_store())
             .with_no_client_auth()
     }
 
     /// Makes a blocking HTTP client for the process's own calls, each of which may take `timeout`.
     /// It ignores proxies in the environment, follows no redirects, and returns responses with any
     /// status.
-    pub fn agent(&self, timeout: Duration) -> Agent {
+    pub fn http_agent(&self, timeout: Duration) -> Agent {
         let config = Agent::config_builder()
             .proxy(None)
-            .tls_config(self.blocking())
+            .tls_config(self.agent_tls_config())
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_global(Some(timeout));
@@ -74,25 +74,28 @@ impl Authorities {
     }
 
     /// Returns the TLS configuration of the blocking HTTP client.
-    pub fn blocking(&self) -> TlsConfig {
-        let known: Vec<Certificate<'static>> =
-            self.known.iter().map(|known| Certificate::from_der(known).to_owned()).collect();
-        let roots =
-            if known.is_empty() { RootCerts::WebPki } else { RootCerts::Specific(Arc::new(known)) };
+    pub fn agent_tls_config(&self) -> TlsConfig {
+        let certificates: Vec<Certificate<'static>> =
+            self.certificates.iter().map(|known| Certificate::from_der(known).to_owned()).collect();
+        let roots = if certificates.is_empty() {
+            RootCerts::WebPki
+        } else {
+            RootCerts::Specific(Arc::new(certificates))
+        };
         TlsConfig::builder().root_certs(roots).build()
     }
 }
 
 impl From<Vec<CertificateDer<'static>>> for Authorities {
     /// Trusts these certificates, and none of this machine.
-    fn from(known: Vec<CertificateDer<'static>>) -> Authorities {
-        Authorities { known }
+    fn from(certificates: Vec<CertificateDer<'static>>) -> Authorities {
+        Authorities { certificates }
     }
 }
 
 /// Describes what a path is if it exists and is not a regular file: opening it might block for
 /// ever.
-pub fn kind_of_no_file(file: &Path) -> Option<&'static str> {
+pub fn describe_special_file(file: &Path) -> Option<&'static str> {
     let kind = std::fs::metadata(file).ok()?.file_type();
     if kind.is_file() {
         None
@@ -112,7 +115,7 @@ pub fn kind_of_no_file(file: &Path) -> Option<&'static str> {
 /// # Errors
 ///
 /// The file cannot be read, or has none.
-pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |why: String| {
         format!(
             "{}: {why}; expected certificates in PEM, each between BEGIN CERTIFICATE and END \
@@ -120,7 +123,7 @@ pub fn of_file(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
             file.display()
         )
     };
-    if let Some(kind) = kind_of_no_file(file) {
+    if let Some(kind) = describe_special_file(file) {
         return Err(wrong(format!("it is {kind}")));
     }
     let read: Result<Vec<CertificateDer<'static>>, _> =

@@ -20,12 +20,12 @@ pub(crate) const CHAIN: &str = "workflows: [{name: chain, steps: [{name: bench-a
 /// The queues of the steps.
 pub(crate) const QUEUES: [&str; 5] = ["bench-a", "bench-b", "bench-c", "bench-d", "bench-e"];
 /// How many jobs, or round trips, run at once.
-pub(crate) const AT_ONCE: usize = 512;
+pub(crate) const CONCURRENCY: usize = 512;
 /// The message of each job.
 pub(crate) const BODY: &[u8] = br#"{"filename":"/data/book.txt","n":1}"#;
 
 /// Opens a channel with confirms, on a connection of its own.
-pub(crate) async fn channel(server: &str) -> Channel {
+pub(crate) async fn open_channel(server: &str) -> Channel {
     let connection = Connection::connect(server, ConnectionProperties::default())
         .await
         .expect("a broker at AMQP_SERVER");
@@ -54,7 +54,7 @@ pub(crate) async fn consume(channel: &Channel, queue: &str) -> lapin::Consumer {
 
 /// Echoes every message of `queue` to its `reply_to`, then acknowledges it.
 pub(crate) async fn echo(server: String, queue: &'static str) {
-    let channel = channel(&server).await;
+    let channel = open_channel(&server).await;
     let mut consumer = consume(&channel, queue).await;
     while let Some(Ok(delivery)) = consumer.next().await {
         let properties = delivery.properties.clone();
@@ -72,27 +72,27 @@ pub(crate) async fn echo(server: String, queue: &'static str) {
 }
 
 /// Runs this many jobs, at most `concurrency` at once. Returns the time of each.
-pub(crate) async fn jobs(manager: &Manager, total: usize, at_once: usize) -> Vec<Duration> {
+pub(crate) async fn run_jobs(manager: &Manager, total: usize, concurrency: usize) -> Vec<Duration> {
     let mut running: Vec<(JobId, Instant)> = Vec::new();
     let (mut times, mut created) = (Vec::with_capacity(total), 0);
     let message = Message::parse(BODY).expect("a message");
     while times.len() < total {
-        let room = (at_once - running.len()).min(total - created);
+        let free = (concurrency - running.len()).min(total - created);
         let begun = Instant::now();
-        let created_now = (0..room).map(|_| manager.create("chain", None, message.clone()));
+        let created_now = (0..free).map(|_| manager.create("chain", None, message.clone()));
         for answer in futures_util::future::join_all(created_now).await {
             let id = answer.expect("created").id();
             running.push((id, begun));
             created += 1;
         }
         // The manager runs on other threads.
-        std::thread::sleep(Duration::from_micros(if at_once == 1 { 50 } else { 5_000 }));
+        std::thread::sleep(Duration::from_micros(if concurrency == 1 { 50 } else { 5_000 }));
         running.retain(|(id, begun)| {
-            let runs = manager.ways().routes.is_live(*id);
-            if !runs {
+            let is_running = manager.handles().routes.is_under_way(*id);
+            if !is_running {
                 times.push(begun.elapsed());
             }
-            runs
+            is_running
         });
     }
     times

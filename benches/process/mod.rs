@@ -5,7 +5,7 @@
 use std::fs::read_to_string;
 
 /// Returns the seconds of CPU, user and system. `process` is an id or `self`.
-pub(crate) fn cpu(process: &str) -> f64 {
+pub(crate) fn cpu_seconds(process: &str) -> f64 {
     let stat = read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields: Vec<&str> =
         stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -16,21 +16,21 @@ pub(crate) fn cpu(process: &str) -> f64 {
 }
 
 /// Returns the bytes that this process has written to the disk.
-pub(crate) fn written() -> u64 {
-    value("io", "write_bytes")
+pub(crate) fn written_bytes() -> u64 {
+    read_value("io", "write_bytes")
 }
 
 /// Returns the memory of this process, in KiB.
-pub(crate) fn resident() -> u64 {
-    value("status", "VmRSS")
+pub(crate) fn resident_kib() -> u64 {
+    read_value("status", "VmRSS")
 }
 
 /// Returns the peak memory of this process, in KiB.
-pub(crate) fn peak() -> u64 {
-    value("status", "VmHWM")
+pub(crate) fn peak_kib() -> u64 {
+    read_value("status", "VmHWM")
 }
 
-fn value(file: &str, name: &str) -> u64 {
+fn read_value(file: &str, name: &str) -> u64 {
     let text = read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()).unwrap_or_default()

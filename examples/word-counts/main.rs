@@ -90,7 +90,7 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     let site = match page {
         None => None,
         Some(listen) => {
-            let (server, address) = api::serve(manager.ways().clone()).with_context(|| {
+            let (server, address) = api::serve(manager.handles().clone()).with_context(|| {
                 format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
             })?;
             let handle = server.handle();
@@ -118,7 +118,7 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     if job.state() == JobState::Completed {
         Ok(())
     } else {
-        bail!("job {id} is {}: {}", job.state().word(), job.reason().map_or("", |reason| reason))
+        bail!("job {id} is {}: {}", job.state().as_str(), job.reason().map_or("", |reason| reason))
     }
 }
 
@@ -127,10 +127,12 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
 fn workers(scratch: &Path) -> Workers {
     let (counts, sums) = (scratch.to_owned(), scratch.to_owned());
     Workers::new()
-        .with("book-split", 1, book_split)
-        .with("store-title", 1, store_title)
-        .with("segment-word-counts", COUNTERS, move |message| segment_word_counts(message, &counts))
-        .with("sum-splits", 1, move |message| sum_splits(message, &sums))
+        .with_worker("book-split", 1, book_split)
+        .with_worker("store-title", 1, store_title)
+        .with_worker("segment-word-counts", COUNTERS, move |message| {
+            segment_word_counts(message, &counts)
+        })
+        .with_worker("sum-splits", 1, move |message| sum_splits(message, &sums))
 }
 
 #[derive(Deserialize)]
@@ -238,7 +240,7 @@ async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     loop {
         look.tick().await;
-        let Some(found) = manager.common().reader.job(id)? else {
+        let Some(found) = manager.common().reader.load_job(id)? else {
             bail!("job {id} is not in the journal")
         };
         let children: Vec<(u32, u32)> = found

@@ -6,8 +6,8 @@ use super::world::World;
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
 use std::sync::Arc;
-use workflow_manager::bus::amqp::dead_letter;
-use workflow_manager::engine::id::is_name;
+use workflow_manager::bus::amqp::parse_dead_letter;
+use workflow_manager::engine::id::is_valid_name;
 use workflow_manager::engine::{
     CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Sender, Step, StepIndex,
 };
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let parsed: Option<CorrelationId> =
         text.parse().map_err(|error| assert!(format!("{error}").len() < 2_000)).ok();
     if let Some(id) = &parsed {
-        assert!(is_name(&id.step));
+        assert!(is_valid_name(&id.step));
         let again: CorrelationId = id.to_string().parse().expect("its text is one");
         assert_eq!(again, *id);
         assert!(
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
         );
     }
     let headers = table(&mut choices, 0);
-    let dead = dead_letter(&headers);
+    let dead = parse_dead_letter(&headers);
     if let Some(dead) = &dead {
         assert!(headers.inner().contains_key("x-death"), "{dead:?}");
     }
@@ -50,7 +50,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn two_steps() -> Arc<Definition> {
-    let step = |name: &str, depends| Step { depends, ..Step::named(name) };
+    let step = |name: &str, depends| Step { depends, ..Step::with_name(name) };
     let steps =
         vec![step("first", Vec::new()), step("second", vec![Dependency::Step(StepIndex(0))])];
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))

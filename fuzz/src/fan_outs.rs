@@ -116,7 +116,7 @@ fn definition(choices: &mut Choices<'_>) -> Arc<Definition> {
                 None
             };
             let name = format!("g{at}s{step}");
-            Step { depends: depends(choices, step), task, ..Step::named(&name) }
+            Step { depends: depends(choices, step), task, ..Step::with_name(&name) }
         });
         let steps = steps.collect();
         let window = choices.byte();
@@ -200,7 +200,7 @@ fn outcome(
     for step in &graph.steps {
         let parts = step.depends.iter().map(|dependency| match dependency {
             Dependency::Start => message.clone(),
-            Dependency::Step(on) => outputs[on.at()].clone(),
+            Dependency::Step(on) => outputs[on.as_usize()].clone(),
         });
         let input = if step.depends.is_empty() {
             message.clone()
@@ -221,8 +221,12 @@ fn outcome(
         };
         outputs.push(output);
     }
-    let depended: HashSet<usize> =
-        graph.steps.iter().flat_map(|step| step.depended_on()).map(|on| on.at()).collect();
+    let depended: HashSet<usize> = graph
+        .steps
+        .iter()
+        .flat_map(|step| step.step_dependencies())
+        .map(|on| on.as_usize())
+        .collect();
     let last: Vec<Pairs> = (0..outputs.len())
         .filter(|at| !depended.contains(at))
         .map(|at| outputs[at].clone())

@@ -3,7 +3,9 @@
 
 use super::bytes_in::Choices;
 use lapin::protocol::basic::parse_properties;
-use workflow_manager::bus::amqp::wire::{ORIGINAL, REASON, Sieve, check};
+use workflow_manager::bus::amqp::wire::{
+    FrameFilter, ORIGINAL_HEADER, REASON_HEADER, check_header,
+};
 
 const FRAME_BYTES_MAX: usize = 16_384;
 const FRAME_END: u8 = 0xce;
@@ -24,9 +26,9 @@ pub fn run(data: &[u8]) {
 /// However it is cut, the same comes through.
 fn in_pieces(input: &[u8], piece: usize) {
     let (mut whole, mut output) = (Vec::new(), Vec::new());
-    let first = Sieve::new(FRAME_BYTES_MAX).sift(input, &mut whole);
-    let mut sieve = Sieve::new(FRAME_BYTES_MAX);
-    let second = input.chunks(piece).try_for_each(|piece| sieve.sift(piece, &mut output));
+    let first = FrameFilter::new(FRAME_BYTES_MAX).filter(input, &mut whole);
+    let mut sieve = FrameFilter::new(FRAME_BYTES_MAX);
+    let second = input.chunks(piece).try_for_each(|piece| sieve.filter(piece, &mut output));
     assert_eq!(first, second);
     assert_eq!(whole, output);
     assert!(output.len() <= input.len() + (input.len() / 20 + 1) * 256, "what stands in is small");
@@ -39,12 +41,13 @@ fn a_content_header(properties: &[u8], piece: usize) {
     assert!(rest.is_empty());
     assert_eq!(sifted[..FIXED.len()], FIXED, "the body has the same size");
     let is_large = payload.len() + 8 > FRAME_BYTES_MAX;
-    match check(&payload) {
+    match check_header(&payload) {
         Ok(()) if !is_large => assert_eq!(sifted, payload),
         checked => {
             let headers = read.headers().clone().expect("headers");
             assert!(
-                headers.inner().contains_key(REASON) && headers.inner().contains_key(ORIGINAL),
+                headers.inner().contains_key(REASON_HEADER)
+                    && headers.inner().contains_key(ORIGINAL_HEADER),
                 "{checked:?}"
             );
             assert!(sifted.len() + 8 <= FRAME_BYTES_MAX);
@@ -69,10 +72,10 @@ fn a_delivery(name: &[u8], piece: usize) {
 fn sifted(kind: u8, payload: &[u8], piece: usize) -> Vec<u8> {
     let size = u32::try_from(payload.len()).expect("small").to_be_bytes();
     let frame = [&[kind, 0, 1][..], &size, payload, &[FRAME_END]].concat();
-    let (mut sieve, mut output) = (Sieve::new(FRAME_BYTES_MAX), Vec::new());
+    let (mut sieve, mut output) = (FrameFilter::new(FRAME_BYTES_MAX), Vec::new());
     frame
         .chunks(piece)
-        .for_each(|piece| sieve.sift(piece, &mut output).expect("no frame is too large"));
+        .for_each(|piece| sieve.filter(piece, &mut output).expect("no frame is too large"));
     let size = u32::from_be_bytes([output[3], output[4], output[5], output[6]]) as usize;
     assert_eq!((output.len(), output.last()), (size + 8, Some(&FRAME_END)));
     output[7..size + 7].to_vec()

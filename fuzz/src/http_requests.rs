@@ -4,7 +4,7 @@
 use actix_web::ResponseError;
 use actix_web::http::StatusCode;
 use workflow_manager::api::Problem;
-use workflow_manager::api::jobs::{WorkflowCursor, asked_for};
+use workflow_manager::api::jobs::{WorkflowCursor, parse_creation};
 use workflow_manager::engine::{JobId, Message};
 
 /// One request.
@@ -14,7 +14,7 @@ pub fn run(data: &[u8]) {
     let (id, cursor, body) =
         (String::from_utf8_lossy(next()), String::from_utf8_lossy(next()), next());
     let id = (!id.is_empty()).then_some(&*id);
-    match asked_for(id, body) {
+    match parse_creation(id, body) {
         Ok((chosen, message)) => {
             assert_eq!(Message::parse(body).expect("it was taken"), message);
             // What is no UUID is data.
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
         Err(problem) => refused(&problem),
     }
     match WorkflowCursor::parse(&cursor) {
-        Ok(read) => assert_eq!(WorkflowCursor::parse(&read.text()).expect("its own text"), read),
+        Ok(read) => assert_eq!(WorkflowCursor::parse(&read.to_text()).expect("its own text"), read),
         Err(problem) => refused(&problem),
     }
 }

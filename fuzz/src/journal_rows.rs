@@ -14,7 +14,7 @@ use workflow_manager::engine::{
     Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
+    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
 };
 
 /// Changes of a row, each four choices or more.
@@ -24,11 +24,13 @@ pub fn run(data: &[u8]) {
     std::fs::write(&file, sample).expect("writable");
     let must_refuse = damage(&file, &mut Choices(data));
     let before = std::fs::read(&file).expect("readable");
-    match Store::open(&options(file.clone())) {
+    match SqliteJournal::open(&options(file.clone())) {
         Ok(store) => {
             assert!(!must_refuse, "a row under a wrong checksum was taken");
             told(
-                store.recover().map(|jobs| jobs.iter().for_each(|recovered| recovered.job.check())),
+                store.recover().map(|jobs| {
+                    jobs.iter().for_each(|recovered| recovered.job.assert_invariants())
+                }),
             );
         }
         Err(error) => told(Err(error)),
@@ -36,11 +38,11 @@ pub fn run(data: &[u8]) {
     assert!(std::fs::read(&file).expect("readable") == before, "the file was changed");
     let reader = Reader::new(&file);
     for number in 0..6 {
-        told(reader.recover_some(&[number]).map(|_| ()));
+        told(reader.recover_jobs(&[number]).map(|_| ()));
     }
     for number in 1..6 {
-        told(reader.job(id(number)).map(|_| ()));
-        told(reader.creation(id(number)).map(|_| ()));
+        told(reader.load_job(id(number)).map(|_| ()));
+        told(reader.load_creation(id(number)).map(|_| ()));
     }
 }
 
@@ -50,8 +52,8 @@ fn told(result: Result<(), JournalError>) {
     }
 }
 
-fn options(file: PathBuf) -> Options {
-    Options { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: PathBuf) -> JournalOptions {
+    JournalOptions { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
 }
 
 /// Columns, and whether a checksum covers them.
@@ -227,30 +229,31 @@ fn id(number: i64) -> JobId {
 }
 
 fn write_sample(file: &Path) {
-    let mut store = Store::open(&options(file.to_owned())).expect("opens");
+    let mut store = SqliteJournal::open(&options(file.to_owned())).expect("opens");
     let definition = definition();
-    let origin = Origin::top_level(id(1), definition, Timestamp(1));
+    let origin = Origin::for_root_job(id(1), definition, Timestamp(1));
     let message =
         Message::parse(br#"{"items":["a","00000000-0000-0000-0000-000000000003"],"n":1e400}"#)
             .expect("a message");
     let (mut parent, created) = Job::create(origin.clone(), message, &context(1));
     let origin = NewJob { origin: Arc::new(origin), root: 1, parent: None };
-    store.append(&[&Record::of(1, Some(origin), created)]).expect("commits");
+    store.append(&[&Record::from_decision(1, Some(origin), created)]).expect("commits");
     let mut replied = parent
-        .take(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
+        .handle_input(reply("first", r#"{"items":["a",["b"],3],"k":0.10}"#), &context(2))
         .expect("taken");
     let effects = std::mem::take(&mut replied.effects);
-    store.append(&[&Record::of(1, None, replied)]).expect("commits");
+    store.append(&[&Record::from_decision(1, None, replied)]).expect("commits");
     for (number, effect) in (2..).zip(effects) {
         let Effect::StartChild { mut origin, message } = effect else { continue };
         origin.id = id(number);
         let (mut child, created) = Job::create((*origin).clone(), message, &context(number));
         let origin = NewJob { origin: Arc::new(*origin), root: 1, parent: Some(1) };
-        store.append(&[&Record::of(number, Some(origin), created)]).expect("commits");
+        store.append(&[&Record::from_decision(number, Some(origin), created)]).expect("commits");
         if number == 2 {
-            let ended =
-                child.take(reply("child", r#"{"item":1,"x":"y"}"#), &context(9)).expect("taken");
-            store.append(&[&Record::of(number, None, ended)]).expect("commits");
+            let ended = child
+                .handle_input(reply("child", r#"{"item":1,"x":"y"}"#), &context(9))
+                .expect("taken");
+            store.append(&[&Record::from_decision(number, None, ended)]).expect("commits");
         }
     }
 }
@@ -267,7 +270,7 @@ fn reply(step: &str, body: &str) -> Input {
 fn definition() -> Arc<Definition> {
     let step = |name: &str, on: Option<u16>, task| {
         let depends = on.map(|on| Dependency::Step(StepIndex(on))).into_iter().collect();
-        Step { depends, task, ..Step::named(name) }
+        Step { depends, task, ..Step::with_name(name) }
     };
     let keys = FanOutKeys::new("items", "item");
     let own = Graph::new(

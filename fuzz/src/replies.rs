@@ -1,7 +1,9 @@
 //! Reply bodies and merging: the input is bodies, divided by the byte 0x1E, which no JSON text has.
 
 use super::plain_json::{self, Pairs};
-use workflow_manager::engine::json::{Elements, JsonKind, NESTING_MAX, NotAMessage, uuid_of};
+use workflow_manager::engine::json::{
+    Elements, JsonKind, MessageError, NESTING_MAX, find_item_uuid,
+};
 use workflow_manager::engine::{Entry, Json, Message, StepEntry, StepIndex};
 
 /// Some bodies.
@@ -35,7 +37,7 @@ fn one(body: &[u8]) -> Option<(Message, Pairs)> {
             Some((message, pairs))
         }
         (Err(error), None) => {
-            if let (NotAMessage::NotAnObject(kind), Ok(text)) = (&error, std::str::from_utf8(body))
+            if let (MessageError::NotAnObject(kind), Ok(text)) = (&error, std::str::from_utf8(body))
             {
                 assert_ne!(*kind, JsonKind::Object);
                 assert!(serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok(), "{error}");
@@ -69,8 +71,8 @@ fn stored(message: &Message) {
 }
 
 fn parts(value: &Json) {
-    let _ = uuid_of(value);
-    match Elements::of(value) {
+    let _ = find_item_uuid(value);
+    match Elements::parse(value) {
         Ok(elements) => {
             let found: Vec<String> =
                 (0..elements.len()).map(|index| elements.get(index).text().to_owned()).collect();

@@ -1,6 +1,6 @@
 //! Workflow files: any text is loaded or refused, twice alike; what is loaded is sound.
 
-use workflow_manager::engine::{Definition, Graph, StepState, id::is_name};
+use workflow_manager::engine::{Definition, Graph, StepState, id::is_valid_name};
 use workflow_manager::load::{STEPS_IN_ALL_MAX, load_text};
 
 /// The most characters of problems for each byte of the file, beside a constant: no file makes a
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn sound(definition: &Definition) {
-    assert!(is_name(&definition.name));
+    assert!(is_valid_name(&definition.name));
     let stored = serde_json::to_string(definition).expect("a definition serialises");
     let read: Definition = serde_json::from_str(&stored).expect("a stored definition parses");
     assert_eq!(read, *definition);
@@ -53,13 +53,13 @@ fn sound(definition: &Definition) {
     for (at, graph) in definition.graphs.iter().enumerate() {
         assert_eq!(graph.fan_out.is_some(), at > 0, "tasks fan out, workflows do not");
         for step in &graph.steps {
-            assert!(is_name(&step.name));
+            assert!(is_valid_name(&step.name));
             assert!(
                 step.task
                     .is_none_or(|task| task > 0 && usize::from(task) < definition.graphs.len())
             );
             assert_eq!(
-                graph.index_of(&step.name).map(|index| graph.step(index)),
+                graph.find_index(&step.name).map(|index| graph.step(index)),
                 Some(step),
                 "names are unique"
             );
@@ -71,13 +71,14 @@ fn sound(definition: &Definition) {
 /// Whether every step can be reached when steps are done one after the other.
 fn ends(graph: &Graph) -> bool {
     let mut states = vec![StepState::Waiting; graph.steps.len()];
-    let mut waits: Vec<usize> = graph.steps.iter().map(|step| step.depended_on().len()).collect();
-    let mut ready: Vec<_> = graph.indices().filter(|step| waits[step.at()] == 0).collect();
+    let mut waits: Vec<usize> =
+        graph.steps.iter().map(|step| step.step_dependencies().len()).collect();
+    let mut ready: Vec<_> = graph.indices().filter(|step| waits[step.as_usize()] == 0).collect();
     while let Some(step) = ready.pop() {
-        states[step.at()] = StepState::Completed;
+        states[step.as_usize()] = StepState::Completed;
         for next in graph.dependents(step) {
-            waits[next.at()] -= 1;
-            if waits[next.at()] == 0 {
+            waits[next.as_usize()] -= 1;
+            if waits[next.as_usize()] == 0 {
                 ready.push(*next);
             }
         }

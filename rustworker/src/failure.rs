@@ -47,12 +47,12 @@ impl Failure {
     }
 
     /// Returns the body of the error reply.
-    pub(crate) fn body(&self) -> Vec<u8> {
-        let mut told = self.reason.as_str();
-        if let Some((at, _)) = told.char_indices().nth(REASON_CHARS_MAX) {
-            told = &told[..at];
+    pub(crate) fn to_body(&self) -> Vec<u8> {
+        let mut reason = self.reason.as_str();
+        if let Some((at, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
+            reason = &reason[..at];
         }
-        serde_json::json!({ "error": told, "retryable": self.is_retryable }).to_string().into()
+        serde_json::json!({ "error": reason, "retryable": self.is_retryable }).to_string().into()
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_with_its_causes_and_may_be_tried_again() {
+    fn an_error_is_reported_with_its_causes_and_is_retryable() {
         #[derive(Debug, thiserror::Error)]
         #[error("no price")]
         struct Outer(#[source] std::io::Error);
@@ -76,8 +76,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
-        let body = Failure::last("é".repeat(REASON_CHARS_MAX + 1)).body();
+    fn a_long_reason_is_truncated_between_characters() {
+        let body = Failure::last("é".repeat(REASON_CHARS_MAX + 1)).to_body();
         let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         assert_eq!(told["error"].as_str().map(|told| told.chars().count()), Some(REASON_CHARS_MAX));
         assert_eq!(told["retryable"], false);

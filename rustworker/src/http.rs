@@ -4,10 +4,12 @@
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::step::Facts;
+use crate::processing::{
+    BoxFuture, Disposition, Handler, Message, ProgressSender, Reply, parse_attempt, process,
+};
+use crate::step::MessageInfo;
 use crate::tls;
-use crate::work::{Boxed, Handler, Message, Outcome, Post, Reply, attempt, perform};
-use crate::worker::{Error, Plan, refused, stopped};
+use crate::worker::{Error, WorkerConfig, address_error, wait_for_stop};
 use bytes::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Client, StatusCode, Url};
@@ -20,23 +22,26 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a receive request waits at the manager for a message.
-const WAIT: Duration = Duration::from_secs(30);
+const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
 /// How much longer than its wait a request may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a reply is sent again after the worker was asked to stop.
-const STOP_WITHIN: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 const EXTENSIONS_PER_LEASE: u32 = 6;
 
 /// Serves until the worker stops.
-pub(crate) async fn serve(plan: Plan, stopping: watch::Receiver<bool>) -> Result<(), Error> {
-    let manager = Arc::new(Manager::new(&plan)?);
+pub(crate) async fn serve(
+    config: WorkerConfig,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let manager = Arc::new(ManagerClient::new(&config)?);
     let mut queues = JoinSet::new();
-    for (queue, handler) in plan.handlers {
-        let room = Arc::new(Semaphore::new(usize::from(plan.prefetch)));
-        let queue = Queue { name: queue, handler, manager: manager.clone(), room };
+    for (queue, handler) in config.handlers {
+        let permits = Arc::new(Semaphore::new(usize::from(config.prefetch)));
+        let queue = QueueReceiver { name: queue, handler, manager: manager.clone(), permits };
         queues.spawn(queue.serve(stopping.clone()));
     }
     while queues.join_next().await.is_some() {}
@@ -44,7 +49,7 @@ pub(crate) async fn serve(plan: Plan, stopping: watch::Receiver<bool>) -> Result
 }
 
 /// A client of the manager's queue API.
-struct Manager {
+struct ManagerClient {
     client: Client,
     base: Url,
     vhost: Option<String>,
@@ -53,7 +58,7 @@ struct Manager {
 }
 
 /// A response of the manager.
-struct Answer {
+struct ManagerResponse {
     status: StatusCode,
     headers: reqwest::header::HeaderMap,
     body: Bytes,
@@ -62,20 +67,20 @@ struct Answer {
 /// The body of a response: a problem, or the answer to a reply.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Told {
+struct ResponseBody {
     taken: bool,
     reason: String,
     detail: String,
 }
 
-impl Answer {
-    fn told(&self) -> Told {
+impl ManagerResponse {
+    fn parse_body(&self) -> ResponseBody {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
     /// Describes the response for people.
-    fn shown(&self) -> String {
-        format!("{} {}", self.status.as_u16(), self.told().detail)
+    fn describe(&self) -> String {
+        format!("{} {}", self.status.as_u16(), self.parse_body().detail)
     }
 
     fn header(&self, name: &str) -> &str {
@@ -87,12 +92,12 @@ impl Answer {
     }
 }
 
-impl Manager {
-    fn new(plan: &Plan) -> Result<Manager, Error> {
-        let wrong = |why: &str| refused(&plan.server, why);
-        let mut base = Url::parse(&plan.server).map_err(|error| wrong(&error.to_string()))?;
+impl ManagerClient {
+    fn new(config: &WorkerConfig) -> Result<ManagerClient, Error> {
+        let to_error = |why: &str| address_error(&config.server, why);
+        let mut base = Url::parse(&config.server).map_err(|error| to_error(&error.to_string()))?;
         if !base.username().is_empty() || base.password().is_some() {
-            return Err(wrong("a token belongs into WORKFLOW_MANAGER_TOKEN"));
+            return Err(to_error("a token belongs into WORKFLOW_MANAGER_TOKEN"));
         }
         let vhost = base.query_pairs().find(|(name, _)| name == "vhost");
         let vhost = vhost.map(|(_, name)| name.into_owned());
@@ -100,12 +105,12 @@ impl Manager {
         // Installing fails if another part of the program has installed a provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-        if let Some(file) = &plan.authorities {
-            let tls = tls::client(Some(file)).map_err(|why| wrong(&why))?;
+        if let Some(file) = &config.authorities {
+            let tls = tls::client_config(Some(file)).map_err(|why| to_error(&why))?;
             client = client.tls_backend_preconfigured(tls);
         }
         let client = client.build().map_err(Error::Http)?;
-        Ok(Manager { client, base, vhost, token: plan.token.clone(), lease: plan.lease })
+        Ok(ManagerClient { client, base, vhost, token: config.token.clone(), lease: config.lease })
     }
 
     async fn post(
@@ -113,9 +118,9 @@ impl Manager {
         path: &str,
         query: &[(&str, String)],
         body: Bytes,
-        within: Duration,
-    ) -> Result<Answer, String> {
-        let told = |error: reqwest::Error| text(&error.without_url());
+        time_limit: Duration,
+    ) -> Result<ManagerResponse, String> {
+        let to_text = |error: reqwest::Error| format_error(&error.without_url());
         let mut url = self.base.join(path).map_err(|error| format!("{path}: {error}"))?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(name, value);
@@ -125,58 +130,58 @@ impl Manager {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let asking = async {
-            let answer = request.send().await.map_err(told)?;
-            let (status, headers) = (answer.status(), answer.headers().clone());
-            Ok(Answer { status, headers, body: answer.bytes().await.map_err(told)? })
+        let exchange = async {
+            let response = request.send().await.map_err(to_text)?;
+            let (status, headers) = (response.status(), response.headers().clone());
+            Ok(ManagerResponse { status, headers, body: response.bytes().await.map_err(to_text)? })
         };
-        timeout(within, asking)
+        timeout(time_limit, exchange)
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
+            .unwrap_or_else(|_| Err(format!("no answer within {time_limit:?}")))
     }
 
-    fn lease(&self) -> (&'static str, String) {
+    fn lease_parameter(&self) -> (&'static str, String) {
         ("lease", format!("{}ms", self.lease.as_millis()))
     }
 }
 
 /// Formats an error with its causes.
-fn text(error: &reqwest::Error) -> String {
+fn format_error(error: &reqwest::Error) -> String {
     Failure::from_error(error).reason().to_owned()
 }
 
 /// A queue with its handler.
-struct Queue {
+struct QueueReceiver {
     name: String,
     handler: Handler,
-    manager: Arc<Manager>,
-    room: Arc<Semaphore>,
+    manager: Arc<ManagerClient>,
+    permits: Arc<Semaphore>,
 }
 
 /// A message in flight. It may be delivered again meanwhile, with another path.
-struct Held {
+struct InFlightMessage {
     path: Mutex<String>,
 }
 
-impl Held {
+impl InFlightMessage {
     /// Returns the path of a call about the message: that of its replies, or one next to it.
-    fn path(&self, word: &str) -> String {
+    fn call_path(&self, action: &str) -> String {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, query) = path.split_once('?').unwrap_or((&path, ""));
         let base = path.strip_suffix("reply").unwrap_or(path);
-        if query.is_empty() { format!("{base}{word}") } else { format!("{base}{word}?{query}") }
+        if query.is_empty() { format!("{base}{action}") } else { format!("{base}{action}?{query}") }
     }
 }
 
-impl Queue {
+impl QueueReceiver {
     async fn serve(self, mut stopping: watch::Receiver<bool>) {
         let queue = Arc::new(self);
         let mut tasks = JoinSet::new();
-        let in_hand: Arc<Mutex<HashMap<String, Arc<Held>>>> = Arc::default();
-        let for_tasks = stopping.clone();
+        let in_flight: Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>> = Arc::default();
+        let task_stopping = stopping.clone();
         tokio::select! {
-            () = stopped(&mut stopping) => {}
-            () = queue.receive(&in_hand, &mut tasks, &for_tasks) => {}
+            () = wait_for_stop(&mut stopping) => {}
+            () = queue.receive(&in_flight, &mut tasks, &task_stopping) => {}
         }
         while tasks.join_next().await.is_some() {}
     }
@@ -185,7 +190,7 @@ impl Queue {
     /// stops, so that the manager sees that nobody waits.
     async fn receive(
         self: &Arc<Self>,
-        in_hand: &Arc<Mutex<HashMap<String, Arc<Held>>>>,
+        in_flight: &Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>>,
         tasks: &mut JoinSet<()>,
         stopping: &watch::Receiver<bool>,
     ) {
@@ -193,13 +198,15 @@ impl Queue {
         let name = utf8_percent_encode(&self.name, NON_ALPHANUMERIC);
         let path = format!("/api/queue/{name}/receive");
         loop {
-            let Ok(room) = self.room.clone().acquire_owned().await else { return };
+            let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
             while tasks.try_join_next().is_some() {}
-            let wait = if is_connected { WAIT } else { Duration::ZERO };
-            let mut query = vec![("wait", format!("{}s", wait.as_secs())), self.manager.lease()];
+            let wait = if is_connected { RECEIVE_WAIT } else { Duration::ZERO };
+            let mut query =
+                vec![("wait", format!("{}s", wait.as_secs())), self.manager.lease_parameter()];
             query.extend(self.manager.vhost.clone().map(|vhost| ("vhost", vhost)));
-            let asked = self.manager.post(&path, &query, Bytes::new(), wait + ANSWER_WITHIN).await;
-            let (told, at_least) = match asked {
+            let result =
+                self.manager.post(&path, &query, Bytes::new(), wait + RESPONSE_TIMEOUT).await;
+            let (problem, at_least) = match result {
                 Ok(answer) if answer.status.is_success() => {
                     if !is_connected {
                         tracing::info!(queue = self.name, server = %self.manager.base, "consuming");
@@ -207,11 +214,11 @@ impl Queue {
                     is_connected = true;
                     backoff.reset();
                     if answer.status == StatusCode::OK {
-                        self.take(answer, in_hand, tasks, stopping, room);
+                        self.start_task(answer, in_flight, tasks, stopping, permit);
                     }
                     continue;
                 }
-                Ok(answer) => (answer.shown(), answer.retry_after()),
+                Ok(answer) => (answer.describe(), answer.retry_after()),
                 Err(told) => (told, Duration::ZERO),
             };
             is_connected = false;
@@ -220,141 +227,158 @@ impl Queue {
                 queue = self.name,
                 server = %self.manager.base,
                 ?pause,
-                "no message: {told}"
+                "no message: {problem}"
             );
             sleep(pause).await;
         }
     }
 
-    fn take(
+    fn start_task(
         self: &Arc<Self>,
-        answer: Answer,
-        in_hand: &Arc<Mutex<HashMap<String, Arc<Held>>>>,
+        response: ManagerResponse,
+        in_flight: &Arc<Mutex<HashMap<String, Arc<InFlightMessage>>>>,
         tasks: &mut JoinSet<()>,
         stopping: &watch::Receiver<bool>,
-        room: tokio::sync::OwnedSemaphorePermit,
+        permit: tokio::sync::OwnedSemaphorePermit,
     ) {
-        let path = answer.header("reply-to").to_owned();
-        let id = answer.header("message-id").to_owned();
-        let mut known = in_hand.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = known.get(&id) {
+        let path = response.header("reply-to").to_owned();
+        let id = response.header("message-id").to_owned();
+        let mut messages = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(message) = messages.get(&id) {
             // The message is processed already. From now on it counts as this delivery.
-            *held.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+            *message.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
             return;
         }
-        let held = Arc::new(Held { path: Mutex::new(path) });
-        known.insert(id.clone(), held.clone());
-        drop(known);
-        let (queue, in_hand, stopping) = (self.clone(), in_hand.clone(), stopping.clone());
+        let message = Arc::new(InFlightMessage { path: Mutex::new(path) });
+        messages.insert(id.clone(), message.clone());
+        drop(messages);
+        let (queue, in_hand, stopping) = (self.clone(), in_flight.clone(), stopping.clone());
         tasks.spawn(async move {
-            queue.work(answer, &held, stopping).await;
+            queue.process(response, &message, stopping).await;
             in_hand.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            drop(room);
+            drop(permit);
         });
     }
 
-    async fn work(&self, answer: Answer, held: &Arc<Held>, stopping: watch::Receiver<bool>) {
-        let (tell, end) = watch::channel(None);
-        let facts = Facts {
+    async fn process(
+        &self,
+        response: ManagerResponse,
+        in_flight: &Arc<InFlightMessage>,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let (end_sender, end_reason) = watch::channel(None);
+        let info = MessageInfo {
             queue: self.name.clone(),
-            correlation_id: answer.header("correlation-id").to_owned(),
-            attempt: attempt(answer.header("attempt")),
-            job: answer.header("job").to_owned(),
-            workflow: answer.header("workflow").to_owned(),
-            delivery: answer.header("delivery").parse().unwrap_or(1),
+            correlation_id: response.header("correlation-id").to_owned(),
+            attempt: parse_attempt(response.header("attempt")),
+            job: response.header("job").to_owned(),
+            workflow: response.header("workflow").to_owned(),
+            delivery: response.header("delivery").parse().unwrap_or(1),
         };
-        let post = Arc::new(Said { manager: self.manager.clone(), held: held.clone() });
-        let message = Message { facts, body: answer.body, is_answerable: true, post, end };
+        let progress_sender =
+            Arc::new(HttpProgress { manager: self.manager.clone(), message: in_flight.clone() });
+        let message =
+            Message { info, body: response.body, has_reply_to: true, progress_sender, end_reason };
         let outcome = tokio::select! {
-            outcome = perform(&self.handler, message) => outcome,
-            () = self.extend(held, tell) => Outcome::Dropped,
+            outcome = process(&self.handler, message) => outcome,
+            () = self.extend_lease(in_flight, end_sender) => Disposition::Dropped,
         };
         match outcome {
-            Outcome::Reply(reply) => self.reply(reply, held, stopping).await,
-            Outcome::Refused | Outcome::Dropped => {}
+            Disposition::Reply(reply) => self.send_reply(reply, in_flight, stopping).await,
+            Disposition::Rejected | Disposition::Dropped => {}
         }
     }
 
     /// Extends the lease until the future is dropped. Reports it to the function if the attempt is
     /// over.
-    async fn extend(&self, held: &Held, tell: watch::Sender<Option<Arc<str>>>) {
+    async fn extend_lease(
+        &self,
+        message: &InFlightMessage,
+        end_sender: watch::Sender<Option<Arc<str>>>,
+    ) {
         let mut has_lease = true;
         loop {
             sleep(self.manager.lease / EXTENSIONS_PER_LEASE).await;
-            let path = held.path("extend");
-            let lease = self.manager.lease();
-            let asked = self.manager.post(&path, &[lease], Bytes::new(), self.manager.lease).await;
+            let path = message.call_path("extend");
+            let lease = self.manager.lease_parameter();
+            let result = self.manager.post(&path, &[lease], Bytes::new(), self.manager.lease).await;
             // An unreachable manager is logged by the receive requests and the replies.
-            let Ok(answer) = asked else { continue };
-            let reason = answer.told().reason;
-            if answer.status == StatusCode::GONE && reason != "lease expired" {
-                tell.send_replace(Some(reason.into()));
+            let Ok(response) = result else { continue };
+            let reason = response.parse_body().reason;
+            if response.status == StatusCode::GONE && reason != "lease expired" {
+                end_sender.send_replace(Some(reason.into()));
                 // The select in `process` ends this future.
                 return std::future::pending().await;
             }
-            if answer.status == StatusCode::GONE && has_lease {
+            if response.status == StatusCode::GONE && has_lease {
                 tracing::warn!(path, "the lease has ended: the message may be given out again");
-            } else if !answer.status.is_success() && answer.status != StatusCode::GONE {
-                tracing::warn!(path, "the lease could not be extended: {}", answer.shown());
+            } else if !response.status.is_success() && response.status != StatusCode::GONE {
+                tracing::warn!(path, "the lease could not be extended: {}", response.describe());
             }
-            has_lease = answer.status != StatusCode::GONE;
+            has_lease = response.status != StatusCode::GONE;
         }
     }
 
     /// Sends the reply until the manager has committed it. The lease is no longer extended: a reply
     /// counts without one.
-    async fn reply(&self, mut reply: Reply, held: &Held, mut stopping: watch::Receiver<bool>) {
+    async fn send_reply(
+        &self,
+        mut reply: Reply,
+        message: &InFlightMessage,
+        mut stopping: watch::Receiver<bool>,
+    ) {
         let mut backoff = Backoff::new();
         let mut until = None;
         loop {
-            let path = held.path("reply");
+            let path = message.call_path("reply");
             let kind = if reply.is_error { "error" } else { "result" };
             let query = [("type", kind.to_owned())];
-            let asked = self.manager.post(&path, &query, reply.body.clone(), ANSWER_WITHIN).await;
-            let (told, at_least) = match asked {
+            let result =
+                self.manager.post(&path, &query, reply.body.clone(), RESPONSE_TIMEOUT).await;
+            let (problem, at_least) = match result {
                 Ok(answer) if answer.status.is_success() => {
-                    let told = answer.told();
-                    if !told.taken {
-                        tracing::info!(path, reason = told.reason, "the reply changed nothing");
+                    let body = answer.parse_body();
+                    if !body.taken {
+                        tracing::info!(path, reason = body.reason, "the reply changed nothing");
                     }
                     return;
                 }
                 Ok(answer) if answer.status == StatusCode::PAYLOAD_TOO_LARGE && !reply.is_error => {
                     let size = reply.body.len();
-                    let why = format!("the reply has {size} bytes: {}", answer.told().detail);
+                    let why = format!("the reply has {size} bytes: {}", answer.parse_body().detail);
                     tracing::error!(path, why, "the attempt failed");
-                    reply = Reply { is_error: true, body: Failure::last(why).body().into() };
+                    reply = Reply { is_error: true, body: Failure::last(why).to_body().into() };
                     continue;
                 }
                 Ok(answer) if is_final(answer.status) => {
                     tracing::error!(
                         path,
                         "the manager does not take the reply: {}",
-                        answer.shown()
+                        answer.describe()
                     );
                     return;
                 }
-                Ok(answer) => (answer.shown(), answer.retry_after()),
+                Ok(answer) => (answer.describe(), answer.retry_after()),
                 Err(told) => (told, Duration::ZERO),
             };
             if *stopping.borrow() {
-                let until = *until.get_or_insert_with(|| Instant::now() + STOP_WITHIN);
+                let until = *until.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);
                 if Instant::now() >= until {
                     tracing::error!(
                         path,
-                        "the reply is given up: {told}; its lease ends by itself"
+                        "the reply is given up: {problem}; its lease ends by itself"
                     );
                     return;
                 }
             }
             let pause = backoff.next().max(at_least);
-            tracing::warn!(path, ?pause, "the reply was not taken: {told}");
+            tracing::warn!(path, ?pause, "the reply was not taken: {problem}");
             if *stopping.borrow() {
                 sleep(pause.min(Duration::from_secs(1))).await;
             } else {
                 tokio::select! {
                     () = sleep(pause) => {}
-                    () = stopped(&mut stopping) => {}
+                    () = wait_for_stop(&mut stopping) => {}
                 }
             }
         }
@@ -369,19 +393,19 @@ fn is_final(status: StatusCode) -> bool {
 }
 
 /// Sends progress over HTTP.
-struct Said {
-    manager: Arc<Manager>,
-    held: Arc<Held>,
+struct HttpProgress {
+    manager: Arc<ManagerClient>,
+    message: Arc<InFlightMessage>,
 }
 
-impl Post for Said {
-    fn progress(&self, body: Bytes) -> Boxed<'_, ()> {
+impl ProgressSender for HttpProgress {
+    fn progress(&self, body: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let query = [("type", "progress".to_owned())];
-            let path = self.held.path("reply");
-            match self.manager.post(&path, &query, body, ANSWER_WITHIN).await {
+            let path = self.message.call_path("reply");
+            match self.manager.post(&path, &query, body, RESPONSE_TIMEOUT).await {
                 Ok(answer) if answer.status.is_success() => {}
-                Ok(answer) => tracing::warn!(path, "progress was not told: {}", answer.shown()),
+                Ok(answer) => tracing::warn!(path, "progress was not told: {}", answer.describe()),
                 Err(told) => tracing::warn!(path, "progress was not told: {told}"),
             }
         })

@@ -27,12 +27,12 @@ mod amqp;
 mod backoff;
 mod failure;
 mod http;
+mod processing;
 mod step;
 mod tls;
-mod work;
 mod worker;
 
 pub use failure::Failure;
+pub use processing::RawJson;
 pub use step::{Progress, Step};
-pub use work::RawJson;
 pub use worker::{Error, Worker, run};

@@ -1,6 +1,6 @@
 //! The step that a function processes.
 
-use crate::work::Post;
+use crate::processing::ProgressSender;
 use bytes::Bytes;
 use serde::Serialize;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 /// The properties of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct MessageInfo {
     pub(crate) queue: String,
     pub(crate) correlation_id: String,
     pub(crate) attempt: u32,
@@ -40,48 +40,48 @@ impl From<f64> for Progress {
 /// The step that a function processes. Clones refer to the same step.
 #[derive(Clone)]
 pub struct Step {
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) info: Arc<MessageInfo>,
     pub(crate) raw: Bytes,
-    pub(crate) post: Arc<dyn Post>,
+    pub(crate) progress_sender: Arc<dyn ProgressSender>,
     /// Why the result is no longer wanted, once that is so.
-    pub(crate) end: watch::Receiver<Option<Arc<str>>>,
+    pub(crate) end_reason: watch::Receiver<Option<Arc<str>>>,
 }
 
 impl Step {
     /// Returns the id of the job, or child job, to which the step belongs.
     pub fn id(&self) -> &str {
-        self.facts.correlation_id.split_once(':').map_or(&*self.facts.correlation_id, |(id, _)| id)
+        self.info.correlation_id.split_once(':').map_or(&*self.info.correlation_id, |(id, _)| id)
     }
 
     /// Returns the step's name.
     pub fn name(&self) -> &str {
-        self.facts.correlation_id.split_once(':').map_or("", |(_, name)| name)
+        self.info.correlation_id.split_once(':').map_or("", |(_, name)| name)
     }
 
     /// Returns the number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
-        self.facts.attempt
+        self.info.attempt
     }
 
     /// Returns the id of the root job.
     pub fn job(&self) -> &str {
-        &self.facts.job
+        &self.info.job
     }
 
     /// Returns the name of the workflow.
     pub fn workflow(&self) -> &str {
-        &self.facts.workflow
+        &self.info.workflow
     }
 
     /// Returns the queue from which the message was received.
     pub fn queue(&self) -> &str {
-        &self.facts.queue
+        &self.info.queue
     }
 
     /// Returns the number of this delivery of the attempt's message, from 1. A classic queue only
     /// says whether it is the first.
     pub fn delivery(&self) -> u32 {
-        self.facts.delivery
+        self.info.delivery
     }
 
     /// Returns the unparsed message, with every digit.
@@ -91,9 +91,9 @@ impl Step {
 
     /// Reports progress. It arrives before the result if it is awaited before the function returns.
     /// Errors are logged.
-    pub async fn progress(&self, told: impl Into<Progress>) {
-        match serde_json::to_vec(&told.into()) {
-            Ok(body) => self.post.progress(body.into()).await,
+    pub async fn progress(&self, progress: impl Into<Progress>) {
+        match serde_json::to_vec(&progress.into()) {
+            Ok(body) => self.progress_sender.progress(body.into()).await,
             Err(error) => tracing::warn!(queue = self.queue(), %error, "progress is no JSON"),
         }
     }
@@ -102,7 +102,7 @@ impl Step {
     /// delivered again, and returns the reason. Over AMQP only the loss of the connection is known.
     /// What the function returns after that is dropped.
     pub async fn ended(&self) -> Arc<str> {
-        let mut end = self.end.clone();
+        let mut end = self.end_reason.clone();
         match end.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(why)) => why,
             // The message is settled, so there is nothing left to do.
@@ -112,6 +112,6 @@ impl Step {
 
     /// Returns why the result is no longer wanted, if that is so.
     pub fn end(&self) -> Option<Arc<str>> {
-        self.end.borrow().clone()
+        self.end_reason.borrow().clone()
     }
 }

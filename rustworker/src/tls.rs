@@ -28,19 +28,19 @@ use std::time::{Duration, Instant};
 /// # Errors
 ///
 /// Returns an error if the file has no usable certificates.
-pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
+pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     // Authorities of the machine that cannot be read are not trusted.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = authorities {
-        let wrong = |why: String| {
+        let to_error = |why: String| {
             format!("the authorities in {}: {why}; expected certificates in PEM", file.display())
         };
         let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-        let read: Vec<CertificateDer<'static>> = read.map_err(|why| wrong(why.to_string()))?;
+        let read: Vec<CertificateDer<'static>> = read.map_err(|why| to_error(why.to_string()))?;
         let (added, _) = roots.add_parsable_certificates(read);
         if added == 0 {
-            return Err(wrong("there are none".to_owned()));
+            return Err(to_error("there are none".to_owned()));
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -57,27 +57,27 @@ pub(crate) async fn connect(
     config: Arc<ClientConfig>,
 ) -> lapin::Result<Connection> {
     let name = ServerName::try_from(address.authority.host.clone()).map_err(io::Error::other)?;
-    let secret = Secret { sockets: Tokio::current(), config, name };
-    let names = Runtime::tokio_current();
-    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), secret.clone()));
+    let reactor = TlsReactor { sockets: Tokio::current(), config, name };
+    let resolver = Runtime::tokio_current();
+    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), reactor.clone()));
     let open = async move |uri: AMQPUri, _| {
         let (host, port) = (uri.authority.host, uri.authority.port);
-        let addresses = names.to_socket_addrs((host, port));
-        Ok(AsyncTcpStream::connect(&secret, addresses).await?)
+        let addresses = resolver.to_socket_addrs((host, port));
+        Ok(AsyncTcpStream::connect(&reactor, addresses).await?)
     };
     Connection::connector(address, runtime, open, properties).await
 }
 
 /// A reactor for lapin: that of tokio, with TLS on each socket.
 #[derive(Clone, Debug)]
-struct Secret {
+struct TlsReactor {
     sockets: Tokio,
     config: Arc<ClientConfig>,
     /// The name that must be in the broker's certificate.
     name: ServerName<'static>,
 }
 
-impl Reactor for Secret {
+impl Reactor for TlsReactor {
     type TcpStream = TlsStream<<Tokio as Reactor>::TcpStream>;
     type Sleep = <Tokio as Reactor>::Sleep;
 

@@ -1,8 +1,8 @@
 //! A worker: its queues, its server, and how it stops.
 
 use crate::failure::Failure;
+use crate::processing::{Handler, handler};
 use crate::step::Step;
-use crate::work::{Handler, handler};
 use crate::{amqp, http};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The default address of a manager without a broker.
-const SERVER_DEFAULT: &str = "http://127.0.0.1:8088";
+const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
 
 /// The default lease of a message over HTTP.
-const LEASE_DEFAULT: Duration = Duration::from_secs(60);
+const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
@@ -60,7 +60,7 @@ where
 }
 
 /// The settings that a transport needs.
-pub(crate) struct Plan {
+pub(crate) struct WorkerConfig {
     pub(crate) handlers: BTreeMap<String, Handler>,
     pub(crate) server: String,
     pub(crate) prefetch: u16,
@@ -71,7 +71,7 @@ pub(crate) struct Plan {
 
 /// A worker for some queues.
 pub struct Worker {
-    plan: Plan,
+    config: WorkerConfig,
 }
 
 impl Default for Worker {
@@ -84,15 +84,15 @@ impl Worker {
     /// Makes a worker for the server in `AMQP_SERVER`, else in `WORKFLOW_MANAGER_URL`, else for
     /// `http://127.0.0.1:8088`, with the token in `WORKFLOW_MANAGER_TOKEN`.
     pub fn new() -> Worker {
-        let named = |name| env::var(name).ok().filter(|value| !value.is_empty());
-        let server = named("AMQP_SERVER").or_else(|| named("WORKFLOW_MANAGER_URL"));
+        let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+        let server = variable("AMQP_SERVER").or_else(|| variable("WORKFLOW_MANAGER_URL"));
         Worker {
-            plan: Plan {
+            config: WorkerConfig {
                 handlers: BTreeMap::new(),
-                server: server.unwrap_or_else(|| SERVER_DEFAULT.to_owned()),
+                server: server.unwrap_or_else(|| DEFAULT_SERVER.to_owned()),
                 prefetch: 1,
-                lease: LEASE_DEFAULT,
-                token: named("WORKFLOW_MANAGER_TOKEN"),
+                lease: DEFAULT_LEASE,
+                token: variable("WORKFLOW_MANAGER_TOKEN"),
                 authorities: None,
             },
         }
@@ -107,7 +107,7 @@ impl Worker {
         F: Fn(I, Step) -> R + Send + Sync + 'static,
         R: Future<Output = Result<O, Failure>> + Send + 'static,
     {
-        self.plan.handlers.insert(queue.to_owned(), handler(function));
+        self.config.handlers.insert(queue.to_owned(), handler(function));
         self
     }
 
@@ -116,14 +116,14 @@ impl Worker {
     /// `SSL_CERT_FILE` names others.
     #[must_use]
     pub fn server(mut self, address: &str) -> Worker {
-        self.plan.server = address.to_owned();
+        self.config.server = address.to_owned();
         self
     }
 
     /// Sets how many messages of each queue are processed at once. The default is 1.
     #[must_use]
     pub fn prefetch(mut self, count: u16) -> Worker {
-        self.plan.prefetch = count.max(1);
+        self.config.prefetch = count.max(1);
         self
     }
 
@@ -131,14 +131,14 @@ impl Worker {
     /// while the function runs.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Worker {
-        self.plan.lease = lease.max(LEASE_MIN);
+        self.config.lease = lease.max(LEASE_MIN);
         self
     }
 
     /// Sets the manager's token, for HTTP.
     #[must_use]
     pub fn token(mut self, token: &str) -> Worker {
-        self.plan.token = Some(token.to_owned());
+        self.config.token = Some(token.to_owned());
         self
     }
 
@@ -146,7 +146,7 @@ impl Worker {
     /// `amqps://` and `https://`.
     #[must_use]
     pub fn authorities(mut self, file: impl Into<PathBuf>) -> Worker {
-        self.plan.authorities = Some(file.into());
+        self.config.authorities = Some(file.into());
         self
     }
 
@@ -158,25 +158,25 @@ impl Worker {
     /// Returns an error if the worker cannot start. An unreachable server is tried again.
     pub async fn run(self) -> Result<(), Error> {
         let mut signals = Signals::new().map_err(Error::Signals)?;
-        let (begun, is_begun) = tokio::sync::oneshot::channel();
-        let first = async move {
+        let (stop_sender, stop_receiver) = tokio::sync::oneshot::channel();
+        let first_signal = async move {
             let number = signals.next().await;
             tracing::info!(signal = number, "stopping: what is in hand is finished");
             // Sending fails if the worker has ended.
-            let _ = begun.send(());
+            let _ = stop_sender.send(());
             signals
         };
-        let impatient = tokio::spawn(async move {
-            let mut signals = first.await;
+        let second_signal = tokio::spawn(async move {
+            let mut signals = first_signal.await;
             let number = signals.next().await;
             std::process::exit(128 + number);
         });
         let stop = async {
             // An error means that the task has ended, which is a stop too.
-            let _ = is_begun.await;
+            let _ = stop_receiver.await;
         };
         let ran = self.run_until(stop).await;
-        impatient.abort();
+        second_signal.abort();
         ran
     }
 
@@ -186,17 +186,17 @@ impl Worker {
     ///
     /// Returns an error if the worker cannot start.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
-        let plan = self.plan;
-        if plan.handlers.is_empty() {
+        let config = self.config;
+        if config.handlers.is_empty() {
             return Err(Error::NoQueue);
         }
-        let (stopping, is_stopping) = watch::channel(false);
+        let (stop_sender, stopping) = watch::channel(false);
         let serving = async {
-            match plan.server.clone().split_once("://").map_or("", |(scheme, _)| scheme) {
-                "amqp" | "amqps" => amqp::serve(plan, is_stopping).await,
-                "http" | "https" => http::serve(plan, is_stopping).await,
-                _ => Err(refused(
-                    &plan.server,
+            match config.server.clone().split_once("://").map_or("", |(scheme, _)| scheme) {
+                "amqp" | "amqps" => amqp::serve(config, stopping).await,
+                "http" | "https" => http::serve(config, stopping).await,
+                _ => Err(address_error(
+                    &config.server,
                     "it begins neither with amqp:// or amqps:// nor with http:// or https://",
                 )),
             }
@@ -206,24 +206,24 @@ impl Worker {
             ended = &mut serving => return ended,
             () = stop => {}
         }
-        stopping.send_replace(true);
+        stop_sender.send_replace(true);
         serving.await
     }
 }
 
-pub(crate) fn refused(address: &str, why: impl ToString) -> Error {
-    Error::Address { shown: shown(address), why: why.to_string() }
+pub(crate) fn address_error(address: &str, why: impl ToString) -> Error {
+    Error::Address { shown: display_address(address), why: why.to_string() }
 }
 
 /// Returns an address without user and password.
-pub(crate) fn shown(address: &str) -> String {
+pub(crate) fn display_address(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 /// Waits until the worker is asked to stop.
-pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
+pub(crate) async fn wait_for_stop(stopping: &mut watch::Receiver<bool>) {
     // A worker that is dropped stops, too.
     let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
 }
@@ -274,12 +274,12 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::display_address;
 
     #[test]
     fn a_password_is_not_shown() {
-        assert_eq!(shown("amqp://user:pass@broker:5672/%2f"), "amqp://broker:5672/%2f");
-        assert_eq!(shown("http://127.0.0.1:8088"), "http://127.0.0.1:8088");
-        assert_eq!(shown("user:pass@broker"), "broker");
+        assert_eq!(display_address("amqp://user:pass@broker:5672/%2f"), "amqp://broker:5672/%2f");
+        assert_eq!(display_address("http://127.0.0.1:8088"), "http://127.0.0.1:8088");
+        assert_eq!(display_address("user:pass@broker"), "broker");
     }
 }

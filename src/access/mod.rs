@@ -2,14 +2,14 @@
 //! TLS certificate.
 
 mod certificate;
-mod logins;
+mod login_limiter;
 mod tokens;
 mod validity;
 
-pub use certificate::{Certificate, Pair};
-pub use logins::{Failed, Logins, network};
-pub use tokens::{Holder, Needed, Tokens, hash_of};
-pub use validity::ENDS_SOON_S;
+pub use certificate::{CertificateStore, TlsIdentity};
+pub use login_limiter::{LoginLimiter, LoginPenalty, client_network};
+pub use tokens::{Principal, RequiredScope, Tokens, hash_token};
+pub use validity::EXPIRY_WARNING_S;
 
 use crate::clock;
 use crate::settings::{HttpSettings, TlsSettings, TokenSettings};
@@ -25,11 +25,11 @@ const OTHERS_WRITE: u32 = 0o022;
 pub struct Access {
     tokens: watch::Sender<Arc<Tokens>>,
     /// Slows down clients that have sent wrong tokens.
-    pub logins: Logins,
+    pub login_limiter: LoginLimiter,
     /// The certificate that the API presents over TLS. Not set without TLS, or before it is read.
-    pub certificate: OnceLock<Arc<Certificate>>,
+    pub certificate: OnceLock<Arc<CertificateStore>>,
     /// Held while files are reloaded, so that what was read last is in force at the end.
-    pub reloading: tokio::sync::Mutex<()>,
+    pub reload_lock: tokio::sync::Mutex<()>,
 }
 
 impl Access {
@@ -44,10 +44,10 @@ impl Access {
             );
         }
         Access {
-            tokens: watch::Sender::new(Arc::new(Tokens::of(http, &http.tokens_of_file))),
-            logins: Logins::new(http.failed_logins_max),
+            tokens: watch::Sender::new(Arc::new(Tokens::from_settings(http, &http.file_tokens))),
+            login_limiter: LoginLimiter::new(http.failed_logins_max),
             certificate: OnceLock::new(),
-            reloading: tokio::sync::Mutex::default(),
+            reload_lock: tokio::sync::Mutex::default(),
         }
     }
 
@@ -57,14 +57,17 @@ impl Access {
     /// # Errors
     ///
     /// The files of the settings cannot be used.
-    pub fn certificate(&self, settings: &TlsSettings) -> Result<Option<Arc<Certificate>>, String> {
-        if !settings.is_on() {
+    pub fn certificate(
+        &self,
+        settings: &TlsSettings,
+    ) -> Result<Option<Arc<CertificateStore>>, String> {
+        if !settings.is_enabled() {
             return Ok(None);
         }
         if let Some(read) = self.certificate.get() {
             return Ok(Some(read.clone()));
         }
-        let read = Certificate::load(settings)?;
+        let read = CertificateStore::load(settings)?;
         Ok(Some(self.certificate.get_or_init(|| read).clone()))
     }
 
@@ -74,24 +77,28 @@ impl Access {
     }
 
     /// Replaces the tokens of the file of tokens.
-    pub fn replace(&self, http: &HttpSettings, of_file: &BTreeMap<String, TokenSettings>) {
-        self.tokens.send_replace(Arc::new(Tokens::of(http, of_file)));
+    pub fn replace_file_tokens(
+        &self,
+        http: &HttpSettings,
+        file_tokens: &BTreeMap<String, TokenSettings>,
+    ) {
+        self.tokens.send_replace(Arc::new(Tokens::from_settings(http, file_tokens)));
     }
 
     /// Waits until the token of `principal` is revoked, or allows something else.
-    pub async fn taken_away(&self, holder: &Holder) {
+    pub async fn wait_revoked(&self, principal: &Principal) {
         let mut tokens = self.tokens.subscribe();
         // An error means that nobody can replace the tokens any more.
-        if tokens.wait_for(|tokens| !tokens.has(holder)).await.is_err() {
+        if tokens.wait_for(|tokens| !tokens.is_current(principal)).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
 /// Makes a random token. Returns the token and its hash.
-pub fn new_token() -> (String, String) {
-    let chance = || clock::new_id().0.simple().to_string();
-    let token = format!("wm_{}{}", chance(), chance());
-    let hash = hash_of(&token);
+pub fn generate_token() -> (String, String) {
+    let random = || clock::new_id().0.simple().to_string();
+    let token = format!("wm_{}{}", random(), random());
+    let hash = hash_token(&token);
     (token, hash)
 }

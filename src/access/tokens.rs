@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Who sends a request, by the token that came with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct Principal {
     /// The name of the token. `None`: requests need no token.
     pub name: Option<Arc<str>>,
     /// The scope of the token, besides its queues.
@@ -23,7 +23,7 @@ pub struct Holder {
 
 /// What a request requires of its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Needed {
+pub enum RequiredScope {
     /// Any token, whatever it allows.
     Token,
     /// A token with this scope.
@@ -40,24 +40,24 @@ pub enum Needed {
 /// The valid tokens.
 pub struct Tokens {
     /// The principals of the tokens. `None`: requests need no token.
-    known: Option<Vec<Holder>>,
+    principals: Option<Vec<Principal>>,
 }
 
 type Hash = [u8; 32];
 
-impl Holder {
+impl Principal {
     /// Returns the principal of all requests where no token is required.
-    fn anybody() -> Holder {
+    fn anyone() -> Principal {
         let (queues, vhost) = (Arc::default(), "".into());
-        Holder { name: None, scope: Some(Scope::Admin), queues, vhost, hash: None }
+        Principal { name: None, scope: Some(Scope::Admin), queues, vhost, hash: None }
     }
 
     /// Returns whether the token allows that.
-    pub fn may(&self, needed: &Needed) -> bool {
-        match needed {
-            Needed::Token => true,
-            Needed::Scope(scope) => self.scope >= Some(*scope),
-            Needed::Queue { queue, vhost } => {
+    pub fn is_allowed(&self, required: &RequiredScope) -> bool {
+        match required {
+            RequiredScope::Token => true,
+            RequiredScope::Scope(scope) => self.scope >= Some(*scope),
+            RequiredScope::Queue { queue, vhost } => {
                 let is_there = vhost.as_deref().is_none_or(|vhost| vhost == &*self.vhost);
                 self.scope == Some(Scope::Admin) || self.queues.contains(queue) && is_there
             }
@@ -67,27 +67,30 @@ impl Holder {
 
 impl Tokens {
     /// Makes the tokens of the settings, and of the file that the settings name.
-    pub fn of(http: &HttpSettings, of_file: &BTreeMap<String, TokenSettings>) -> Tokens {
-        if !http.asks_for_token() {
-            return Tokens { known: None };
+    pub fn from_settings(
+        http: &HttpSettings,
+        file_tokens: &BTreeMap<String, TokenSettings>,
+    ) -> Tokens {
+        if !http.requires_token() {
+            return Tokens { principals: None };
         }
-        let mut known = Vec::new();
+        let mut principals = Vec::new();
         if !http.token.0.is_empty() {
             let name = Some(MAIN_TOKEN.into());
             let hash = Some(digest(&http.token.0));
             let scope = Some(Scope::Admin);
             let (queues, vhost) = (Arc::default(), "".into());
-            known.push(Holder { name, scope, queues, vhost, hash });
+            principals.push(Principal { name, scope, queues, vhost, hash });
         }
         for (name, worker) in &http.workers {
             let queues = worker.queues.0.clone().into();
             let (name, hash) = (Some(name.as_str().into()), Some(digest(&worker.token.0)));
             let vhost = worker.vhost.as_str().into();
-            known.push(Holder { name, scope: None, queues, vhost, hash });
+            principals.push(Principal { name, scope: None, queues, vhost, hash });
         }
-        for (name, token) in http.tokens.iter().chain(of_file) {
+        for (name, token) in http.tokens.iter().chain(file_tokens) {
             let hash = match token.hash.strip_prefix(HASH_PREFIX) {
-                Some(digits) => read(digits),
+                Some(digits) => parse_hash(digits),
                 None => Some(digest(&token.token.0)),
             };
             // Every hash can be parsed: the settings were validated.
@@ -95,36 +98,36 @@ impl Tokens {
             let name = Some(name.as_str().into());
             let queues = token.queues.0.clone().into();
             let (scope, vhost) = (token.scope, token.vhost.as_str().into());
-            known.push(Holder { name, scope, queues, vhost, hash: Some(hash) });
+            principals.push(Principal { name, scope, queues, vhost, hash: Some(hash) });
         }
-        Tokens { known: Some(known) }
+        Tokens { principals: Some(principals) }
     }
 
     /// Returns whether requests need a token.
-    pub fn are_asked_for(&self) -> bool {
-        self.known.is_some()
+    pub fn are_required(&self) -> bool {
+        self.principals.is_some()
     }
 
     /// Returns whether the principal's token is still valid, and allows the same as before.
-    pub(super) fn has(&self, holder: &Holder) -> bool {
-        match &self.known {
-            Some(known) => known.contains(holder),
-            None => *holder == Holder::anybody(),
+    pub(super) fn is_current(&self, principal: &Principal) -> bool {
+        match &self.principals {
+            Some(known) => known.contains(principal),
+            None => *principal == Principal::anyone(),
         }
     }
 
     /// Finds the principal of a token. Returns `None` if the token is missing or not valid.
-    pub fn holder(&self, given: Option<&str>) -> Option<Holder> {
-        let Some(known) = &self.known else { return Some(Holder::anybody()) };
-        let given = digest(given?);
+    pub fn find_principal(&self, token: Option<&str>) -> Option<Principal> {
+        let Some(principals) = &self.principals else { return Some(Principal::anyone()) };
+        let token_hash = digest(token?);
         // Hashes are compared, each with every other and to its end, so that the time that it takes
         // reveals nothing about them.
         let mut found = None;
-        for holder in known {
-            let hash = holder.hash.iter().flatten();
-            let difference = hash.zip(given).fold(0, |all, (a, b)| all | (a ^ b));
+        for principal in principals {
+            let hash = principal.hash.iter().flatten();
+            let difference = hash.zip(token_hash).fold(0, |all, (a, b)| all | (a ^ b));
             if std::hint::black_box(difference) == 0 && found.is_none() {
-                found = Some(holder);
+                found = Some(principal);
             }
         }
         found.cloned()
@@ -132,7 +135,7 @@ impl Tokens {
 }
 
 /// Formats the hash of a token as settings have it.
-pub fn hash_of(token: &str) -> String {
+pub fn hash_token(token: &str) -> String {
     let mut text = HASH_PREFIX.to_owned();
     for byte in digest(token) {
         // Writing to a string cannot fail.
@@ -145,7 +148,7 @@ fn digest(token: &str) -> Hash {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn read(digits: &str) -> Option<Hash> {
+fn parse_hash(digits: &str) -> Option<Hash> {
     let mut hash = Hash::default();
     for (at, byte) in hash.iter_mut().enumerate() {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
@@ -164,10 +167,14 @@ mod tests {
 
     #[test]
     fn without_tokens_everybody_may_do_everything() {
-        let tokens = Tokens::of(&http(), &BTreeMap::new());
-        let holder = tokens.holder(None).expect("anybody");
-        assert!(!tokens.are_asked_for() && holder.may(&Needed::Scope(Scope::Admin)));
-        assert!(holder.may(&Needed::Queue { queue: "price".to_owned(), vhost: None }));
+        let tokens = Tokens::from_settings(&http(), &BTreeMap::new());
+        let principal = tokens.find_principal(None).expect("anybody");
+        assert!(
+            !tokens.are_required() && principal.is_allowed(&RequiredScope::Scope(Scope::Admin))
+        );
+        assert!(
+            principal.is_allowed(&RequiredScope::Queue { queue: "price".to_owned(), vhost: None })
+        );
     }
 
     #[test]
@@ -178,42 +185,45 @@ mod tests {
         let vhost = "far".to_owned();
         let worker = WorkerToken { token: Secret("the worker's one".into()), queues, vhost };
         http.workers.insert("pricing".to_owned(), worker.clone());
-        let (token, hash) = super::super::new_token();
+        let (token, hash) = super::super::generate_token();
         let scoped =
             |scope| TokenSettings { hash: hash.clone(), scope, ..TokenSettings::default() };
         let of_file = BTreeMap::from([("grafana".to_owned(), scoped(Some(Scope::Read)))]);
-        let tokens = Tokens::of(&http, &of_file);
+        let tokens = Tokens::from_settings(&http, &of_file);
 
         for wrong in [None, Some(""), Some("the first of al"), Some(hash.as_str())] {
-            assert_eq!(tokens.holder(wrong), None, "{wrong:?}");
+            assert_eq!(tokens.find_principal(wrong), None, "{wrong:?}");
         }
-        let may =
-            |token: &str, needed: Needed| tokens.holder(Some(token)).expect("known").may(&needed);
-        let queue = |name: &str| Needed::Queue { queue: name.to_owned(), vhost: None };
-        let queue_in = |queue: &str, vhost: &str| Needed::Queue {
+        let may = |token: &str, needed: RequiredScope| {
+            tokens.find_principal(Some(token)).expect("known").is_allowed(&needed)
+        };
+        let queue = |name: &str| RequiredScope::Queue { queue: name.to_owned(), vhost: None };
+        let queue_in = |queue: &str, vhost: &str| RequiredScope::Queue {
             queue: queue.to_owned(),
             vhost: Some(vhost.to_owned()),
         };
-        let worker_may = |needed: Needed| may("the worker's one", needed);
+        let worker_may = |needed: RequiredScope| may("the worker's one", needed);
         assert!(worker_may(queue_in("price", "far")) && !worker_may(queue_in("price", "")));
         assert!(!worker_may(queue_in("price", "other")) && !worker_may(queue_in("ship", "far")));
         assert!(may("the first of all", queue_in("any", "other")));
-        assert!(may("the first of all", Needed::Scope(Scope::Admin)));
+        assert!(may("the first of all", RequiredScope::Scope(Scope::Admin)));
         assert!(may("the first of all", queue("any")));
         assert!(may("the worker's one", queue("price")) && !may("the worker's one", queue("ship")));
-        assert!(!may("the worker's one", Needed::Scope(Scope::Read)));
-        assert!(may(&token, Needed::Scope(Scope::Read)) && may(&token, Needed::Token));
-        assert!(!may(&token, Needed::Scope(Scope::Operate)) && !may(&token, queue("price")));
-        let name = tokens.holder(Some(&token)).and_then(|holder| holder.name);
+        assert!(!may("the worker's one", RequiredScope::Scope(Scope::Read)));
+        assert!(
+            may(&token, RequiredScope::Scope(Scope::Read)) && may(&token, RequiredScope::Token)
+        );
+        assert!(!may(&token, RequiredScope::Scope(Scope::Operate)) && !may(&token, queue("price")));
+        let name = tokens.find_principal(Some(&token)).and_then(|holder| holder.name);
         assert_eq!(name.as_deref(), Some("grafana"));
     }
 
     #[test]
     fn hashes_are_read_as_they_are_written() {
-        let text = hash_of("abc");
+        let text = hash_token("abc");
         // FIPS 180-4, the example for SHA-256.
         assert!(text.starts_with("sha256:ba7816bf") && text.ends_with("f20015ad"), "{text}");
-        assert_eq!(read(text.trim_start_matches(HASH_PREFIX)), Some(digest("abc")));
-        assert_eq!((read("ba"), read("zz")), (None, None));
+        assert_eq!(parse_hash(text.trim_start_matches(HASH_PREFIX)), Some(digest("abc")));
+        assert_eq!((parse_hash("ba"), parse_hash("zz")), (None, None));
     }
 }

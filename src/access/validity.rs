@@ -12,32 +12,32 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// How long before its expiry a certificate should have been replaced, in seconds.
-pub const ENDS_SOON_S: i64 = 14 * 24 * 3600;
+pub const EXPIRY_WARNING_S: i64 = 14 * 24 * 3600;
 
 /// Returns the earliest expiry of the certificates. Returns `None` if none can be parsed.
 pub(super) fn not_after(chain: &[CertificateDer<'_>]) -> Option<Timestamp> {
-    chain.iter().filter_map(|certificate| of_one(certificate)).min_by_key(|at| at.0)
+    chain.iter().filter_map(|certificate| parse_not_after(certificate)).min_by_key(|at| at.0)
 }
 
-fn of_one(certificate: &[u8]) -> Option<Timestamp> {
-    let (certificate, _) = element(certificate, SEQUENCE)?;
-    let (signed, _) = element(certificate, SEQUENCE)?;
+fn parse_not_after(certificate: &[u8]) -> Option<Timestamp> {
+    let (certificate, _) = parse_element(certificate, SEQUENCE)?;
+    let (signed, _) = parse_element(certificate, SEQUENCE)?;
     // A version, a serial number, the algorithm, the issuer; then the validity.
-    let rest = element(signed, VERSION).map_or(signed, |(_, rest)| rest);
-    let (_, rest) = element(rest, INTEGER)?;
-    let (_, rest) = element(rest, SEQUENCE)?;
-    let (_, rest) = element(rest, SEQUENCE)?;
-    let (validity, _) = element(rest, SEQUENCE)?;
-    let (_, until) = time(validity)?;
-    let (until, _) = time(until)?;
-    times::parsed(&until)
+    let rest = parse_element(signed, VERSION).map_or(signed, |(_, rest)| rest);
+    let (_, rest) = parse_element(rest, INTEGER)?;
+    let (_, rest) = parse_element(rest, SEQUENCE)?;
+    let (_, rest) = parse_element(rest, SEQUENCE)?;
+    let (validity, _) = parse_element(rest, SEQUENCE)?;
+    let (_, until) = parse_time(validity)?;
+    let (until, _) = parse_time(until)?;
+    times::parse_rfc3339(&until)
 }
 
 /// Parses a time. Returns it in the form of RFC 3339, and the bytes that follow.
-fn time(bytes: &[u8]) -> Option<(String, &[u8])> {
-    let (text, rest, digits) = match element(bytes, UTC_TIME) {
+fn parse_time(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let (text, rest, digits) = match parse_element(bytes, UTC_TIME) {
         Some((text, rest)) => (text, rest, 2),
-        None => element(bytes, GENERALIZED_TIME).map(|(text, rest)| (text, rest, 4))?,
+        None => parse_element(bytes, GENERALIZED_TIME).map(|(text, rest)| (text, rest, 4))?,
     };
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, within) = text.split_at_checked(digits)?;
@@ -53,7 +53,7 @@ fn time(bytes: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Parses an element with this tag. Returns its content, and the bytes that follow.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+fn parse_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let [found, length, rest @ ..] = bytes else { return None };
     if *found != tag {
         return None;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
-    fn until(year: i32) -> CertificateDer<'static> {
+    fn self_signed(year: i32) -> CertificateDer<'static> {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
         params.not_before = date_time_ymd(1999, 1, 2);
         params.not_after = date_time_ymd(year, 12, 31);
@@ -85,17 +85,17 @@ mod tests {
     #[test]
     fn the_end_is_that_of_the_one_that_ends_first() {
         for year in [2025, 2049, 2050, 2099] {
-            let expected = times::parsed(&format!("{year}-12-31T00:00:00Z"));
+            let expected = times::parse_rfc3339(&format!("{year}-12-31T00:00:00Z"));
             assert!(expected.is_some());
-            assert_eq!(not_after(&[until(year)]), expected, "{year}");
+            assert_eq!(not_after(&[self_signed(year)]), expected, "{year}");
         }
-        let chain = [until(2030), until(2027), until(2099)];
-        assert_eq!(not_after(&chain), times::parsed("2027-12-31T00:00:00Z"));
+        let chain = [self_signed(2030), self_signed(2027), self_signed(2099)];
+        assert_eq!(not_after(&chain), times::parse_rfc3339("2027-12-31T00:00:00Z"));
     }
 
     #[test]
     fn what_is_no_certificate_has_no_end() {
-        let whole = until(2030);
+        let whole = self_signed(2030);
         for length in 0..whole.len() {
             let part = CertificateDer::from(whole[..length].to_vec());
             assert_eq!(not_after(&[part]), None, "{length}");

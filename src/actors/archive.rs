@@ -3,12 +3,14 @@
 //! rebuilt behind a barrier: everything appended before the lookup is committed when the job's rows
 //! are read.
 
-use super::mail::{ArchiveInput, Finding, JournalInput, Question, RouterInput, SupervisorInput};
-use super::mailbox::{Mail, Owner};
-use super::ways::Ways;
+use super::handles::ActorHandles;
+use super::inputs::{
+    ArchiveInput, JournalInput, Lookup, LookupResult, RouterInput, SupervisorInput,
+};
+use super::mailbox::{Envelope, MailboxActor};
 use crate::engine::JobId;
 use crate::faults;
-use crate::journal::{JobNumber, JournalError, Recovered};
+use crate::journal::{JobNumber, JournalError, RecoveredJob};
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,48 +18,48 @@ use tokio::sync::oneshot;
 
 /// Reads the journal for the router and the supervisor.
 pub struct Archive {
-    ways: Arc<Ways>,
+    handles: Arc<ActorHandles>,
     /// Jobs that are to be rebuilt.
-    wanted: Vec<WantedBy>,
+    requests: Vec<RebuildRequest>,
     /// Passivated job trees that are to be rebuilt.
-    at_rest: Families,
+    passivated: TreeNumbers,
     /// Whether a barrier is under way, for jobs that were requested before.
-    is_behind: bool,
+    is_barrier_pending: bool,
 }
 
 /// Who asks for a job to be rebuilt.
-enum WantedBy {
-    Router(JobId, Question),
+enum RebuildRequest {
+    Router(JobId, Lookup),
     Supervisor(JobNumber),
 }
 
 /// Passivated job trees that are to be rebuilt, each with the number of its root job and the
 /// numbers of all its jobs.
-type Families = Vec<(JobNumber, Vec<JobNumber>)>;
+type TreeNumbers = Vec<(JobNumber, Vec<JobNumber>)>;
 
 /// The most jobs that one read rebuilds: another lookup waits for it.
-const REBUILT_AT_ONCE: usize = 200;
+const JOBS_PER_READ: usize = 200;
 
 impl Archive {
     /// Creates the archive.
-    pub fn new(ways: Arc<Ways>) -> Archive {
-        Archive { ways, wanted: Vec::new(), at_rest: Vec::new(), is_behind: false }
+    pub fn new(handles: Arc<ActorHandles>) -> Archive {
+        Archive { handles, requests: Vec::new(), passivated: Vec::new(), is_barrier_pending: false }
     }
 
-    fn receive(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
+    fn handle_input(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
         match input {
             // A job's route is removed behind its last commit: no barrier is needed.
-            ArchiveInput::Find(id, Question::Creation) => self.find_creation(id),
-            ArchiveInput::Find(id, question) => {
-                self.wanted.push(WantedBy::Router(id, question));
+            ArchiveInput::LookUp(id, Lookup::Creation) => self.find_creation(id),
+            ArchiveInput::LookUp(id, question) => {
+                self.requests.push(RebuildRequest::Router(id, question));
                 self.rebuild(ctx);
             }
             ArchiveInput::Rebuild(number) => {
-                self.wanted.push(WantedBy::Supervisor(number));
+                self.requests.push(RebuildRequest::Supervisor(number));
                 self.rebuild(ctx);
             }
-            ArchiveInput::BringBack(families) => {
-                self.at_rest.extend(families);
+            ArchiveInput::Activate(families) => {
+                self.passivated.extend(families);
                 self.rebuild(ctx);
             }
         }
@@ -65,81 +67,84 @@ impl Archive {
 
     fn find_creation(&self, id: JobId) {
         faults::hit("archive::read");
-        let found = self.ways.common.reader.creation(id);
-        self.tell_router(id, found.map(Finding::Creation));
+        let found = self.handles.common.reader.load_creation(id);
+        self.send_to_router(id, found.map(LookupResult::Creation));
     }
 
     /// Rebuilds the requested jobs behind a barrier. Those requested meanwhile follow behind the
     /// next one.
     fn rebuild(&mut self, ctx: &mut Context<Self>) {
-        let is_idle = self.wanted.is_empty() && self.at_rest.is_empty();
-        if is_idle || std::mem::replace(&mut self.is_behind, true) {
+        let is_idle = self.requests.is_empty() && self.passivated.is_empty();
+        if is_idle || std::mem::replace(&mut self.is_barrier_pending, true) {
             return;
         }
-        let at_rest = std::mem::take(&mut self.at_rest);
-        let rest = self.wanted.split_off(self.wanted.len().min(REBUILT_AT_ONCE));
-        let wanted = std::mem::replace(&mut self.wanted, rest);
-        let ways = self.ways.clone();
-        let barrier = async move { barrier(&ways).await };
+        let at_rest = std::mem::take(&mut self.passivated);
+        let rest = self.requests.split_off(self.requests.len().min(JOBS_PER_READ));
+        let requests = std::mem::replace(&mut self.requests, rest);
+        let handles = self.handles.clone();
+        let barrier = async move { barrier(&handles).await };
         ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
-            archive.read(wanted);
-            archive.bring_back(at_rest);
-            archive.is_behind = false;
+            archive.rebuild_jobs(requests);
+            archive.rebuild_trees(at_rest);
+            archive.is_barrier_pending = false;
             archive.rebuild(ctx);
         }));
     }
 
-    fn read(&self, wanted: Vec<WantedBy>) {
+    fn rebuild_jobs(&self, wanted: Vec<RebuildRequest>) {
         if wanted.is_empty() {
             return;
         }
         faults::hit("archive::read");
-        let numbers: Vec<_> = wanted.iter().map(|wanted| self.number(wanted)).collect();
+        let numbers: Vec<_> = wanted.iter().map(|wanted| self.find_number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
-        let mut recovered = match self.ways.common.reader.recover_some(&known) {
+        let mut recovered = match self.handles.common.reader.recover_jobs(&known) {
             Ok(recovered) => recovered,
             // A job that cannot be read must not make the others fail.
             Err(_) if known.len() > 1 => HashMap::new(),
-            Err(error) => return wanted.iter().for_each(|wanted| self.tell(wanted, Err(&error))),
+            Err(error) => {
+                return wanted.iter().for_each(|wanted| self.send_result(wanted, Err(&error)));
+            }
         };
         for (wanted, number) in wanted.iter().zip(numbers) {
             let number = match number {
                 Ok(Some(number)) => number,
                 Ok(None) => {
-                    self.tell(wanted, Ok(None));
+                    self.send_result(wanted, Ok(None));
                     continue;
                 }
                 Err(error) => {
-                    self.tell(wanted, Err(&error));
+                    self.send_result(wanted, Err(&error));
                     continue;
                 }
             };
             if let Some(job) = recovered.remove(&number) {
-                self.tell(wanted, Ok(Some(Box::new(job))));
+                self.send_result(wanted, Ok(Some(Box::new(job))));
                 continue;
             }
-            match self.ways.common.reader.recover_some(&[number]) {
-                Ok(mut job) => self.tell(wanted, Ok(job.remove(&number).map(Box::new))),
-                Err(error) => self.tell(wanted, Err(&error)),
+            match self.handles.common.reader.recover_jobs(&[number]) {
+                Ok(mut job) => self.send_result(wanted, Ok(job.remove(&number).map(Box::new))),
+                Err(error) => self.send_result(wanted, Err(&error)),
             }
         }
     }
 
     /// Rebuilds passivated jobs, one tree after the other.
-    fn bring_back(&self, at_rest: Families) {
-        let Ways { common, .. } = &*self.ways;
+    fn rebuild_trees(&self, at_rest: TreeNumbers) {
+        let ActorHandles { common, .. } = &*self.handles;
         for (number, jobs) in at_rest {
             faults::hit("archive::read");
-            match common.reader.recover_family(&jobs) {
+            match common.reader.recover_job_tree(&jobs) {
                 Ok(found) => {
-                    let found = found.into_iter().map(|job| common.rules.recovered(job)).collect();
-                    let brought_back = RouterInput::BroughtBack(number, found);
-                    self.ways.mailboxes().router.post(brought_back);
+                    let found =
+                        found.into_iter().map(|job| common.rules.adjust_recovered(job)).collect();
+                    let brought_back = RouterInput::Activated(number, found);
+                    self.handles.mailboxes().router.send(brought_back);
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => return,
                 Err(error) => {
-                    return common.fail(format!(
+                    return common.report_fatal(format!(
                         "a job at rest cannot be rebuilt from the journal: {error}"
                     ));
                 }
@@ -147,58 +152,62 @@ impl Archive {
         }
     }
 
-    fn number(&self, wanted: &WantedBy) -> Result<Option<JobNumber>, JournalError> {
+    fn find_number(&self, wanted: &RebuildRequest) -> Result<Option<JobNumber>, JournalError> {
         match wanted {
-            WantedBy::Supervisor(number) => Ok(Some(*number)),
-            WantedBy::Router(id, Question::ChildOf(parent)) => {
-                self.ways.common.reader.child(*parent, *id)
+            RebuildRequest::Supervisor(number) => Ok(Some(*number)),
+            RebuildRequest::Router(id, Lookup::ChildOf(parent)) => {
+                self.handles.common.reader.find_child_number(*parent, *id)
             }
-            WantedBy::Router(id, Question::Job | Question::Creation) => {
-                self.ways.common.reader.number(*id)
+            RebuildRequest::Router(id, Lookup::Job | Lookup::Creation) => {
+                self.handles.common.reader.find_job_number(*id)
             }
         }
     }
 
-    fn tell(&self, wanted: &WantedBy, job: Result<Option<Box<Recovered>>, &JournalError>) {
-        let rules = &self.ways.common.rules;
-        let job = job.map(|found| found.map(|found| Box::new(rules.recovered(*found))));
+    fn send_result(
+        &self,
+        wanted: &RebuildRequest,
+        job: Result<Option<Box<RecoveredJob>>, &JournalError>,
+    ) {
+        let rules = &self.handles.common.rules;
+        let job = job.map(|found| found.map(|found| Box::new(rules.adjust_recovered(*found))));
         match wanted {
-            WantedBy::Router(id, Question::ChildOf(_)) => {
-                self.tell_router(*id, job.map(Finding::Child))
+            RebuildRequest::Router(id, Lookup::ChildOf(_)) => {
+                self.send_to_router(*id, job.map(LookupResult::Child))
             }
-            WantedBy::Router(id, Question::Job | Question::Creation) => {
-                self.tell_router(*id, job.map(Finding::Job))
+            RebuildRequest::Router(id, Lookup::Job | Lookup::Creation) => {
+                self.send_to_router(*id, job.map(LookupResult::Job))
             }
-            WantedBy::Supervisor(number) => match job {
+            RebuildRequest::Supervisor(number) => match job {
                 Ok(job) => {
-                    self.ways.mailboxes().supervisor.post(SupervisorInput::Rebuilt(*number, job))
+                    self.handles.mailboxes().supervisor.send(SupervisorInput::Rebuilt(*number, job))
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => {}
-                Err(error) => self.ways.common.fail(format!(
+                Err(error) => self.handles.common.report_fatal(format!(
                     "a job whose actor panicked cannot be rebuilt from the journal: {error}"
                 )),
             },
         }
     }
 
-    fn tell_router(&self, id: JobId, found: Result<Finding, impl ToString>) {
+    fn send_to_router(&self, id: JobId, found: Result<LookupResult, impl ToString>) {
         let found = found.map_err(|error| error.to_string());
-        self.ways.mailboxes().router.post(RouterInput::Found(id, found));
+        self.handles.mailboxes().router.send(RouterInput::LookedUp(id, found));
     }
 }
 
 /// Waits until everything appended before this is committed. If the journal is lost, that never
 /// happens: then the read reports it.
-async fn barrier(ways: &Ways) {
+async fn barrier(handles: &ActorHandles) {
     loop {
         let (answer, committed) = oneshot::channel();
-        ways.mailboxes().journal.post(JournalInput::Barrier(answer));
-        if committed.await.is_ok() || ways.common.health.lost_journal().is_some() {
+        handles.mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
+        if committed.await.is_ok() || handles.common.health.journal_loss().is_some() {
             return;
         }
         // The disk is full.
-        tokio::time::sleep(ways.common.settings.journal.full_retry.0).await;
+        tokio::time::sleep(handles.common.settings.journal.full_retry.0).await;
     }
 }
 
@@ -206,15 +215,15 @@ impl Actor for Archive {
     type Context = Context<Self>;
 }
 
-impl Owner for Archive {
+impl MailboxActor for Archive {
     type Input = ArchiveInput;
     const KIND: &'static str = "archive";
 }
 
-impl Handler<Mail<ArchiveInput>> for Archive {
+impl Handler<Envelope<ArchiveInput>> for Archive {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<ArchiveInput>, ctx: &mut Self::Context) {
-        mail.handle(|input| self.receive(input, ctx));
+    fn handle(&mut self, envelope: Envelope<ArchiveInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
     }
 }

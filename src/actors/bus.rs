@@ -2,14 +2,14 @@
 //! reports does not pass the actor: [`event_sink`] turns it into inputs of the router and the jobs,
 //! on the bus's own thread.
 
-use super::mail::{BusInput, JobInput, JournalInput, RouterInput};
-use super::mailbox::{Mail, Owner};
-use super::messages::Sent;
-use super::ways::Ways;
+use super::handles::ActorHandles;
+use super::inputs::{BusInput, JobInput, JournalInput, RouterInput};
+use super::mailbox::{Envelope, MailboxActor};
+use super::messages::ConfirmTarget;
 use super::{loss_watch, queue_watch};
 use crate::bus::{
-    Address, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, LeaseLeft, Position,
-    Receipt,
+    Address, Bus, BusEvent, BusKey, BusNotice, BusState, ConfirmToken, Delivery, EventSink,
+    RemainingLease, TopicOffset,
 };
 use crate::clock;
 use crate::engine::{CorrelationId, Definition, Input, JobId, Lease, Millis};
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct BusActor {
     bus: Box<dyn Bus>,
     key: BusKey,
-    ways: Arc<Ways>,
+    handles: Arc<ActorHandles>,
 }
 
 /// How often the gauge of unconfirmed messages is updated.
@@ -31,26 +31,26 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
     /// Creates the actor around a bus.
-    pub fn new(bus: Box<dyn Bus>, key: BusKey, ways: Arc<Ways>) -> BusActor {
-        BusActor { bus, key, ways }
+    pub fn new(bus: Box<dyn Bus>, key: BusKey, handles: Arc<ActorHandles>) -> BusActor {
+        BusActor { bus, key, handles }
     }
 
-    fn receive(&mut self, input: BusInput, ctx: &mut Context<Self>) {
+    fn handle_input(&mut self, input: BusInput, ctx: &mut Context<Self>) {
         match input {
             BusInput::Publish(messages) => {
                 messages.into_iter().for_each(|message| self.bus.publish(message));
             }
             BusInput::Withdraw(queue, id, over) => self.bus.withdraw(&queue, &id, over),
-            BusInput::Serve(served) => self.bus.serve(served),
+            BusInput::Serve(served) => self.bus.set_served(served),
             BusInput::Inspect(queues, answer) => {
                 let looks = self.bus.inspect(queues);
                 // The receiver may have gone.
                 let answering = async move { drop(answer.send(looks.await)) };
                 ctx.spawn(answering.into_actor(self));
             }
-            BusInput::LookFor(queues) => self.bus.look_for(queues),
+            BusInput::DeclareMissing(queues) => self.bus.ensure_queues(queues),
             BusInput::Depths(answer) => {
-                let depths = self.bus.depths();
+                let depths = self.bus.poll_depths();
                 let answering = async move { drop(answer.send(depths.await)) };
                 ctx.spawn(answering.into_actor(self));
             }
@@ -70,34 +70,39 @@ impl BusActor {
 }
 
 /// Returns the sink to which a bus reports its events.
-pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
-    let (ways, key) = (ways.clone(), key.clone());
+pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
+    let (handles, key) = (handles.clone(), key.clone());
     Arc::new(move |event| match event {
         BusEvent::Reply(delivery) => {
-            ways.mailboxes().router.post(RouterInput::Delivered(with_attempt(delivery)))
+            handles.mailboxes().router.send(RouterInput::ReplyDelivered(with_attempt(delivery)))
         }
         BusEvent::Call { queue, delivery } => {
             let delivery = with_attempt(delivery);
-            let (workflow, bus) = (workflow_of(&queue, &key.vhost), key.bus.clone());
-            ways.mailboxes().router.post(RouterInput::Called { workflow, bus, delivery });
+            let (workflow, bus) = (workflow_of_queue(&queue, &key.vhost), key.name.clone());
+            handles.mailboxes().router.send(RouterInput::CallDelivered { workflow, bus, delivery });
         }
-        BusEvent::Taken(receipt) => taken(&ways, receipt),
-        BusEvent::Leased { receipt, lease } => leased(&ways, receipt, lease),
-        BusEvent::Begun(receipt) => begun(&ways, receipt),
+        BusEvent::Confirmed(receipt) => notify_confirmed(&handles, receipt),
+        BusEvent::Leased { confirm_token: receipt, lease } => {
+            notify_leased(&handles, receipt, lease)
+        }
+        BusEvent::HandedOver(receipt) => notify_begun(&handles, receipt),
         BusEvent::Unroutable(receipt) => {
-            if let Some(Sent::Answer { job, .. } | Sent::Refusal { job, .. }) = receipt.peek() {
-                unroutable(&ways, &key, *job);
+            if let Some(ConfirmTarget::JobEnd { job, .. } | ConfirmTarget::Refusal { job, .. }) =
+                receipt.downcast_ref()
+            {
+                report_unroutable(&handles, &key, *job);
             }
-            taken(&ways, receipt);
+            notify_confirmed(&handles, receipt);
         }
-        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_kept } => {
+        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_quarantined: is_kept } => {
             let outcome = if is_kept { "kept" } else { "dropped" };
-            ways.common
+            handles
+                .common
                 .metrics
-                .unreadable
-                .with_label_values(&[&*key.bus, &*key.vhost, &*queue, outcome])
+                .messages_unreadable
+                .with_label_values(&[&*key.name, &*key.vhost, &*queue, outcome])
                 .inc();
-            if ways.common.throttle.may_log("unreadable") {
+            if handles.common.log_limiter.may_log("unreadable") {
                 let correlation_id = correlation_id.unwrap_or_default();
                 tracing::warn!(
                     bus = %key,
@@ -110,95 +115,106 @@ pub fn event_sink(ways: &Arc<Ways>, key: &BusKey) -> EventSink {
                 );
             }
         }
-        BusEvent::QueueMissing { queue, taken } => {
+        BusEvent::QueueMissing { queue, journaled: taken } => {
             let queue = Address { bus: key.clone(), queue };
-            ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
+            handles.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
         }
         BusEvent::State(state) => {
-            let metrics = &ways.common.metrics;
+            let metrics = &handles.common.metrics;
             metrics
                 .bus_connected
-                .with_label_values(&[&*key.bus, &*key.vhost])
+                .with_label_values(&[&*key.name, &*key.vhost])
                 .set(i64::from(!matches!(state, BusState::Disconnected { .. })));
-            metrics.bus_blocked.with_label_values(&[&*key.bus, &*key.vhost]).set(i64::from(
-                matches!(state, BusState::Blocked { .. } | BusState::Silent { .. }),
+            metrics.bus_blocked.with_label_values(&[&*key.name, &*key.vhost]).set(i64::from(
+                matches!(state, BusState::Blocked { .. } | BusState::Unresponsive { .. }),
             ));
-            ways.common.health.set_bus(&key, state);
+            handles.common.health.set_bus(&key, state);
         }
-        BusEvent::Reached(Position { topic, partition, offset }) => {
-            let position = journal::Position { bus: key.bus.clone(), topic, partition, offset };
-            ways.mailboxes().journal.post(JournalInput::Reached(position));
+        BusEvent::OffsetReached(TopicOffset { topic, partition, offset }) => {
+            let position =
+                journal::StoredOffset { bus: key.name.clone(), topic, partition, offset };
+            handles.mailboxes().journal.send(JournalInput::StoreOffset(position));
         }
-        BusEvent::Refused(reason) => ways.common.fail(reason),
-        BusEvent::ServiceCalled { queue, came, took } => {
+        BusEvent::Fatal(reason) => handles.common.report_fatal(reason),
+        BusEvent::EndpointCalled { queue, outcome: came, duration: took } => {
             // An address may have a secret in it, and stands in a workflow file.
             let service = if is_url(&queue) { "address" } else { &*queue };
-            ways.common
+            handles
+                .common
                 .metrics
                 .service_calls
-                .with_label_values(&[&*key.bus, service, came.word()])
+                .with_label_values(&[&*key.name, service, came.as_str()])
                 .observe(took.as_secs_f64());
         }
-        BusEvent::Noted(notice) => {
+        BusEvent::Notice(notice) => {
             let kind = match notice {
                 BusNotice::Returned => "returned",
-                BusNotice::Refused => "refused",
+                BusNotice::Nacked => "refused",
                 BusNotice::Resent => "resent",
                 BusNotice::NotDelivered => "not_delivered",
-                BusNotice::BrokenOff => "broken_off",
+                BusNotice::CallAborted => "broken_off",
             };
-            ways.common
+            handles
+                .common
                 .metrics
                 .bus_notices
-                .with_label_values(&[&*key.bus, &*key.vhost, kind])
+                .with_label_values(&[&*key.name, &*key.vhost, kind])
                 .inc();
         }
     })
 }
 
 /// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
-fn taken(ways: &Ways, receipt: Receipt) {
+fn notify_confirmed(handles: &ActorHandles, receipt: ConfirmToken) {
     // Every message that is sent has such a token.
-    let Some(sent) = receipt.open() else { return };
+    let Some(sent) = receipt.downcast() else { return };
     let (job, created, input) = match sent {
-        Sent::Step { job, created, step, attempt, dispatch } => {
+        ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
             let dispatch = Some(dispatch);
             (job, created, Input::Confirmed { step, attempt, dispatch })
         }
-        Sent::Answer { job, created, caller, end } => {
-            (job, created, Input::Answered { caller, end })
+        ConfirmTarget::JobEnd { job, created, caller, end } => {
+            (job, created, Input::CallerAnswered { caller, end })
         }
-        Sent::Refusal { ack, .. } => return ack.ack(),
+        ConfirmTarget::Refusal { ack, .. } => return ack.ack(),
     };
-    tell(ways, job, JobInput::OfMessage { created, input });
+    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
 /// Sends an input to a job. A job that takes no input may be passivated: the router knows. An ended
 /// job needs no input.
-fn tell(ways: &Ways, job: JobId, input: JobInput) {
-    match ways.routes.find(job) {
-        Some(job) => job.post(input),
-        None => ways.mailboxes().router.post(RouterInput::ForJob(job, Box::new(input))),
+fn send_to_job(handles: &ActorHandles, job: JobId, input: JobInput) {
+    match handles.routes.find(job) {
+        Some(job) => job.send(input),
+        None => handles.mailboxes().router.send(RouterInput::ForwardToJob(job, Box::new(input))),
     }
 }
 
 /// Notifies a job how long a worker has the lease of its message.
-fn leased(ways: &Ways, receipt: Receipt, lease: LeaseLeft) {
-    let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
-    let until = clock::now().after(Some(Millis::of(lease.left)));
+fn notify_leased(handles: &ActorHandles, receipt: ConfirmToken, lease: RemainingLease) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = receipt.downcast() else {
+        return;
+    };
+    let until = clock::now().after(Some(Millis::from_duration(lease.remaining)));
     let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
     let input = Input::Leased { step, attempt, lease };
-    tell(ways, job, JobInput::OfMessage { created, input });
+    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
 /// Notifies a job that its message has been handed over.
-fn begun(ways: &Ways, receipt: Receipt) {
-    let Some(Sent::Step { job, created, step, attempt, .. }) = receipt.open() else { return };
-    tell(ways, job, JobInput::OfMessage { created, input: Input::Begun { step, attempt } });
+fn notify_begun(handles: &ActorHandles, receipt: ConfirmToken) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = receipt.downcast() else {
+        return;
+    };
+    send_to_job(
+        handles,
+        job,
+        JobInput::MessageUpdate { job_created: created, input: Input::Begun { step, attempt } },
+    );
 }
 
 /// Returns the full name of the workflow that takes messages on a queue.
-fn workflow_of(queue: &str, vhost: &str) -> Arc<str> {
+fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
     let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
     if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
 }
@@ -208,26 +224,27 @@ fn workflow_of(queue: &str, vhost: &str) -> Arc<str> {
 fn with_attempt(delivery: Delivery) -> Delivery {
     let mut delivery = delivery;
     if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
-        delivery.attempt = delivery.message_id.as_deref().and_then(attempt_in);
+        delivery.attempt = delivery.message_id.as_deref().and_then(parse_attempt);
     }
     delivery
 }
 
 /// Parses the attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
-fn attempt_in(message_id: &str) -> Option<u32> {
+fn parse_attempt(message_id: &str) -> Option<u32> {
     let (correlation_id, attempt) = message_id.rsplit_once(':')?;
     correlation_id.parse::<CorrelationId>().ok()?;
     attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
 }
 
 /// Reports that the queue which a caller named is not there: nobody gets the answer.
-fn unroutable(ways: &Ways, bus: &BusKey, job: JobId) {
-    ways.common
+fn report_unroutable(handles: &ActorHandles, bus: &BusKey, job: JobId) {
+    handles
+        .common
         .metrics
         .bus_notices
-        .with_label_values(&[&*bus.bus, &*bus.vhost, "unanswerable"])
+        .with_label_values(&[&*bus.name, &*bus.vhost, "unanswerable"])
         .inc();
-    if ways.common.throttle.may_log("unanswerable") {
+    if handles.common.log_limiter.may_log("unanswerable") {
         tracing::warn!(
             %job,
             %bus,
@@ -244,33 +261,33 @@ impl Actor for BusActor {
         ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
             let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
             actor
-                .ways
+                .handles
                 .common
                 .metrics
                 .bus_unconfirmed
-                .with_label_values(&[&*actor.key.bus, &*actor.key.vhost])
+                .with_label_values(&[&*actor.key.name, &*actor.key.vhost])
                 .set(unconfirmed);
         });
-        let amqp = self.ways.common.settings.amqp_bus(&self.key.bus);
+        let amqp = self.handles.common.settings.amqp_bus(&self.key.name);
         if amqp.is_some() {
-            ctx.spawn(queue_watch::watch(self.ways.clone(), self.key.clone()).into_actor(self));
+            ctx.spawn(queue_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
         }
         if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
-            ctx.spawn(loss_watch::watch(self.ways.clone(), self.key.clone()).into_actor(self));
+            ctx.spawn(loss_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
         }
     }
 }
 
-impl Owner for BusActor {
+impl MailboxActor for BusActor {
     type Input = BusInput;
     const KIND: &'static str = "bus";
 }
 
-impl Handler<Mail<BusInput>> for BusActor {
+impl Handler<Envelope<BusInput>> for BusActor {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<BusInput>, ctx: &mut Self::Context) {
-        mail.handle(|input| self.receive(input, ctx));
+    fn handle(&mut self, envelope: Envelope<BusInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
     }
 }
 
@@ -281,7 +298,7 @@ mod tests {
     #[test]
     fn the_id_of_a_step_message_tells_its_attempt() {
         let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-        assert_eq!(attempt_in(&format!("{id}:split:12")), Some(12));
+        assert_eq!(parse_attempt(&format!("{id}:split:12")), Some(12));
         for other in [
             "",
             ":",
@@ -291,13 +308,13 @@ mod tests {
             &format!("{id}:split:x"),
             &format!("{id}:split:"),
         ] {
-            assert_eq!(attempt_in(other), None, "{other:?}");
+            assert_eq!(parse_attempt(other), None, "{other:?}");
         }
     }
 
     #[test]
     fn the_name_of_a_queue_tells_the_workflow_that_takes_calls_there() {
-        assert_eq!(&*workflow_of("workflow.chain", ""), "chain");
-        assert_eq!(&*workflow_of("workflow.chain", "v"), "v/chain");
+        assert_eq!(&*workflow_of_queue("workflow.chain", ""), "chain");
+        assert_eq!(&*workflow_of_queue("workflow.chain", "v"), "v/chain");
     }
 }

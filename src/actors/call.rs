@@ -3,7 +3,7 @@
 //! refused call, once the broker has the refusal. While the manager takes no jobs, calls wait in
 //! the router, unacknowledged. The prefetch bounds how many; the rest wait in the broker.
 
-use crate::bus::Acknowledge;
+use crate::bus::Acknowledger;
 use crate::engine::{Caller, CorrelationId, Definition, Job, JobId, Message, TraceContext};
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ pub struct Call {
     pub(super) depth: u16,
     /// Its trace context, if it has one.
     pub(super) trace: Option<Arc<TraceContext>>,
-    pub(super) asker: Asker,
-    pub(super) ack: Acknowledge,
+    pub(super) source: CallSource,
+    pub(super) ack: Acknowledger,
 }
 
 /// Who sends a call, as far as is known.
-pub(super) enum Asker {
+pub(super) enum CallSource {
     /// Any sender that is not a step.
-    Stranger,
+    External,
     /// The message claims to be from this attempt of a step. The step's job has not checked the
     /// claim yet.
-    Claimed(CorrelationId, u32),
+    Unverified(CorrelationId, u32),
     /// A step of a job, which waits for the result. Such a call must not wait for other jobs to
     /// end: they may wait for its own job.
     Step,
@@ -36,28 +36,30 @@ pub(super) enum Asker {
 
 impl Call {
     /// Checks the claimed source with the job of the step.
-    pub(super) fn vouched_by(self, job: &Job) -> Call {
-        let asker = match &self.asker {
-            Asker::Claimed(sender, attempt)
-                if job.awaits(
+    pub(super) fn verified_by(self, job: &Job) -> Call {
+        let asker = match &self.source {
+            CallSource::Unverified(sender, attempt)
+                if job.is_awaiting_reply(
                     &sender.step,
                     *attempt,
                     &Definition::call_queue(&self.definition.name),
                 ) =>
             {
-                Asker::Step
+                CallSource::Step
             }
-            Asker::Claimed(..) | Asker::Stranger | Asker::Step => Asker::Stranger,
+            CallSource::Unverified(..) | CallSource::External | CallSource::Step => {
+                CallSource::External
+            }
         };
-        Call { asker, ..self }
+        Call { source: asker, ..self }
     }
 
     /// Returns the bytes of its message: about what its job will take in memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn message_bytes(&self) -> usize {
         self.message.encoded_len()
     }
 
-    pub(super) fn is_of_step(&self) -> bool {
-        matches!(self.asker, Asker::Step)
+    pub(super) fn is_from_step(&self) -> bool {
+        matches!(self.source, CallSource::Step)
     }
 }

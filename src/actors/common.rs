@@ -2,21 +2,21 @@
 //! health. Nothing in it leads to an actor; [`ActorHandles`](super::handles::ActorHandles) do.
 
 use super::health::Health;
-use super::losses::Losses;
-use super::mail::Definitions;
-use super::mailbox::Kind;
-use super::memory::{Gauges, JobMemory};
-use super::queue_looks::QueueLooks;
+use super::inputs::Definitions;
+use super::losses::QueueLosses;
+use super::mailbox::ActorMetrics;
+use super::memory::{JobMemory, MemoryGauges};
+use super::queue_report::QueueReports;
 use super::rules::Rules;
 use crate::access::Access;
+use crate::budget::Budgets;
 use crate::clock;
 use crate::engine::{Definition, Job, Limits, Timestamp};
-use crate::events::{Feeds, Webhook};
+use crate::events::{EventHub, Webhook};
 use crate::journal::{JobNumber, Records};
-use crate::room::Rooms;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
-use crate::telemetry::rates::Rates;
+use crate::telemetry::rates::JobRates;
 use crate::traces::Traces;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 /// Returns the definitions by their full names.
-pub fn by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
+pub fn index_by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
@@ -40,9 +40,9 @@ pub struct Common {
     /// The metrics.
     pub metrics: Metrics,
     /// The outcomes of jobs, minute by minute.
-    pub rates: Rates,
+    pub rates: JobRates,
     /// The metrics of job mailboxes.
-    pub job_kind: Arc<Kind>,
+    pub job_actor_metrics: Arc<ActorMetrics>,
     /// The rules that decide for the jobs.
     pub rules: Arc<dyn Rules>,
     definitions: RwLock<Arc<Definitions>>,
@@ -51,19 +51,19 @@ pub struct Common {
     /// What readiness and liveness are answered from.
     pub health: Health,
     /// The queues that have lost messages.
-    pub losses: Losses,
+    pub queue_losses: QueueLosses,
     /// The last report of what queues hold.
-    pub queue_looks: QueueLooks,
+    pub queue_reports: QueueReports,
     /// When the process started, by the wall clock and by a monotonic one.
-    pub began: (Timestamp, tokio::time::Instant),
+    pub started_at: (Timestamp, tokio::time::Instant),
     /// Keeps what comes from outside from flooding the log.
-    pub throttle: Throttle,
+    pub log_limiter: KeyedRateLimiter,
     /// Permits for creations that are not answered yet.
-    pub creations: Semaphore,
+    pub creation_permits: Semaphore,
     /// Bounds on what clients of the API make the process hold.
-    pub rooms: Rooms,
+    pub budgets: Budgets,
     /// The streams of events.
-    pub feeds: Feeds,
+    pub feeds: EventHub,
     /// The webhook, if there is one.
     pub webhook: Option<Arc<Webhook>>,
     /// The traces of jobs, if they are sent.
@@ -71,7 +71,7 @@ pub struct Common {
     /// The memory that jobs under way hold.
     pub memory: Arc<JobMemory>,
     /// How many child jobs of all fan-outs are under way.
-    pub children: AtomicU32,
+    pub child_count: AtomicU32,
     next_number: AtomicI64,
     fatal: mpsc::UnboundedSender<String>,
 }
@@ -95,44 +95,44 @@ impl Common {
             window_bytes: settings.fanout.window_bytes,
         };
         let metrics = Metrics::new();
-        metrics.series_of(&definitions, settings.metrics.steps_max);
-        let gauges = Gauges {
+        metrics.set_definitions(&definitions, settings.metrics.steps_max);
+        let gauges = MemoryGauges {
             held: metrics.jobs_bytes.clone(),
             max: metrics.jobs_bytes_max.clone(),
-            at_rest: metrics.jobs_at_rest.clone(),
-            pending: metrics.jobs_pending.clone(),
+            passivated: metrics.jobs_passivated.clone(),
+            pending: metrics.job_trees_waiting.clone(),
         };
         let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
-        let health = Health::new(settings.default_bus()).telling(memory.clone());
-        let job_kind = Kind::new(&metrics, "job");
+        let health = Health::new(settings.default_bus()).with_memory(memory.clone());
+        let job_kind = ActorMetrics::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let traces = Traces::new(&settings, &metrics);
         let creations =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
-        let rooms = Rooms::new(&settings.http, &settings.embedded);
+        let rooms = Budgets::new(&settings.http, &settings.embedded);
         let access = Access::new(&settings.http);
         Common {
             access,
             settings,
             limits,
             metrics,
-            rates: Rates::default(),
-            job_kind,
+            rates: JobRates::default(),
+            job_actor_metrics: job_kind,
             rules,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
             health,
-            losses: Losses::default(),
-            queue_looks: QueueLooks::default(),
-            began: (clock::now(), clock::ticks()),
-            throttle: Throttle::default(),
-            creations,
-            rooms,
-            feeds: Feeds::default(),
+            queue_losses: QueueLosses::default(),
+            queue_reports: QueueReports::default(),
+            started_at: (clock::now(), clock::timer_now()),
+            log_limiter: KeyedRateLimiter::default(),
+            creation_permits: creations,
+            budgets: rooms,
+            feeds: EventHub::default(),
             webhook,
             traces,
             memory,
-            children: AtomicU32::new(0),
+            child_count: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,
         }
@@ -145,24 +145,25 @@ impl Common {
 
     /// Replaces the definitions; running jobs keep theirs.
     pub(super) fn set_definitions(&self, definitions: Definitions) {
-        self.metrics.series_of(&definitions, self.settings.metrics.steps_max);
+        self.metrics.set_definitions(&definitions, self.settings.metrics.steps_max);
         *self.definitions.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definitions);
     }
 
     /// Returns whether anybody subscribes to the events of a job.
-    pub fn announces(&self, job: &Job) -> bool {
+    pub fn has_subscribers(&self, job: &Job) -> bool {
         let origin = job.origin();
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
-        self.settings.events.has_topic() || self.feeds.wants([origin.id, parent, origin.root])
+        self.settings.events.has_exchange()
+            || self.feeds.has_subscribers([origin.id, parent, origin.root])
     }
 
     /// Returns the number for the next job.
-    pub fn take_number(&self) -> JobNumber {
+    pub fn next_job_number(&self) -> JobNumber {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Ends the process in order, for this reason.
-    pub fn fail(&self, reason: String) {
+    pub fn report_fatal(&self, reason: String) {
         // Closed only when the process is ending already.
         let _ = self.fatal.send(reason);
     }
@@ -170,20 +171,20 @@ impl Common {
 
 /// Lets each kind of line into the log once a minute (docs/operations.md).
 #[derive(Default)]
-pub struct Throttle(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
+pub struct KeyedRateLimiter(Mutex<BTreeMap<&'static str, tokio::time::Instant>>);
 
 /// How often a kind of line may be logged.
-const LOGGED_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Throttle {
+impl KeyedRateLimiter {
     /// Returns whether a line of this kind may be logged now; if so, the next may follow after a
     /// minute.
     pub fn may_log(&self, kind: &'static str) -> bool {
         // Not the wall clock: if it were set back, nothing would be logged for that long.
-        let now = clock::ticks();
+        let now = clock::timer_now();
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due =
-            logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOGGED_EVERY);
+            logged.get(kind).is_none_or(|at| now.saturating_duration_since(*at) >= LOG_INTERVAL);
         if due {
             logged.insert(kind, now);
         }

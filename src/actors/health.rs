@@ -4,7 +4,7 @@ use super::memory::JobMemory;
 use crate::bus::{BusKey, BusState};
 use crate::clock;
 use crate::engine::Timestamp;
-use crate::journal::Loss;
+use crate::journal::FileLoss;
 use crate::settings::BusKind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 /// What keeps the manager from working.
 pub struct Health {
-    room: RwLock<Room>,
+    disk_state: RwLock<DiskState>,
     /// The description of what has happened to the journal's files, if anything has.
     journal_lost: OnceLock<String>,
     /// Whether the daemon is about to stop.
@@ -28,31 +28,31 @@ pub struct Health {
 
 /// Whether commits have room on the disk, and a file that no other program keeps locked.
 #[derive(Clone, Copy, Debug)]
-enum Room {
+enum DiskState {
     /// They always had.
-    There,
+    Writable,
     /// The journal waits.
-    Missing(Want),
+    Waiting(JournalWait),
     /// The journal had to wait, and can write again since then, by the wall clock and by a
     /// monotonic one.
-    BackSince(Timestamp, tokio::time::Instant),
+    WritableSince(Timestamp, tokio::time::Instant),
 }
 
 /// What the journal waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum JournalWait {
     /// Room on the disk.
     Room,
     /// The end of a lock that another program holds on the file.
     Lock,
 }
 
-impl Want {
+impl JournalWait {
     /// Returns a sentence for those who wait.
-    pub fn sentence(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
-            Want::Room => "no room on the disk: nothing is accepted until there is",
-            Want::Lock => {
+            JournalWait::Room => "no room on the disk: nothing is accepted until there is",
+            JournalWait::Lock => {
                 "another program keeps the journal's file locked: nothing is accepted until it \
                  lets go (fuser or lsof on the file tells which)"
             }
@@ -66,11 +66,11 @@ struct BusHealth {
     /// Since when it is connected, by the wall clock and by a monotonic one.
     connected: Option<(Timestamp, tokio::time::Instant)>,
     /// Since when it is not connected.
-    parted: Option<Timestamp>,
+    disconnected: Option<Timestamp>,
 }
 
 /// Renders what clients are told once the journal is lost.
-pub fn lost(loss: &Loss) -> String {
+pub fn render_loss(loss: &FileLoss) -> String {
     format!(
         "the journal is lost: {loss}. Nothing is accepted, answered or acknowledged any more. What \
          was accepted may be only in the files that this process has open: before you stop it see \
@@ -83,7 +83,7 @@ impl Health {
     /// none.
     pub fn new(default_bus: &str) -> Health {
         Health {
-            room: RwLock::new(Room::There),
+            disk_state: RwLock::new(DiskState::Writable),
             journal_lost: OnceLock::new(),
             stopping: AtomicBool::new(false),
             buses: RwLock::default(),
@@ -94,7 +94,7 @@ impl Health {
     }
 
     /// Adds the memory of jobs to the state, so that readiness reports it.
-    pub fn telling(self, memory: Arc<JobMemory>) -> Health {
+    pub fn with_memory(self, memory: Arc<JobMemory>) -> Health {
         Health { memory: Some(memory), ..self }
     }
 
@@ -104,26 +104,28 @@ impl Health {
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
         let parted = match buses.get(key) {
             _ if is_connected(&state) => None,
-            Some(BusHealth { parted: Some(since), .. }) => Some(*since),
-            Some(BusHealth { parted: None, .. }) | None => Some(clock::now()),
+            Some(BusHealth { disconnected: Some(since), .. }) => Some(*since),
+            Some(BusHealth { disconnected: None, .. }) | None => Some(clock::now()),
         };
         let connected = match buses.get(key) {
             _ if !is_connected(&state) => None,
             Some(BusHealth { connected: Some(since), .. }) => Some(*since),
-            Some(BusHealth { connected: None, .. }) | None => Some((clock::now(), clock::ticks())),
+            Some(BusHealth { connected: None, .. }) | None => {
+                Some((clock::now(), clock::timer_now()))
+            }
         };
-        buses.insert(key.clone(), BusHealth { state, connected, parted });
+        buses.insert(key.clone(), BusHealth { state, connected, disconnected: parted });
         drop(buses);
-        self.tell_change();
+        self.notify_change();
     }
 
     /// Wakes those who wait for readiness: a check may have turned good.
-    pub fn tell_change(&self) {
+    pub fn notify_change(&self) {
         self.changed.notify_waiters();
     }
 
     /// Waits until all checks are good.
-    pub async fn ready(&self) {
+    pub async fn wait_until_ready(&self) {
         loop {
             let changed = self.changed.notified();
             if self.checks().iter().all(|(_, good, _)| *good) {
@@ -149,15 +151,15 @@ impl Health {
             None => Some(Timestamp(i64::MAX)),
             Some((at, _)) if *state == BusState::CatchingUp => Some(at),
             Some((at, since)) => {
-                (clock::ticks().saturating_duration_since(since) < replies_first).then_some(at)
+                (clock::timer_now().saturating_duration_since(since) < replies_first).then_some(at)
             }
         }
     }
 
     /// Returns since when a bus is not connected: a message of later date has not been sent.
     /// `None`: it is connected, or nothing is known of it.
-    pub fn parted(&self, key: &BusKey) -> Option<Timestamp> {
-        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.parted
+    pub fn disconnected_since(&self, key: &BusKey) -> Option<Timestamp> {
+        self.buses.read().unwrap_or_else(PoisonError::into_inner).get(key)?.disconnected
     }
 
     /// Returns the time before which messages of attempts may have waited unsent for room on the
@@ -165,67 +167,67 @@ impl Health {
     ///
     /// `None`: all are sent.
     pub fn unsent_before(&self, sent_first: Duration) -> Option<Timestamp> {
-        match self.room() {
-            Room::There => None,
-            Room::Missing(_) => Some(Timestamp(i64::MAX)),
-            Room::BackSince(at, since) => {
-                (clock::ticks().saturating_duration_since(since) < sent_first).then_some(at)
+        match self.disk_state() {
+            DiskState::Writable => None,
+            DiskState::Waiting(_) => Some(Timestamp(i64::MAX)),
+            DiskState::WritableSince(at, since) => {
+                (clock::timer_now().saturating_duration_since(since) < sent_first).then_some(at)
             }
         }
     }
 
-    fn room(&self) -> Room {
-        *self.room.read().unwrap_or_else(PoisonError::into_inner)
+    fn disk_state(&self) -> DiskState {
+        *self.disk_state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the journal waits, for whatever reason.
-    pub fn is_journal_full(&self) -> bool {
-        self.journal_wants().is_some()
+    pub fn is_journal_waiting(&self) -> bool {
+        self.journal_wait().is_some()
     }
 
     /// Returns what the journal waits for, if it waits.
-    pub fn journal_wants(&self) -> Option<Want> {
-        match self.room() {
-            Room::Missing(want) => Some(want),
-            Room::There | Room::BackSince(..) => None,
+    pub fn journal_wait(&self) -> Option<JournalWait> {
+        match self.disk_state() {
+            DiskState::Waiting(want) => Some(want),
+            DiskState::Writable | DiskState::WritableSince(..) => None,
         }
     }
 
     /// Stores whether the journal could be written. Returns whether that has changed.
-    pub(super) fn note_room(&self, is_there: bool) -> bool {
+    pub(super) fn set_writable(&self, is_there: bool) -> bool {
         if !is_there {
-            return self.note_waiting(Want::Room);
+            return self.set_waiting(JournalWait::Room);
         }
-        let has_waited = self.is_journal_full();
+        let has_waited = self.is_journal_waiting();
         if has_waited {
-            self.set_room(Room::BackSince(clock::now(), clock::ticks()));
+            self.set_disk_state(DiskState::WritableSince(clock::now(), clock::timer_now()));
         }
         has_waited
     }
 
     /// Stores what the journal waits for. Returns whether that has changed.
-    pub(super) fn note_waiting(&self, want: Want) -> bool {
-        let is_new = self.journal_wants() != Some(want);
+    pub(super) fn set_waiting(&self, want: JournalWait) -> bool {
+        let is_new = self.journal_wait() != Some(want);
         if is_new {
-            self.set_room(Room::Missing(want));
+            self.set_disk_state(DiskState::Waiting(want));
         }
         is_new
     }
 
-    fn set_room(&self, room: Room) {
-        *self.room.write().unwrap_or_else(PoisonError::into_inner) = room;
+    fn set_disk_state(&self, room: DiskState) {
+        *self.disk_state.write().unwrap_or_else(PoisonError::into_inner) = room;
     }
 
     /// Returns each check: its name, whether it is good, and a sentence.
     pub fn checks(&self) -> Vec<(String, bool, String)> {
-        let bad = self.lost_journal().or(self.journal_wants().map(Want::sentence));
+        let bad = self.journal_loss().or(self.journal_wait().map(JournalWait::as_str));
         let stopping = self.stopping.load(Ordering::Relaxed);
         let mut checks = vec![
             ("journal".to_owned(), bad.is_none(), bad.unwrap_or("ok").to_owned()),
             ("process".to_owned(), !stopping, if stopping { "stopping" } else { "ok" }.to_owned()),
         ];
-        if let Some(ago) = clock::set_ago() {
-            let (by_s, ago_s) = (clock::set_by_s(), ago.as_secs());
+        if let Some(ago) = clock::since_adjustment() {
+            let (by_s, ago_s) = (clock::total_adjustment_s(), ago.as_secs());
             let sentence = format!(
                 "ok: it was set by {by_s} s since the start, the last time {ago_s} s ago \
                  (retention waits for an hour)"
@@ -233,7 +235,7 @@ impl Health {
             checks.push(("clock".to_owned(), true, sentence));
         }
         let buses = self.buses.read().unwrap_or_else(PoisonError::into_inner);
-        for (BusKey { bus: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
+        for (BusKey { name: bus_name, vhost }, BusHealth { state, .. }) in buses.iter() {
             let mut name = "bus".to_owned();
             // The default bus is called *the* bus where there is only one.
             let is_default = *bus_name == self.default_bus;
@@ -254,7 +256,9 @@ impl Health {
             checks.push((name, is_good, sentence));
         }
         // Never bad: creations beyond it are refused with that reason, and all else goes on.
-        checks.extend(self.memory.iter().map(|jobs| ("memory".to_owned(), true, jobs.sentence())));
+        checks.extend(
+            self.memory.iter().map(|jobs| ("memory".to_owned(), true, jobs.render_summary())),
+        );
         checks
     }
 
@@ -268,24 +272,24 @@ impl Health {
     }
 
     /// Returns whether jobs can be accepted.
-    pub fn accepts(&self) -> bool {
-        !self.is_journal_full() && self.cancels()
+    pub fn can_accept(&self) -> bool {
+        !self.is_journal_waiting() && self.can_cancel()
     }
 
     /// Returns whether jobs under way can be cancelled: also while there is no room on the disk.
-    pub fn cancels(&self) -> bool {
-        self.journal_wants() != Some(Want::Lock)
-            && self.lost_journal().is_none()
+    pub fn can_cancel(&self) -> bool {
+        self.journal_wait() != Some(JournalWait::Lock)
+            && self.journal_loss().is_none()
             && !self.stopping.load(Ordering::Relaxed)
     }
 
     /// Marks the journal as lost, until the process ends; returns the sentence that says so.
-    pub(super) fn lose_journal(&self, loss: &Loss) -> &str {
-        self.journal_lost.get_or_init(|| lost(loss))
+    pub(super) fn set_journal_lost(&self, loss: &FileLoss) -> &str {
+        self.journal_lost.get_or_init(|| render_loss(loss))
     }
 
     /// Returns why the journal is lost, if it is.
-    pub fn lost_journal(&self) -> Option<&str> {
+    pub fn journal_loss(&self) -> Option<&str> {
         self.journal_lost.get().map(String::as_str)
     }
 }

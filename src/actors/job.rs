@@ -23,34 +23,34 @@
 //! the router removes it from the route table and closes its actor. Otherwise an input is still on
 //! its way, and (4) the actor goes on with that input, or asks once more.
 
-mod beginning;
+mod bulk_requests;
 mod buses;
 mod child_budget;
-mod life;
-mod news;
-mod observe;
-mod redispatch;
+mod lifecycle;
+mod notifications;
+mod passivation;
+mod reporting;
 mod requests;
-mod resting;
-mod start;
+mod spawn;
+mod startup;
 mod timer;
 mod waiting_since;
 mod withdrawals;
 
-pub use start::{Spawn, Start};
+pub use spawn::{JobStart, SpawnRequest};
 
-use super::answer::{Answer, Client, Now, Refusal};
-use super::mail::{
-    Append, JobInput, JournalInput, Look, NewChild, Outgoing, Rest, RouterInput, SupervisorInput,
-    ToChild,
+use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
+use super::handles::ActorHandles;
+use super::inputs::{
+    Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
+    RouterInput, SupervisorInput,
 };
-use super::mailbox::{Mail, Owner};
-use super::memory::{Share, bytes_of};
-use super::messages::{caller_answer, step_message};
+use super::mailbox::{Envelope, MailboxActor};
+use super::memory::{MemoryShare, job_bytes};
+use super::messages::{job_end_message, step_message};
 use super::reply_log::LoggedReply;
 use super::steps_done::StepsDone;
-use super::ways::Ways;
-use crate::clock::Steady;
+use crate::clock::SteadyClock;
 use crate::engine::{
     CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected, Reply,
     StepEntry, Timestamp,
@@ -58,33 +58,33 @@ use crate::engine::{
 use crate::faults;
 use crate::journal::{JobNumber, NewJob, Record};
 use actix::{Actor, ActorContext, Handler, SpawnHandle};
-use life::Life;
+use lifecycle::Lifecycle;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use waiting_since::WaitingSince;
 
 /// The actor of a job under way.
 pub struct JobActor {
-    pub(super) ways: Arc<Ways>,
+    pub(super) handles: Arc<ActorHandles>,
     pub(super) id: JobId,
     number: JobNumber,
     root: JobNumber,
     pub(super) parent: Option<JobNumber>,
-    life: Life,
+    lifecycle: Lifecycle,
     /// The clock by which the job measures: a change of the wall clock changes none of its times.
-    clock: Steady,
+    clock: SteadyClock,
     /// How many inputs it has handled: all that were sent to its mailbox, except those still in it.
-    heard: u64,
+    inputs_handled: u64,
     /// The state in which the metrics count the job.
-    pub(super) counted: Option<JobState>,
+    pub(super) counted_state: Option<JobState>,
     /// The end that a decision has undone, if the job goes on after it.
-    pub(super) ended_before: Option<(Timestamp, JobState)>,
+    pub(super) previous_end: Option<(Timestamp, JobState)>,
     /// Its share of the memory of jobs.
-    share: Share,
+    memory_share: MemoryShare,
     /// How many of its child jobs count towards the limit of the process.
-    pub(super) children: u32,
+    pub(super) child_permits: u32,
     /// How many inputs it had handled when it last asked to be passivated.
-    asked_to_rest: Option<u64>,
+    passivation_asked_at: Option<u64>,
     /// The time that is due next, and the timer for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// How many of its steps are done, for readers of the route table.
@@ -96,35 +96,35 @@ pub struct JobActor {
 }
 
 /// An operation whose client waits for the outcome.
-struct AskedOperation {
+struct PendingOperation {
     /// The step that it concerns, if it concerns only one.
     step: Option<String>,
-    answer: Client<Now>,
+    response: ResponseSender<OperationResponse>,
 }
 
 impl JobActor {
     /// Creates an actor that begins its work when it is started.
     pub(super) fn new(
-        ways: Arc<Ways>,
-        spawn: Spawn,
+        handles: Arc<ActorHandles>,
+        request: SpawnRequest,
         steps_done: StepsDone,
-        share: Share,
+        memory_share: MemoryShare,
     ) -> JobActor {
-        let Spawn { id, number, root, parent, start } = spawn;
+        let SpawnRequest { id, number, root, parent, start } = request;
         JobActor {
-            ways,
+            handles,
             id,
             number,
             root,
             parent,
-            life: Life::Starting(start),
-            clock: Steady::begin(),
-            heard: 0,
-            counted: None,
-            ended_before: None,
-            share,
-            asked_to_rest: None,
-            children: 0,
+            lifecycle: Lifecycle::Starting(start),
+            clock: SteadyClock::start(),
+            inputs_handled: 0,
+            counted_state: None,
+            previous_end: None,
+            memory_share,
+            passivation_asked_at: None,
+            child_permits: 0,
             timer: None,
             steps_done,
             steps_reported: None,
@@ -134,143 +134,157 @@ impl JobActor {
 
     /// Returns the job, unless it has panicked and is being rebuilt.
     pub(super) fn job(&self) -> Option<&Job> {
-        self.life.job()
+        self.lifecycle.job()
     }
 
-    fn receive(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+    fn handle_input(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
         // A rebuilt job first handles everything that was stashed. `Rebuilt` itself is counted
         // last: until then the router cannot stop the job.
         let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
-        self.heard += u64::from(!is_rebuild);
-        self.act(input, ctx);
-        self.heard += u64::from(is_rebuild);
-        self.leave_or_go_on();
-        self.rest_if_short();
+        self.inputs_handled += u64::from(!is_rebuild);
+        self.handle_in_lifecycle(input, ctx);
+        self.inputs_handled += u64::from(is_rebuild);
+        self.stop_or_resume();
+        self.passivate_if_memory_short();
         self.set_timer(ctx);
     }
 
     /// Asks to stop if nothing is left to do, and asks again after an input that changed nothing.
     /// Otherwise the actor goes on.
-    fn leave_or_go_on(&mut self) {
-        if self.life.is_through(self.heard) {
-            let leaves = self.leave();
-            self.append_nothing(Vec::new(), leaves, None);
+    fn stop_or_resume(&mut self) {
+        if self.lifecycle.must_ask_to_stop(self.inputs_handled) {
+            let stop_after = self.begin_stop();
+            self.append_empty(Vec::new(), stop_after, None);
         } else {
-            self.life.go_on();
+            self.lifecycle.resume();
         }
     }
 
     /// Begins to stop, if there is a job; returns how many inputs it has handled. More inputs may
     /// keep it running.
-    fn leave(&mut self) -> Option<u64> {
-        self.life.leave(self.heard).then_some(self.heard)
+    fn begin_stop(&mut self) -> Option<u64> {
+        self.lifecycle.begin_stop(self.inputs_handled).then_some(self.inputs_handled)
     }
 
-    fn act(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
-        match (&mut self.life, input) {
+    fn handle_in_lifecycle(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        match (&mut self.lifecycle, input) {
             (_, JobInput::Close) => {
-                self.count_as(None);
+                self.set_counted_state(None);
                 // It must not ask to stop again: another actor may have the job by then.
-                self.life = Life::Void;
+                self.lifecycle = Lifecycle::Stopped;
                 ctx.stop();
             }
-            (Life::Broken { set_aside }, JobInput::Rebuilt { recovered, abandon }) => {
+            (Lifecycle::Broken { stash: set_aside }, JobInput::Rebuilt { recovered, abandon }) => {
                 let set_aside = std::mem::take(set_aside);
-                self.rebuilt(*recovered, abandon, set_aside);
+                self.handle_rebuilt(*recovered, abandon, set_aside);
             }
-            (_, input) => self.hear_or_set_aside(input),
+            (_, input) => self.handle_or_stash(input),
         }
     }
 
-    fn hear_or_set_aside(&mut self, input: JobInput) {
-        match &mut self.life {
-            Life::Live(_) | Life::Leaving { .. } => self.hear(input),
-            Life::Broken { set_aside } => set_aside.push(input),
-            Life::Starting(_) | Life::Void => {}
+    fn handle_or_stash(&mut self, input: JobInput) {
+        match &mut self.lifecycle {
+            Lifecycle::Running(_) | Lifecycle::Stopping { .. } => self.handle_running(input),
+            Lifecycle::Broken { stash: set_aside } => set_aside.push(input),
+            Lifecycle::Starting(_) | Lifecycle::Stopped => {}
         }
     }
 
-    fn hear(&mut self, input: JobInput) {
+    fn handle_running(&mut self, input: JobInput) {
         match input {
-            JobInput::Take { input, ack } => {
-                self.take(input, ack.map(Outgoing::Ack).into_iter().collect())
+            JobInput::Engine { input, ack } => {
+                self.handle_engine_input(input, ack.map(Outgoing::Ack).into_iter().collect())
             }
-            JobInput::OfMessage { created, input } => {
+            JobInput::MessageUpdate { job_created: created, input } => {
                 if self.job().is_some_and(|job| job.origin().created == created) {
-                    self.take(input, Vec::new());
+                    self.handle_engine_input(input, Vec::new());
                 }
             }
-            JobInput::CreateAgain { workflow, message, answer } => {
-                self.create_again(&workflow, &message, answer)
+            JobInput::CreateDuplicate { workflow, message, response: answer } => {
+                self.handle_duplicate_create(&workflow, &message, answer)
             }
-            JobInput::Called(call) => self.called(call),
-            JobInput::Vouch(call) => self.vouch(call),
-            JobInput::Cancel(by, answer) => self.cancel(by, answer),
-            JobInput::Erase(answer) => self.erase(answer),
-            JobInput::Operate(request, answer) => self.operate(request, answer),
-            JobInput::QueueMissing { queue, done } => self.queue_missing(&queue, done),
+            JobInput::Call(call) => self.handle_call(call),
+            JobInput::VerifyCall(call) => self.verify_call(call),
+            JobInput::Cancel(by, answer) => self.handle_cancel(by, answer),
+            JobInput::Erase(answer) => self.handle_erase(answer),
+            JobInput::Operate(request, answer) => self.handle_operation(request, answer),
+            JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
             JobInput::SeenWaiting(seen) => self.waiting_since.go_on(seen),
-            JobInput::Count(census) => self.count_waiting(&census),
-            JobInput::Waits { waits, done } => {
-                self.tell_waits(&waits);
+            JobInput::CountWaiting(census) => self.count_waiting(&census),
+            JobInput::ReportWaits { waits, done } => {
+                self.report_waits(&waits);
                 drop(done);
             }
-            JobInput::Settled(done) => self.release_after_commit(vec![Outgoing::Hold(done)]),
-            JobInput::Look(Look { see, done }) => {
+            JobInput::AwaitCommit(done) => {
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)])
+            }
+            JobInput::Inspect(Inspection { inspect: see, done }) => {
                 if let Some(job) = self.job() {
                     see(job);
                 }
-                self.release_after_commit(vec![Outgoing::Hold(done)]);
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
             }
             // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` for a broken job. Here the
             // job is running. Whether it can be passivated is checked after each input.
-            JobInput::Rebuilt { .. } | JobInput::Rest | JobInput::Close => {}
+            JobInput::Rebuilt { .. } | JobInput::PassivateIfWaiting | JobInput::Close => {}
         }
     }
 
     /// Lets the engine decide; `outgoing` is sent after the commit.
-    pub(super) fn take(&mut self, input: Input, release: Vec<Outgoing>) {
-        self.decide(input, release, None);
+    pub(super) fn handle_engine_input(&mut self, input: Input, outgoing: Vec<Outgoing>) {
+        self.decide(input, outgoing, None);
     }
 
     /// Lets the engine decide. If a client has asked, it gets the state of the job. A panic of the
     /// engine affects only this job: the supervisor has it rebuilt. Meanwhile its inputs are
     /// stashed, and the delivery that was being handled goes back to its queue.
-    fn decide(&mut self, input: Input, mut release: Vec<Outgoing>, answer: Option<AskedOperation>) {
-        let (ways, now) = (self.ways.clone(), self.clock.now());
+    fn decide(
+        &mut self,
+        input: Input,
+        mut outgoing: Vec<Outgoing>,
+        answer: Option<PendingOperation>,
+    ) {
+        let (handles, now) = (self.handles.clone(), self.clock.now());
         let limits = self.limits();
-        let Some(job) = self.life.job_mut() else { return };
-        self.ended_before = job.ended().map(|ended| (ended, job.state()));
+        let Some(job) = self.lifecycle.job_mut() else { return };
+        self.previous_end = job.ended().map(|ended| (ended, job.state()));
         let context = Context { now, limits: &limits };
-        let logged = LoggedReply::of(&input);
+        let logged = LoggedReply::from_input(&input);
         let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
-        let taken = catch_unwind(AssertUnwindSafe(|| {
-            fail_point(&input);
-            ways.common.rules.take(job, input, &context)
+        let decided = catch_unwind(AssertUnwindSafe(|| {
+            hit_failpoint(&input);
+            handles.common.rules.handle_input(job, input, &context)
         }));
-        match taken {
+        match decided {
             Ok(Ok(decision)) => {
                 if is_result {
-                    tell_failure(&decision, &mut release);
+                    tell_failure(&decision, &mut outgoing);
                 }
-                release.extend(answer.map(|AskedOperation { step, answer }| {
-                    Outgoing::Answer(Answer::Now(answer, Ok(Now::of(job, step.as_deref()))))
+                outgoing.extend(answer.map(|PendingOperation { step, response: answer }| {
+                    Outgoing::Respond(ClientResponse::Operation(
+                        answer,
+                        Ok(OperationResponse::from_job(job, step.as_deref())),
+                    ))
                 }));
-                self.append(decision, None, release);
+                self.append(decision, None, outgoing);
             }
             Ok(Err(rejected)) => {
                 let reason = || format!("nothing to change: {}", rejected.label());
-                release.extend(answer.map(|AskedOperation { answer, .. }| {
-                    Outgoing::Answer(Answer::Now(answer, Err(Refusal::Conflict(reason()))))
+                outgoing.extend(answer.map(|PendingOperation { response: answer, .. }| {
+                    Outgoing::Respond(ClientResponse::Operation(
+                        answer,
+                        Err(RequestError::Conflict(reason())),
+                    ))
                 }));
-                self.reject(rejected, logged, release);
+                self.reject(rejected, logged, outgoing);
             }
             Err(_) => {
-                self.life = Life::Broken { set_aside: Vec::new() };
-                ways.mailboxes()
+                self.lifecycle = Lifecycle::Broken { stash: Vec::new() };
+                handles
+                    .mailboxes()
                     .supervisor
-                    .post(SupervisorInput::Panicked { number: self.number, id: self.id });
+                    .send(SupervisorInput::Panicked { number: self.number, id: self.id });
             }
         }
     }
@@ -279,103 +293,108 @@ impl JobActor {
         &mut self,
         rejected: Rejected,
         logged: Option<LoggedReply>,
-        mut release: Vec<Outgoing>,
+        mut outgoing: Vec<Outgoing>,
     ) {
-        if release.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
-            self.ways.common.metrics.rejected.with_label_values(&[rejected.label()]).inc();
+        if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
+            self.handles
+                .common
+                .metrics
+                .replies_rejected
+                .with_label_values(&[rejected.label()])
+                .inc();
             if let (Some(logged), true) =
-                (logged, self.ways.common.throttle.may_log(rejected.label()))
+                (logged, self.handles.common.log_limiter.may_log(rejected.label()))
             {
                 logged.log(self.id, rejected);
             }
         }
         // The acknowledgement waits for the commit of whatever made this input void. That commit
         // may still be under way, and this delivery may be the last copy of a reply.
-        if !release.is_empty() {
-            for outgoing in &mut release {
+        if !outgoing.is_empty() {
+            for outgoing in &mut outgoing {
                 if let Outgoing::Ack(ack) = outgoing {
-                    ack.unused(rejected.label());
+                    ack.set_rejection(rejected.label());
                 }
             }
-            self.release_after_commit(release);
+            self.send_after_commit(outgoing);
         }
     }
 
-    fn release_after_commit(&self, release: Vec<Outgoing>) {
-        self.append_nothing(release, None, None);
+    fn send_after_commit(&self, outgoing: Vec<Outgoing>) {
+        self.append_empty(outgoing, None, None);
     }
 
-    fn append_nothing(
+    fn append_empty(
         &self,
-        release: Vec<Outgoing>,
-        leaves: Option<u64>,
-        rests: Option<Box<Rest>>,
+        outgoing: Vec<Outgoing>,
+        stop_after: Option<u64>,
+        passivate: Option<Box<PassivateRequest>>,
     ) {
-        let record = Record::nothing(self.number);
-        self.ways.mailboxes().journal.post(JournalInput::Append(Append {
+        let record = Record::empty(self.number);
+        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
             id: self.id,
             record,
-            urgent: true,
-            release,
-            leaves,
-            rests,
+            is_urgent: true,
+            outgoing,
+            stop_after,
+            passivate,
         }));
     }
 
     fn append(
         &mut self,
         mut decision: Decision,
-        created: Option<NewJob>,
-        mut release: Vec<Outgoing>,
+        new_job: Option<NewJob>,
+        mut outgoing: Vec<Outgoing>,
     ) {
         let now = decision.recorded.at;
-        self.observe(&decision.recorded);
-        self.count();
-        self.draw_on_budget();
-        self.count_bytes();
+        self.report_decision(&decision.recorded);
+        self.update_state_gauge();
+        self.update_child_permits();
+        self.update_memory_share();
         faults::observe("job::decided", || (self.number, self.job().cloned()));
-        let urgent = !matches!(
+        let is_urgent = !matches!(
             decision.recorded.entries.as_slice(),
             [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
                 | Entry::Caller(CallerEntry::Answered(_))]
         );
         let effects = std::mem::take(&mut decision.effects).into_iter();
-        release.extend(effects.filter_map(|effect| self.outgoing(effect, now)));
-        release.extend(self.withdrawals(&decision.recorded));
-        let leaves = if decision.closed { self.leave() } else { None };
-        let (announced, notice) = self.news(&decision.recorded);
-        release.extend(announced);
+        outgoing.extend(effects.filter_map(|effect| self.to_outgoing(effect, now)));
+        outgoing.extend(self.withdrawals(&decision.recorded));
+        let stop_after = if decision.closed { self.begin_stop() } else { None };
+        let (announced, notice) = self.notifications(&decision.recorded);
+        outgoing.extend(announced);
         // First, because a client reads the route table as soon as it has its response.
-        release.splice(0..0, self.steps_now());
-        release.extend(self.counts_now(&decision.recorded));
-        let record = Record { notice, ..Record::of(self.number, created, decision) };
-        self.ways.mailboxes().journal.post(JournalInput::Append(Append {
+        outgoing.splice(0..0, self.steps_done_update());
+        outgoing.extend(self.child_counts_update(&decision.recorded));
+        let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
+        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
             id: self.id,
             record,
-            urgent,
-            release,
-            leaves,
-            rests: None,
+            is_urgent,
+            outgoing,
+            stop_after,
+            passivate: None,
         }));
     }
 
     /// Updates how many bytes of memory the job holds.
-    pub(super) fn count_bytes(&mut self) {
-        if let Some(bytes) = self.job().map(bytes_of) {
-            self.share.set(bytes);
-            if self.ways.common.memory.is_short_unheard() {
-                self.ways.mailboxes().router.post(RouterInput::Short);
+    pub(super) fn update_memory_share(&mut self) {
+        if let Some(bytes) = self.job().map(job_bytes) {
+            self.memory_share.set(bytes);
+            if self.handles.common.memory.is_short_unnotified() {
+                self.handles.mailboxes().router.send(RouterInput::MemoryShort);
             }
         }
     }
 
-    fn outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
+    fn to_outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
-                let bus = self.ways.buses.of_step(job.definition(), job.graph().step(step));
-                let share = self.ways.common.settings.traces.share();
-                Outgoing::Send(step_message(job, bus, step, attempt, input, (now, share)))
+                let bus = self.handles.buses.bus_of_step(job.definition(), job.graph().step(step));
+                let share = self.handles.common.settings.traces.sampling_rate();
+                Outgoing::Publish(step_message(job, bus, step, attempt, input, (now, share)))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
                 origin: *origin,
@@ -383,14 +402,19 @@ impl JobActor {
                 parent: self.number,
                 root: self.root,
             })),
-            Effect::TellChild { child, place, order } => {
-                Outgoing::ToChild(ToChild { id: child, place, parent: self.number, order })
+            Effect::OrderChild { child, parent_item: place, order } => {
+                Outgoing::OrderChild(ChildOrder {
+                    id: child,
+                    parent_item: place,
+                    parent: self.number,
+                    order,
+                })
             }
-            Effect::TellParent(parent, ended) => Outgoing::ToParent(parent, ended),
+            Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let bus = self.ways.buses.of_caller(job.definition(), job.caller(caller)?);
-                let bytes_max = self.ways.common.limits.step_message_bytes_max;
-                Outgoing::Send(caller_answer(job, bus, caller, end, bytes_max, now)?)
+                let bus = self.handles.buses.bus_of_caller(job.definition(), job.caller(caller)?);
+                let bytes_max = self.handles.common.limits.step_message_bytes_max;
+                Outgoing::Publish(job_end_message(job, bus, caller, end, bytes_max, now)?)
             }
         })
     }
@@ -409,7 +433,7 @@ fn tell_failure(decision: &Decision, release: &mut [Outgoing]) {
 }
 
 /// Lets tests make a job panic when it hears from a worker or a child.
-fn fail_point(input: &Input) {
+fn hit_failpoint(input: &Input) {
     if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. })
         && faults::hit("job::take").is_some()
     {
@@ -421,22 +445,24 @@ impl Actor for JobActor {
     type Context = actix::Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        if let Life::Starting(start) = std::mem::replace(&mut self.life, Life::Void) {
-            self.begin(start);
+        if let Lifecycle::Starting(start) =
+            std::mem::replace(&mut self.lifecycle, Lifecycle::Stopped)
+        {
+            self.start_job(start);
             self.set_timer(ctx);
         }
     }
 }
 
-impl Owner for JobActor {
+impl MailboxActor for JobActor {
     type Input = JobInput;
     const KIND: &'static str = "job";
 }
 
-impl Handler<Mail<JobInput>> for JobActor {
+impl Handler<Envelope<JobInput>> for JobActor {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<JobInput>, ctx: &mut Self::Context) {
-        mail.handle(|input| self.receive(input, ctx));
+    fn handle(&mut self, envelope: Envelope<JobInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
     }
 }

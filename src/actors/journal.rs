@@ -1,58 +1,58 @@
 //! The journal actor: serialises writes to SQLite on a thread of its own. Whatever waits when the
 //! disk is free goes into one transaction; the effects leave only after its commit.
 
+mod batch_size;
 mod delete;
 mod deletions;
 mod doubt;
-mod files;
-mod pace;
-mod room;
-mod wal;
+mod file_sizes;
+mod partial_commit;
+mod wal_size;
 
-use super::answer::{Answer, Refusal};
-use super::answer_on_drop::AnswerOnDrop;
-use super::health::Want;
-use super::mail::{Append, JournalInput, Leave, Outgoing, RouterInput};
-use super::mailbox::{Mail, Owner};
-use super::outbox::Messages;
-use super::positions::Positions;
-use super::ways::Ways;
+use super::client_response::{ClientResponse, RequestError};
+use super::completion_latch::CompletionLatch;
+use super::handles::ActorHandles;
+use super::health::JournalWait;
+use super::inputs::{Append, JournalInput, Outgoing, RouterInput, StopRequest};
+use super::mailbox::{Envelope, MailboxActor};
+use super::outbox::PublicationBatch;
+use super::pending_offsets::PendingOffsets;
 use crate::clock;
 use crate::faults;
-use crate::journal::{JobNumber, Journal, JournalError, Loss, Remedy};
+use crate::journal::{FileLoss, JobNumber, Journal, JournalError, Remedy};
 use crate::telemetry::log;
 use actix::{Actor, AsyncContext, Context, Handler};
 use deletions::Deletions;
-use room::{Appended, WaitingRecord};
+use partial_commit::{CommitOutcome, WaitingRecord};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use wal::WalTold;
+use wal_size::WalSizeReporter;
 
 /// Owns the journal's writing end.
 pub struct JournalActor {
     store: Box<dyn Journal>,
-    ways: Arc<Ways>,
-    waiting: Vec<WaitingRecord>,
-    flush: Flush,
+    handles: Arc<ActorHandles>,
+    waiting_records: Vec<WaitingRecord>,
+    commit_schedule: CommitSchedule,
     /// Whether another attempt to commit is scheduled.
-    is_retried: bool,
+    is_retry_scheduled: bool,
     /// Whether the projection of committed entries is scheduled.
-    is_deriving: bool,
+    is_projection_scheduled: bool,
     /// Whether records for confirms are scheduled.
-    is_writing_confirms: bool,
+    is_confirm_write_scheduled: bool,
     /// The offsets that buses have reached.
-    positions: Positions,
+    pending_offsets: PendingOffsets,
     deletions: Deletions,
-    wal_told: WalTold,
+    wal_reporter: WalSizeReporter,
     /// How many records the last commit had.
-    group: usize,
+    last_batch_records: usize,
 }
 
 /// When the next commit is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Flush {
+enum CommitSchedule {
     NotDue,
     /// After the lag, unless an urgent record comes.
     Lagging,
@@ -65,104 +65,106 @@ enum Flush {
 }
 
 /// How often the journal's files are checked while nothing is committed.
-const FILES_CHECKED_EVERY: Duration = Duration::from_secs(1);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often confirms get a record of their own, if no other record of their job has come since.
-const CONFIRMS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
+const CONFIRM_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often offsets of buses are stored. After a crash, a bus reads again what it took in since.
-const POSITIONS_WRITTEN_EVERY: Duration = Duration::from_secs(1);
+const OFFSET_STORE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// If the last commit had at least this many records, the next one waits for more: a commit costs
 /// almost the same for a hundred as for ten.
-const GROUP_UNDER_LOAD: usize = 8;
+const BATCH_UNDER_LOAD: usize = 8;
 
 /// The exit code after an I/O error, for the supervisor of the process (EX_IOERR of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
     /// Creates the actor around an opened journal.
-    pub fn new(store: Box<dyn Journal>, ways: Arc<Ways>) -> JournalActor {
+    pub fn new(store: Box<dyn Journal>, handles: Arc<ActorHandles>) -> JournalActor {
         // A journal that cannot be read now shows it with the first commit.
         let newest = store.newest().ok().flatten();
         JournalActor {
             store,
-            ways,
-            waiting: Vec::new(),
-            flush: Flush::NotDue,
-            is_retried: false,
-            is_deriving: false,
-            is_writing_confirms: false,
-            positions: Positions::default(),
+            handles,
+            waiting_records: Vec::new(),
+            commit_schedule: CommitSchedule::NotDue,
+            is_retry_scheduled: false,
+            is_projection_scheduled: false,
+            is_confirm_write_scheduled: false,
+            pending_offsets: PendingOffsets::default(),
             deletions: Deletions::new(newest),
-            wal_told: WalTold::default(),
-            group: 0,
+            wal_reporter: WalSizeReporter::default(),
+            last_batch_records: 0,
         }
     }
 
-    fn receive(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
+    fn handle_input(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
         match input {
             JournalInput::Append(mut append) => {
-                if self.flush == Flush::Lost {
-                    refuse(&mut append, &self.ways);
+                if self.commit_schedule == CommitSchedule::Lost {
+                    refuse_clients(&mut append, &self.handles);
                 }
-                let urgent = append.urgent;
-                self.waiting.push(WaitingRecord { append, since: clock::instant() });
-                self.schedule(urgent, ctx);
+                let is_urgent = append.is_urgent;
+                self.waiting_records.push(WaitingRecord { append, since: clock::instant() });
+                self.schedule(is_urgent, ctx);
             }
-            JournalInput::Retain => {
+            JournalInput::StartRetention => {
                 ctx.run_interval(
-                    self.ways.common.settings.journal.retention_interval.0,
-                    |actor, ctx| actor.retain(ctx),
+                    self.handles.common.settings.journal.retention_interval.0,
+                    |actor, ctx| actor.start_retention(ctx),
                 );
-                self.retain(ctx);
+                self.start_retention(ctx);
             }
-            JournalInput::Delete(number, answer) => self.erase(number, answer, ctx),
-            JournalInput::Forget(_) if self.flush == Flush::Lost => {}
-            JournalInput::Forget(notices) => match self.store.forget(&notices) {
+            JournalInput::Delete(number, answer) => self.handle_erase(number, answer, ctx),
+            JournalInput::DeleteNotices(_) if self.commit_schedule == CommitSchedule::Lost => {}
+            JournalInput::DeleteNotices(notices) => match self.store.delete_notices(&notices) {
                 Ok(()) => {}
-                Err(error) if error.remedy().is_wait() => {
+                Err(error) if error.remedy().is_retryable() => {
                     ctx.run_later(
-                        self.ways.common.settings.journal.full_retry.0,
-                        move |actor, ctx| actor.receive(JournalInput::Forget(notices), ctx),
+                        self.handles.common.settings.journal.full_retry.0,
+                        move |actor, ctx| {
+                            actor.handle_input(JournalInput::DeleteNotices(notices), ctx)
+                        },
                     );
                 }
-                Err(error) => self.broken(&error),
+                Err(error) => self.handle_fatal(&error),
             },
-            JournalInput::Reached(position) => {
-                if self.positions.is_empty() {
-                    ctx.run_later(POSITIONS_WRITTEN_EVERY, Self::write_positions);
+            JournalInput::StoreOffset(position) => {
+                if self.pending_offsets.is_empty() {
+                    ctx.run_later(OFFSET_STORE_INTERVAL, Self::store_offsets);
                 }
-                self.positions.reached(position);
+                self.pending_offsets.set(position);
             }
-            JournalInput::MakeStatusTables(definitions) => {
+            JournalInput::CreateStatusTables(definitions) => {
                 if !self.commit(ctx) {
                     // There is no room: the first job of each workflow creates its table.
                     return;
                 }
-                if let Err(error) = self.store.make_status_tables(
+                if let Err(error) = self.store.create_status_tables(
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
                     match error.remedy() {
                         Remedy::WaitForRoom | Remedy::WaitForLock => {
                             tracing::warn!(%error, "the tables of statuses have to wait")
                         }
-                        Remedy::Exit => self.broken(&error),
+                        Remedy::Exit => self.handle_fatal(&error),
                     }
                 }
             }
             // The receiver may have gone.
-            JournalInput::Round(answer) => drop(answer.send(())),
-            JournalInput::Committed(answer) => {
-                let done = AnswerOnDrop::new(answer);
-                if let Some(last) = self.waiting.last_mut() {
-                    last.append.release.push(Outgoing::Hold(done));
+            JournalInput::LivenessProbe(answer) => drop(answer.send(())),
+            JournalInput::CommitBarrier(answer) => {
+                let done = CompletionLatch::new(answer);
+                if let Some(last) = self.waiting_records.last_mut() {
+                    last.append.outgoing.push(Outgoing::ReleaseLatch(done));
                     self.schedule(true, ctx);
                 }
             }
-            JournalInput::Barrier(answer) => {
-                if self.commit(ctx) && self.derive() {
-                    self.write_positions(ctx);
+            JournalInput::ProjectionBarrier(answer) => {
+                if self.commit(ctx) && self.project() {
+                    self.store_offsets(ctx);
                     // The receiver may have given up at its deadline.
                     let _ = answer.send(());
                 }
@@ -170,32 +172,36 @@ impl JournalActor {
         }
     }
 
-    fn schedule(&mut self, urgent: bool, ctx: &mut Context<Self>) {
-        match (self.flush, urgent) {
-            (Flush::NotDue | Flush::Lagging, true) => {
-                self.flush = Flush::Due;
-                if self.group < GROUP_UNDER_LOAD {
+    fn schedule(&mut self, is_urgent: bool, ctx: &mut Context<Self>) {
+        match (self.commit_schedule, is_urgent) {
+            (CommitSchedule::NotDue | CommitSchedule::Lagging, true) => {
+                self.commit_schedule = CommitSchedule::Due;
+                if self.last_batch_records < BATCH_UNDER_LOAD {
                     // Handled behind the inputs that wait already: their records are the group of
                     // the group commit.
                     ctx.notify(CommitIsDue);
                 } else {
-                    ctx.run_later(self.ways.common.settings.journal.linger.0, Self::commit_if_due);
+                    ctx.run_later(
+                        self.handles.common.settings.journal.linger.0,
+                        Self::commit_if_due,
+                    );
                 }
             }
-            (Flush::NotDue, false) => {
-                self.flush = Flush::Lagging;
-                ctx.run_later(self.ways.common.settings.journal.confirm_lag.0, |actor, ctx| {
-                    if actor.flush == Flush::Lagging {
+            (CommitSchedule::NotDue, false) => {
+                self.commit_schedule = CommitSchedule::Lagging;
+                ctx.run_later(self.handles.common.settings.journal.confirm_lag.0, |actor, ctx| {
+                    if actor.commit_schedule == CommitSchedule::Lagging {
                         actor.commit(ctx);
                     }
                 });
             }
-            (Flush::Lagging, false) | (Flush::Due | Flush::Waiting | Flush::Lost, _) => {}
+            (CommitSchedule::Lagging, false)
+            | (CommitSchedule::Due | CommitSchedule::Waiting | CommitSchedule::Lost, _) => {}
         }
     }
 
     fn commit_if_due(&mut self, ctx: &mut Context<Self>) {
-        if self.flush == Flush::Due {
+        if self.commit_schedule == CommitSchedule::Due {
             self.commit(ctx);
         }
     }
@@ -206,19 +212,19 @@ impl JournalActor {
         if !self.check_files() {
             return false;
         }
-        self.flush = Flush::NotDue;
-        if self.waiting.is_empty() {
+        self.commit_schedule = CommitSchedule::NotDue;
+        if self.waiting_records.is_empty() {
             return true;
         }
         let started = clock::instant();
-        let Appended { count, gone, no_room } =
-            match room::append(&mut *self.store, &mut self.waiting) {
+        let CommitOutcome { count, deleted: gone, disk_full: no_room } =
+            match partial_commit::append_what_fits(&mut *self.store, &mut self.waiting_records) {
                 Ok(appended) => appended,
                 Err(error) => {
                     match error.remedy() {
-                        Remedy::WaitForRoom => self.wait_for(Want::Room, &error, ctx),
-                        Remedy::WaitForLock => self.wait_for(Want::Lock, &error, ctx),
-                        Remedy::Exit => self.broken(&error),
+                        Remedy::WaitForRoom => self.wait_and_retry(JournalWait::Room, &error, ctx),
+                        Remedy::WaitForLock => self.wait_and_retry(JournalWait::Lock, &error, ctx),
+                        Remedy::Exit => self.handle_fatal(&error),
                     }
                     return false;
                 }
@@ -227,95 +233,99 @@ impl JournalActor {
         if !self.check_files() {
             return false;
         }
-        self.follow_up(ctx);
+        self.schedule_follow_up(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
-            let decided = self.waiting[..count]
+            let decided = self.waiting_records[..count]
                 .iter()
                 .map(|waiting| &waiting.append.record)
                 .filter(|record| !record.recorded.entries.is_empty());
             decided.map(|record| record.job).collect()
         });
         faults::hit("journal::committed");
-        let metrics = &self.ways.common.metrics;
+        let metrics = &self.handles.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(count as f64);
         if no_room.is_none() {
-            self.note_room();
+            self.report_writable();
         }
-        let mut waiting: Vec<_> = self.waiting.drain(..count).collect();
-        self.group = waiting.len();
-        self.ask_to_leave(&mut waiting, &gone);
-        let mut messages = Messages::default();
+        let mut waiting: Vec<_> = self.waiting_records.drain(..count).collect();
+        self.last_batch_records = waiting.len();
+        self.request_stops(&mut waiting, &gone);
+        let mut messages = PublicationBatch::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
-            let Append { id, record, release, .. } = append;
+            let Append { id, record, outgoing: release, .. } = append;
             let release = if gone.contains(&record.job) {
-                let live = self.ways.routes.find(id);
+                let live = self.handles.routes.find(id);
                 let is_replaced = live.is_some_and(|job| job.number() != record.job);
-                release.into_iter().filter_map(|left| left.of_deleted(is_replaced)).collect()
+                release.into_iter().filter_map(|left| left.after_deletion(is_replaced)).collect()
             } else {
                 release
             };
             for outgoing in release {
                 // If this panics, the process ends at once. Otherwise what waits behind it would be
                 // dropped, and clients would take that for a response.
-                or_end(|| {
-                    if let Outgoing::Send(message) = outgoing {
+                exit_on_panic(|| {
+                    if let Outgoing::Publish(message) = outgoing {
                         return messages.add(message);
                     }
                     // A latch of this commit also waits for its messages, and a withdrawal of a
                     // message comes after the message.
-                    if let Outgoing::Hold(_) | Outgoing::Withdraw(..) = outgoing {
-                        std::mem::take(&mut messages).send(&self.ways);
+                    if let Outgoing::ReleaseLatch(_) | Outgoing::Withdraw(..) = outgoing {
+                        std::mem::take(&mut messages).send(&self.handles);
                     }
-                    outgoing.release(&self.ways);
+                    outgoing.send(&self.handles);
                 });
             }
         }
-        or_end(|| messages.send(&self.ways));
+        exit_on_panic(|| messages.send(&self.handles));
         if let Some(error) = &no_room {
-            self.wait_for(Want::Room, error, ctx);
+            self.wait_and_retry(JournalWait::Room, error, ctx);
         }
         no_room.is_none()
     }
 
     /// Asks the router to stop jobs that have nothing left to do, before anybody is notified of
     /// what was committed. A deleted job is stopped even if it has something left to do.
-    fn ask_to_leave(&self, committed: &mut [WaitingRecord], gone: &BTreeSet<JobNumber>) {
+    fn request_stops(&self, committed: &mut [WaitingRecord], gone: &BTreeSet<JobNumber>) {
         let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
             if gone.contains(&number) {
-                return Some(Leave { id, number, heard: None });
+                return Some(StopRequest { id, number, inputs_handled: None });
             }
-            append.leaves.map(|heard| Leave { id, number, heard: Some(heard) })
+            append.stop_after.map(|heard| StopRequest { id, number, inputs_handled: Some(heard) })
         };
-        let leaving: Vec<Leave> = committed.iter().filter_map(leaves).collect();
+        let stops: Vec<StopRequest> = committed.iter().filter_map(leaves).collect();
         for WaitingRecord { append, .. } in committed.iter_mut() {
             let is_gone = gone.contains(&append.record.job);
-            if let Some(rest) = append.rests.take().filter(|_| !is_gone) {
-                self.ways.mailboxes().router.post(RouterInput::Rest(rest));
+            if let Some(rest) = append.passivate.take().filter(|_| !is_gone) {
+                self.handles.mailboxes().router.send(RouterInput::Passivate(rest));
             }
         }
-        if !leaving.is_empty() {
-            self.ways.mailboxes().router.post(RouterInput::Leave(leaving));
+        if !stops.is_empty() {
+            self.handles.mailboxes().router.send(RouterInput::StopJobs(stops));
         }
     }
 
     /// Schedules what follows commits: the projection, and records for confirms.
-    fn follow_up(&mut self, ctx: &mut Context<Self>) {
-        if self.store.is_behind() && !std::mem::replace(&mut self.is_deriving, true) {
-            ctx.run_later(self.ways.common.settings.journal.lag.0, |actor, ctx| {
-                actor.is_deriving = false;
-                let derived = actor.store.derive();
-                actor.followed_up(derived, ctx);
+    fn schedule_follow_up(&mut self, ctx: &mut Context<Self>) {
+        if self.store.has_unprojected()
+            && !std::mem::replace(&mut self.is_projection_scheduled, true)
+        {
+            ctx.run_later(self.handles.common.settings.journal.lag.0, |actor, ctx| {
+                actor.is_projection_scheduled = false;
+                let derived = actor.store.project();
+                actor.handle_follow_up(derived, ctx);
             });
         }
-        if self.store.has_confirms() && !std::mem::replace(&mut self.is_writing_confirms, true) {
-            ctx.run_later(CONFIRMS_WRITTEN_EVERY, |actor, ctx| {
-                actor.is_writing_confirms = false;
+        if self.store.has_pending_confirms()
+            && !std::mem::replace(&mut self.is_confirm_write_scheduled, true)
+        {
+            ctx.run_later(CONFIRM_WRITE_INTERVAL, |actor, ctx| {
+                actor.is_confirm_write_scheduled = false;
                 if actor.check_files() {
                     let written = actor.store.write_confirms();
-                    actor.followed_up(written.map(|_| ()), ctx);
+                    actor.handle_follow_up(written.map(|_| ()), ctx);
                 }
             });
         }
@@ -323,154 +333,159 @@ impl JournalActor {
 
     /// Stores the offsets that buses have reached. Everything that they count as done is committed
     /// already.
-    fn write_positions(&mut self, ctx: &mut Context<Self>) {
-        if self.positions.is_empty() || !self.check_files() {
+    fn store_offsets(&mut self, ctx: &mut Context<Self>) {
+        if self.pending_offsets.is_empty() || !self.check_files() {
             return;
         }
-        match self.store.write_positions(&self.positions.all()) {
-            Ok(()) => self.positions.written(),
+        match self.store.store_offsets(&self.pending_offsets.to_vec()) {
+            Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
                 // Until then, more is read again after a crash.
                 Remedy::WaitForRoom | Remedy::WaitForLock => {
                     ctx.run_later(
-                        self.ways.common.settings.journal.full_retry.0,
-                        Self::write_positions,
+                        self.handles.common.settings.journal.full_retry.0,
+                        Self::store_offsets,
                     );
                 }
-                Remedy::Exit => self.broken(&error),
+                Remedy::Exit => self.handle_fatal(&error),
             },
         }
     }
 
     /// Projects what is committed; returns false while that has to wait.
-    fn derive(&mut self) -> bool {
-        match self.store.derive() {
+    fn project(&mut self) -> bool {
+        match self.store.project() {
             Ok(()) => true,
             Err(error) => {
                 if error.remedy() == Remedy::Exit {
-                    self.broken(&error);
+                    self.handle_fatal(&error);
                 }
                 false
             }
         }
     }
 
-    fn followed_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
+    fn handle_follow_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
             Ok(()) => {
-                if self.flush != Flush::Waiting {
-                    self.note_room();
+                if self.commit_schedule != CommitSchedule::Waiting {
+                    self.report_writable();
                 }
-                self.follow_up(ctx);
+                self.schedule_follow_up(ctx);
             }
             Err(error) => match error.remedy() {
                 // All is committed: lists and statuses stay behind until then.
                 wait @ (Remedy::WaitForRoom | Remedy::WaitForLock) => {
                     if wait == Remedy::WaitForRoom {
-                        self.note_waiting(Want::Room, &error);
+                        self.report_waiting(JournalWait::Room, &error);
                     }
-                    ctx.run_later(self.ways.common.settings.journal.full_retry.0, Self::follow_up);
+                    ctx.run_later(
+                        self.handles.common.settings.journal.full_retry.0,
+                        Self::schedule_follow_up,
+                    );
                 }
-                Remedy::Exit => self.broken(&error),
+                Remedy::Exit => self.handle_fatal(&error),
             },
         }
     }
 
-    fn wait_for(&mut self, want: Want, error: &JournalError, ctx: &mut Context<Self>) {
-        self.flush = Flush::Waiting;
-        self.note_waiting(want, error);
-        if !std::mem::replace(&mut self.is_retried, true) {
-            ctx.run_later(self.ways.common.settings.journal.full_retry.0, |actor, ctx| {
-                actor.is_retried = false;
+    fn wait_and_retry(&mut self, want: JournalWait, error: &JournalError, ctx: &mut Context<Self>) {
+        self.commit_schedule = CommitSchedule::Waiting;
+        self.report_waiting(want, error);
+        if !std::mem::replace(&mut self.is_retry_scheduled, true) {
+            ctx.run_later(self.handles.common.settings.journal.full_retry.0, |actor, ctx| {
+                actor.is_retry_scheduled = false;
                 actor.commit(ctx);
             });
         }
     }
 
-    fn note_waiting(&self, want: Want, error: &JournalError) {
+    fn report_waiting(&self, want: JournalWait, error: &JournalError) {
         let kind = match want {
-            Want::Room => "full",
-            Want::Lock => "locked",
+            JournalWait::Room => "full",
+            JournalWait::Lock => "locked",
         };
-        self.ways.common.metrics.journal_failures.with_label_values(&[kind]).inc();
-        if self.ways.common.health.note_waiting(want) {
-            let what = want.sentence();
-            tracing::error!(%error, waiting = self.waiting.len(), "{what}");
+        self.handles.common.metrics.journal_failures.with_label_values(&[kind]).inc();
+        if self.handles.common.health.set_waiting(want) {
+            let what = want.as_str();
+            tracing::error!(%error, waiting = self.waiting_records.len(), "{what}");
         }
     }
 
-    fn note_room(&self) {
-        let wanted = self.ways.common.health.journal_wants();
-        if self.ways.common.health.note_room(true) {
-            match wanted {
-                Some(Want::Lock) => {
+    fn report_writable(&self) {
+        let waited_for = self.handles.common.health.journal_wait();
+        if self.handles.common.health.set_writable(true) {
+            match waited_for {
+                Some(JournalWait::Lock) => {
                     tracing::info!("the other program has let go of the journal: it goes on")
                 }
-                Some(Want::Room) | None => {
+                Some(JournalWait::Room) | None => {
                     tracing::info!("there is room on the disk again: the journal goes on")
                 }
             }
-            self.ways.common.health.tell_change();
+            self.handles.common.health.notify_change();
         }
     }
 
     /// Ends the process. It returns only if the reason is that the journal is lost.
-    fn broken(&mut self, error: &JournalError) {
+    fn handle_fatal(&mut self, error: &JournalError) {
         if !self.check_files() {
             return;
         }
         // Not an orderly stop: nothing may be written or acknowledged after this. The next start
         // recovers.
         tracing::error!(%error, "the journal cannot be trusted any more: the process ends");
-        end_at_once();
+        exit_now();
     }
 
     /// Returns whether the journal's files are still there. Once they are not, nothing is
     /// committed, acknowledged or sent until the next start. Decisions are held, as while the disk
     /// is full. Clients that wait for a response get an error.
     fn check_files(&mut self) -> bool {
-        if self.flush == Flush::Lost {
+        if self.commit_schedule == CommitSchedule::Lost {
             return false;
         }
         match self.store.check_files() {
             Ok(()) => true,
             Err(loss) => {
-                self.lose(&loss);
+                self.handle_loss(&loss);
                 false
             }
         }
     }
 
-    fn lose(&mut self, loss: &Loss) {
-        self.flush = Flush::Lost;
-        let ways = &self.ways;
-        ways.common.metrics.journal_failures.with_label_values(&["lost"]).inc();
-        let what = ways.common.health.lose_journal(loss);
-        tracing::error!(waiting = self.waiting.len(), "{what}");
+    fn handle_loss(&mut self, loss: &FileLoss) {
+        self.commit_schedule = CommitSchedule::Lost;
+        let handles = &self.handles;
+        handles.common.metrics.journal_failures.with_label_values(&["lost"]).inc();
+        let what = handles.common.health.set_journal_lost(loss);
+        tracing::error!(waiting = self.waiting_records.len(), "{what}");
         // What is read now may be the file of another program.
-        ways.common.reader.close(what, Duration::ZERO);
-        self.waiting.iter_mut().for_each(|waiting| refuse(&mut waiting.append, &self.ways));
-        for client in self.deletions.take_clients() {
-            let refused = Answer::Erased(client, Err(refusal(&self.ways)));
-            Outgoing::Answer(refused).release(&self.ways);
+        handles.common.reader.close(what, Duration::ZERO);
+        self.waiting_records
+            .iter_mut()
+            .for_each(|waiting| refuse_clients(&mut waiting.append, &self.handles));
+        for client in self.deletions.take_waiting_clients() {
+            let refused = ClientResponse::Erase(client, Err(journal_lost_error(&self.handles)));
+            Outgoing::Respond(refused).send(&self.handles);
         }
     }
 }
 
 /// Sends an error to clients that wait for a commit that will not come. Everything else is held.
-fn refuse(append: &mut Append, ways: &Ways) {
+fn refuse_clients(append: &mut Append, handles: &ActorHandles) {
     for outgoing in
-        append.release.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Answer(..)))
+        append.outgoing.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Respond(..)))
     {
-        if let Outgoing::Answer(answer) = outgoing {
-            Outgoing::Answer(answer.refused(refusal(ways))).release(ways);
+        if let Outgoing::Respond(answer) = outgoing {
+            Outgoing::Respond(answer.with_error(journal_lost_error(handles))).send(handles);
         }
     }
 }
 
 /// Returns the error for clients once the journal is lost.
-fn refusal(ways: &Ways) -> Refusal {
-    Refusal::Overloaded(ways.common.health.lost_journal().unwrap_or_default().to_owned())
+fn journal_lost_error(handles: &ActorHandles) -> RequestError {
+    RequestError::Overloaded(handles.common.health.journal_loss().unwrap_or_default().to_owned())
 }
 
 struct CommitIsDue;
@@ -482,25 +497,25 @@ impl Actor for JournalActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(FILES_CHECKED_EVERY, |actor, _| {
+        ctx.run_interval(FILE_CHECK_INTERVAL, |actor, _| {
             if actor.check_files() {
-                actor.show_files();
-                actor.store.keep_reserve();
+                actor.report_file_sizes();
+                actor.store.fill_reserve();
             }
         });
     }
 }
 
-impl Owner for JournalActor {
+impl MailboxActor for JournalActor {
     type Input = JournalInput;
     const KIND: &'static str = "journal";
 }
 
-impl Handler<Mail<JournalInput>> for JournalActor {
+impl Handler<Envelope<JournalInput>> for JournalActor {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<JournalInput>, ctx: &mut Self::Context) {
-        mail.handle(|input| self.receive(input, ctx));
+    fn handle(&mut self, envelope: Envelope<JournalInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
     }
 }
 
@@ -513,14 +528,14 @@ impl Handler<CommitIsDue> for JournalActor {
 }
 
 /// Calls `act`. If it panics, the process ends.
-fn or_end(act: impl FnOnce()) {
+fn exit_on_panic(act: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(act)).is_err() {
-        end_at_once();
+        exit_now();
     }
 }
 
 /// Ends the process. What was logged is written as far as possible.
-fn end_at_once() -> ! {
+fn exit_now() -> ! {
     log::flush();
     std::process::exit(EXIT_IO_ERROR)
 }
@@ -530,7 +545,7 @@ impl Drop for JournalActor {
         if std::thread::panicking() {
             // A panic here left the store in an unknown state; nothing may be acknowledged after
             // it.
-            end_at_once();
+            exit_now();
         }
     }
 }

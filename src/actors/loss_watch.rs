@@ -8,10 +8,10 @@
 //! old, and a reply may be under way. So only steps that have waited for the whole span count, and
 //! no samples at its beginning or its end.
 
-use super::bulk::{Bulk, Census, JOBS_AT_ONCE};
+use super::bulk_requests::{BulkRedispatch, JOBS_AT_ONCE, QueueScan};
+use super::handles::ActorHandles;
+use super::inputs::{BusInput, JobInput, RouterInput};
 use super::losses::QueueLoss;
-use super::mail::{BusInput, JobInput, RouterInput};
-use super::ways::Ways;
 use crate::bus::{Address, BusKey, BusState, QueueDepth};
 use crate::clock;
 use crate::engine::Definition;
@@ -23,44 +23,45 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How many samples are taken within the span after which messages count as lost (setting
 /// `amqp.lost_after`).
-const LOOKS: u32 = 10;
+const SAMPLES_PER_SPAN: u32 = 10;
 
 /// The broker's figures may be this many samples old: that many at the beginning of the span do not
 /// count.
-const STALE_LOOKS: u32 = 3;
+const STALE_SAMPLES: u32 = 3;
 
 /// A reply may be under way for this many samples: that many at the end of the span do not count.
-const UNHEARD_LOOKS: u32 = 1;
+const RECENT_SAMPLES: u32 = 1;
 
 /// How many samples must count before a loss is reported.
-const AGREEING_MIN: usize = 3;
+const SAMPLES_MIN: usize = 3;
 
 /// The reason for a redispatch, in the records of the jobs.
-const LOST: &str = "their queue has lost messages (setting amqp.redispatch_lost)";
+const REDISPATCH_REASON: &str = "their queue has lost messages (setting amqp.redispatch_lost)";
 
 /// The longest pause between redispatches for a queue that loses messages again and again.
-const RESEND_PAUSE_MAX: Duration = Duration::from_secs(3600);
+const REDISPATCH_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// Samples the queues of a bus at intervals, until the bus is closed.
-pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
-    let Some(span) = ways.common.settings.amqp_bus(&bus.bus).map(|amqp| amqp.lost_after.0) else {
+pub(super) async fn watch(handles: Arc<ActorHandles>, bus: BusKey) {
+    let Some(span) = handles.common.settings.amqp_bus(&bus.name).map(|amqp| amqp.lost_after.0)
+    else {
         return;
     };
-    let mut watch = LossWatch { span, looks: VecDeque::new(), resent: BTreeMap::new() };
-    let mut ticks = tokio::time::interval(span / LOOKS);
+    let mut watch = LossWatch { span, samples: VecDeque::new(), redispatched: BTreeMap::new() };
+    let mut ticks = tokio::time::interval(span / SAMPLES_PER_SPAN);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick comes at once.
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if watch.look(&ways, &bus).await.is_none() {
+        if watch.sample(&handles, &bus).await.is_none() {
             return;
         }
     }
 }
 
 /// What the broker reported at one moment.
-struct DepthsSeen {
+struct DepthSample {
     at: Instant,
     /// Messages in the reply queue.
     replies: u64,
@@ -70,26 +71,28 @@ struct DepthsSeen {
 
 struct LossWatch {
     span: Duration,
-    looks: VecDeque<DepthsSeen>,
+    samples: VecDeque<DepthSample>,
     /// The queues whose steps were dispatched again: when, and the pause before the next time.
-    resent: BTreeMap<Arc<str>, (Instant, Duration)>,
+    redispatched: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
 impl LossWatch {
     /// Takes a sample and reports losses. `None`: the bus is closed.
-    async fn look(&mut self, ways: &Arc<Ways>, bus: &BusKey) -> Option<()> {
-        let amqp = ways.common.settings.amqp_bus(&bus.bus)?;
+    async fn sample(&mut self, handles: &Arc<ActorHandles>, bus: &BusKey) -> Option<()> {
+        let amqp = handles.common.settings.amqp_bus(&bus.name)?;
         let (answer, depths) = oneshot::channel();
-        ways.buses.find(bus)?.post(BusInput::Depths(answer));
+        handles.buses.find(bus)?.send(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
-        let now = clock::ticks();
-        let hears = matches!(ways.common.health.bus(bus), Some(BusState::Connected))
-            && ways.common.health.replies_unread_before(bus, self.span).is_none();
+        let now = clock::timer_now();
+        let reads_replies = matches!(handles.common.health.bus(bus), Some(BusState::Connected))
+            && handles.common.health.replies_unread_before(bus, self.span).is_none();
         match depths {
             // After a time in which replies could not be taken, earlier samples are void.
-            _ if !hears || ways.common.health.is_journal_full() => self.looks.clear(),
+            _ if !reads_replies || handles.common.health.is_journal_waiting() => {
+                self.samples.clear()
+            }
             Err(reason) => {
-                if ways.common.throttle.may_log("queue depths") {
+                if handles.common.log_limiter.may_log("queue depths") {
                     tracing::warn!(
                         %bus,
                         reason,
@@ -97,13 +100,13 @@ impl LossWatch {
                     );
                 }
             }
-            Ok(depths) => self.keep(now, depths, &amqp.reply_queue),
+            Ok(depths) => self.add_sample(now, depths, &amqp.reply_queue),
         }
         // Counted at each sample, because a job measures a step's wait from the first scan that
         // found it waiting.
-        let waiting = waiting(ways, bus, self.span).await?;
-        let found = self.losses(clock::ticks(), &waiting);
-        for queue in ways.common.losses.replace(&ways.common.metrics, bus, &found) {
+        let waiting = count_waiting(handles, bus, self.span).await?;
+        let found = self.find_losses(clock::timer_now(), &waiting);
+        for queue in handles.common.queue_losses.replace(&handles.common.metrics, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.held);
             tracing::warn!(
@@ -113,42 +116,45 @@ impl LossWatch {
             );
         }
         if amqp.redispatch_lost {
-            self.redispatch(ways, bus, &found, now);
+            self.redispatch(handles, bus, &found, now);
         }
         Some(())
     }
 
-    fn keep(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
+    fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
         // Without the number of replies a sample is of no use.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
-        self.looks.push_back(DepthsSeen { at: now, replies, depths });
-        self.looks.retain(|look| now.saturating_duration_since(look.at) <= self.span);
+        self.samples.push_back(DepthSample { at: now, replies, depths });
+        self.samples.retain(|look| now.saturating_duration_since(look.at) <= self.span);
     }
 
     /// Finds the queues that have lost messages. In every sample that counts, such a queue and the
     /// reply queue together held fewer messages than there are steps that wait on the queue.
-    fn losses(
+    fn find_losses(
         &self,
         now: Instant,
         waiting: &HashMap<Arc<str>, u64>,
     ) -> BTreeMap<Arc<str>, QueueLoss> {
-        let (stale, unheard) = (self.span * STALE_LOOKS / LOOKS, self.span * UNHEARD_LOOKS / LOOKS);
-        let counts = |look: &&DepthsSeen| {
+        let (stale, recent) = (
+            self.span * STALE_SAMPLES / SAMPLES_PER_SPAN,
+            self.span * RECENT_SAMPLES / SAMPLES_PER_SPAN,
+        );
+        let counts = |look: &&DepthSample| {
             let age = now.saturating_duration_since(look.at);
-            age + stale <= self.span && age >= unheard
+            age + stale <= self.span && age >= recent
         };
-        let looks: Vec<&DepthsSeen> = self.looks.iter().filter(counts).collect();
-        if looks.len() < AGREEING_MIN {
+        let samples: Vec<&DepthSample> = self.samples.iter().filter(counts).collect();
+        if samples.len() < SAMPLES_MIN {
             return BTreeMap::new();
         }
         // A queue that is not in the list does not exist.
-        let held = |queue: &str, look: &DepthsSeen| {
+        let held = |queue: &str, look: &DepthSample| {
             look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies)
         };
         let most = |queue: &str| {
-            looks
+            samples
                 .iter()
                 .map(|look| held(queue, look))
                 .collect::<Option<Vec<u64>>>()?
@@ -166,23 +172,23 @@ impl LossWatch {
     /// and over, the pauses grow.
     fn redispatch(
         &mut self,
-        ways: &Ways,
+        handles: &ActorHandles,
         bus: &BusKey,
         found: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
     ) {
-        self.resent.retain(|queue, (at, pause)| {
+        self.redispatched.retain(|queue, (at, pause)| {
             found.contains_key(queue) || now.saturating_duration_since(*at) < *pause * 2
         });
         for queue in found.keys() {
-            let pause = match self.resent.get(queue) {
+            let pause = match self.redispatched.get(queue) {
                 None => self.span,
                 Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => {
-                    (*pause * 2).min(RESEND_PAUSE_MAX)
+                    (*pause * 2).min(REDISPATCH_PAUSE_MAX)
                 }
                 Some(_) => continue,
             };
-            self.resent.insert(queue.clone(), (now, pause));
+            self.redispatched.insert(queue.clone(), (now, pause));
             tracing::info!(
                 %bus,
                 %queue,
@@ -190,40 +196,46 @@ impl LossWatch {
                  (setting amqp.redispatch_lost)"
             );
             let address = Address { bus: bus.clone(), queue: queue.clone() };
-            let bulk =
-                Bulk::new(address).of_those_waiting(self.span).asked(Some(LOST.into()), None);
+            let bulk = BulkRedispatch::new(address)
+                .with_min_wait(self.span)
+                .with_reason(Some(REDISPATCH_REASON.into()), None);
             // Nobody waits for the end of it.
-            ways.mailboxes()
+            handles
+                .mailboxes()
                 .router
-                .post(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
+                .send(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
         }
     }
 }
 
 /// Counts how many steps have waited on each queue for a span; `None`: the manager is stopping.
-async fn waiting(ways: &Ways, bus: &BusKey, span: Duration) -> Option<HashMap<Arc<str>, u64>> {
-    let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::ticks());
-    for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
+async fn count_waiting(
+    handles: &ActorHandles,
+    bus: &BusKey,
+    span: Duration,
+) -> Option<HashMap<Arc<str>, u64>> {
+    let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
+    for some in handles.routes.ids().chunks(JOBS_AT_ONCE) {
         let (answer, counted) = oneshot::channel();
-        let census = Arc::new(Census::new(bus.clone(), span, answer));
+        let scan = Arc::new(QueueScan::new(bus.clone(), span, answer));
         // A job that has stopped meanwhile waits for nothing.
-        for job in some.iter().filter_map(|id| ways.routes.find(*id)) {
-            job.post(JobInput::Count(census.clone()));
+        for job in some.iter().filter_map(|id| handles.routes.find(*id)) {
+            job.send(JobInput::CountWaiting(scan.clone()));
         }
-        drop(census);
+        drop(scan);
         for (queue, count) in counted.await.ok()? {
             *waiting.entry(queue).or_default() += count;
         }
     }
     // What rests since then was asked, if it was there.
-    ways.routes.waits_at_rest(|_, rests_since, definition, wait| {
+    handles.routes.waits_at_rest(|_, rests_since, definition, wait| {
         let has_waited =
             wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
         let is_call = wait.queue.starts_with(Definition::CALL_QUEUE_PREFIX);
         if rests_since < began
             && has_waited
             && !is_call
-            && ways.buses.named(wait.bus.as_ref(), &definition.vhost) == *bus
+            && handles.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
         {
             *waiting.entry(wait.queue.clone()).or_default() += 1;
         }
@@ -239,13 +251,14 @@ mod tests {
 
     /// Takes samples one after another, the last one now: what the queue `q` and the reply queue
     /// held.
-    fn after(looks: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
-        let mut watch = LossWatch { span: SPAN, looks: VecDeque::new(), resent: BTreeMap::new() };
-        let mut now = clock::ticks();
+    fn watch_after(looks: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
+        let mut watch =
+            LossWatch { span: SPAN, samples: VecDeque::new(), redispatched: BTreeMap::new() };
+        let mut now = clock::timer_now();
         for (depth, replies) in looks {
-            now += SPAN / LOOKS;
+            now += SPAN / SAMPLES_PER_SPAN;
             let depths = [("q", *depth), ("replies", Some(*replies))];
-            watch.keep(
+            watch.add_sample(
                 now,
                 depths
                     .map(|(queue, messages)| QueueDepth { queue: queue.to_owned(), messages })
@@ -257,9 +270,9 @@ mod tests {
     }
 
     fn missing(looks: &[(Option<u64>, u64)], waiting: u64) -> Option<u64> {
-        let (watch, now) = after(looks);
+        let (watch, now) = watch_after(looks);
         watch
-            .losses(now, &HashMap::from([("q".into(), waiting)]))
+            .find_losses(now, &HashMap::from([("q".into(), waiting)]))
             .get("q")
             .map(|loss| loss.missing())
     }
@@ -299,10 +312,10 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_not_there_holds_nothing() {
-        let (watch, now) = after(&[(Some(1), 0); 11]);
+        let (watch, now) = watch_after(&[(Some(1), 0); 11]);
         assert_eq!(
             watch
-                .losses(now, &HashMap::from([("gone".into(), 1)]))
+                .find_losses(now, &HashMap::from([("gone".into(), 1)]))
                 .get("gone")
                 .map(|loss| loss.held),
             Some(0)

@@ -23,11 +23,11 @@ impl QueueLoss {
 
 /// The losses known now, by queue.
 #[derive(Default)]
-pub struct Losses(Mutex<BTreeMap<Address, QueueLoss>>);
+pub struct QueueLosses(Mutex<BTreeMap<Address, QueueLoss>>);
 
-impl Losses {
+impl QueueLosses {
     /// Returns what the queue has lost, if anything.
-    pub fn of(&self, queue: &Address) -> Option<QueueLoss> {
+    pub fn find(&self, queue: &Address) -> Option<QueueLoss> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(queue).copied()
     }
 
@@ -40,7 +40,7 @@ impl Losses {
     ) -> Vec<Arc<str>> {
         let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gauge = |queue: &str| {
-            metrics.queue_messages_lost.with_label_values(&[&*bus.bus, &*bus.vhost, queue])
+            metrics.queue_messages_lost.with_label_values(&[&*bus.name, &*bus.vhost, queue])
         };
         losses.retain(|Address { bus: of, queue }, _| {
             let stays = of != bus || found.contains_key(queue);

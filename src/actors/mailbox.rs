@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An actor that is reached through a [`Mailbox`].
-pub trait Owner: Actor<Context = Context<Self>> + Handler<Mail<Self::Input>> {
+pub trait MailboxActor: Actor<Context = Context<Self>> + Handler<Envelope<Self::Input>> {
     /// All inputs that the actor handles.
     type Input: Send + 'static;
     /// The kind of the actor, as the label of its metrics.
@@ -22,39 +22,39 @@ pub trait Owner: Actor<Context = Context<Self>> + Handler<Mail<Self::Input>> {
 }
 
 /// One input on its way; it is counted until it is handled or dropped.
-pub struct Mail<I> {
+pub struct Envelope<I> {
     input: I,
-    counted: Counted,
+    depth_guard: DepthGuard,
 }
 
-impl<I> Message for Mail<I> {
+impl<I> Message for Envelope<I> {
     type Result = ();
 }
 
-impl<I> Mail<I> {
+impl<I> Envelope<I> {
     /// Passes the input to `receive` and measures how long that takes.
     pub fn handle(self, receive: impl FnOnce(I)) {
-        let kind = self.counted.kind.clone();
-        drop(self.counted);
+        let metrics = self.depth_guard.metrics.clone();
+        drop(self.depth_guard);
         let started = clock::instant();
         receive(self.input);
-        kind.handling.observe(started.elapsed().as_secs_f64());
-        kind.handled.inc();
+        metrics.handling.observe(started.elapsed().as_secs_f64());
+        metrics.handled.inc();
     }
 }
 
 /// The metrics of one kind of actor.
-pub struct Kind {
+pub struct ActorMetrics {
     depth: IntGauge,
     high_water: IntGauge,
     handled: IntCounter,
     handling: Histogram,
 }
 
-impl Kind {
+impl ActorMetrics {
     /// Registers the metrics of the kind called `name`.
-    pub fn new(metrics: &Metrics, name: &str) -> Arc<Kind> {
-        Arc::new(Kind {
+    pub fn new(metrics: &Metrics, name: &str) -> Arc<ActorMetrics> {
+        Arc::new(ActorMetrics {
             depth: metrics.mailbox_depth.with_label_values(&[name]),
             high_water: metrics.mailbox_high_water.with_label_values(&[name]),
             handled: metrics.messages.with_label_values(&[name]),
@@ -66,42 +66,42 @@ impl Kind {
 /// How many inputs were sent to one mailbox and left it, over all of its clones.
 #[derive(Default)]
 struct Counts {
-    posted: AtomicU64,
-    taken: AtomicU64,
+    sent: AtomicU64,
+    removed: AtomicU64,
 }
 
-struct Counted {
+struct DepthGuard {
     counts: Arc<Counts>,
-    kind: Arc<Kind>,
+    metrics: Arc<ActorMetrics>,
 }
 
-impl Counted {
-    fn new(counts: &Arc<Counts>, kind: &Arc<Kind>) -> Counted {
-        let posted = counts.posted.fetch_add(1, Ordering::Relaxed) + 1;
-        let waiting = posted.saturating_sub(counts.taken.load(Ordering::Relaxed));
-        kind.depth.inc();
+impl DepthGuard {
+    fn new(counts: &Arc<Counts>, metrics: &Arc<ActorMetrics>) -> DepthGuard {
+        let posted = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        let waiting = posted.saturating_sub(counts.removed.load(Ordering::Relaxed));
+        metrics.depth.inc();
         let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
-        if waiting > kind.high_water.get() {
-            kind.high_water.set(waiting);
+        if waiting > metrics.high_water.get() {
+            metrics.high_water.set(waiting);
         }
-        Counted { counts: counts.clone(), kind: kind.clone() }
+        DepthGuard { counts: counts.clone(), metrics: metrics.clone() }
     }
 }
 
-impl Drop for Counted {
+impl Drop for DepthGuard {
     fn drop(&mut self) {
-        self.counts.taken.fetch_add(1, Ordering::Relaxed);
-        self.kind.depth.dec();
+        self.counts.removed.fetch_add(1, Ordering::Relaxed);
+        self.metrics.depth.dec();
     }
 }
 
 /// A mailbox of an actor that handles `I`: bounded, with metrics of depth, high-water mark and
 /// handling time.
 pub struct Mailbox<I: Send + 'static> {
-    recipient: Recipient<Mail<I>>,
+    recipient: Recipient<Envelope<I>>,
     counts: Arc<Counts>,
     capacity: u64,
-    kind: Arc<Kind>,
+    metrics: Arc<ActorMetrics>,
 }
 
 impl<I: Send + 'static> Clone for Mailbox<I> {
@@ -110,7 +110,7 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
             recipient: self.recipient.clone(),
             counts: self.counts.clone(),
             capacity: self.capacity,
-            kind: self.kind.clone(),
+            metrics: self.metrics.clone(),
         }
     }
 }
@@ -118,16 +118,16 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
 impl<I: Send + 'static> Mailbox<I> {
     /// Creates a mailbox in front of `address` that refuses a `try_send` while `capacity` inputs
     /// wait.
-    pub fn new<A: Owner<Input = I>>(
+    pub fn new<A: MailboxActor<Input = I>>(
         address: Addr<A>,
         capacity: usize,
-        kind: Arc<Kind>,
+        metrics: Arc<ActorMetrics>,
     ) -> Mailbox<I> {
         Mailbox {
             recipient: address.recipient(),
             counts: Arc::default(),
             capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
-            kind,
+            metrics,
         }
     }
 
@@ -137,23 +137,24 @@ impl<I: Send + 'static> Mailbox<I> {
         clippy::disallowed_methods,
         reason = "the one place: a mailbox counts what do_send does not bound"
     )]
-    pub fn post(&self, input: I) {
-        self.recipient.do_send(Mail { input, counted: Counted::new(&self.counts, &self.kind) });
+    pub fn send(&self, input: I) {
+        self.recipient
+            .do_send(Envelope { input, depth_guard: DepthGuard::new(&self.counts, &self.metrics) });
     }
 
     /// Sends an input from outside, or returns it if the mailbox is full.
-    pub fn offer(&self, input: I) -> Result<(), I> {
-        let Counts { posted, taken } = &*self.counts;
+    pub fn try_send(&self, input: I) -> Result<(), I> {
+        let Counts { sent: posted, removed: taken } = &*self.counts;
         let waiting = posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::Relaxed));
         if waiting >= self.capacity {
             return Err(input);
         }
-        self.post(input);
+        self.send(input);
         Ok(())
     }
 
     /// Returns how many inputs were sent through this mailbox and its clones.
-    pub fn posted(&self) -> u64 {
-        self.counts.posted.load(Ordering::Relaxed)
+    pub fn sent_count(&self) -> u64 {
+        self.counts.sent.load(Ordering::Relaxed)
     }
 }

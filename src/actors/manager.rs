@@ -6,31 +6,34 @@
 //! and wait for confirms → the webhook → the journal commits what is left → traces and events of
 //! the last commits are sent → readers → threads.
 
-use super::announcer::{ANNOUNCED_MAX, Announcer};
-use super::answer::{Created, Erased, Now, Refusal};
 use super::archive::Archive;
-use super::at_rest::{AtRest, found_at_start};
-use super::common::{Common, by_name};
-use super::door;
+use super::client_response::{CreateResponse, Erased, OperationResponse, RequestError};
+use super::common::{Common, index_by_name};
+use super::handles::{ActorHandles, Mailboxes};
+use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
 use super::journal::JournalActor;
-use super::mail::{AnnouncerInput, BusInput, JournalInput, RouterInput};
-use super::mailbox::{Kind, Mailbox, Owner};
-use super::refill;
+use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
+use super::manager_handle;
+use super::notifier::{NOTIFIER_MAILBOX_MAX, Notifier};
+use super::passivation::{PassivatedTree, load_at_start};
+use super::rates_backfill;
 use super::router::Router;
-use super::routes::{self, Table};
+use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::supervisor::Supervisor;
 use super::transport::{
-    AtGate, Gate, Opening, StartError, Transport, queues_by_bus, start_bus, topic, transport,
+    BusOptions, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
+    settings_transport, start_bus, topic_maker,
 };
-use super::ways::{Mailboxes, Ways};
-use crate::bus::desk::Desks;
 use crate::bus::embedded::Workers;
+use crate::bus::lease_queue::LeaseQueues;
 use crate::clock;
 use crate::engine::{Definition, JobId, Message, Millis, Operation};
-use crate::events::Surroundings;
+use crate::events::WebhookEnv;
 use crate::faults;
-use crate::journal::{Journal, JournalError, NoticeNumber, Options, Recovered, Remedy, Store};
+use crate::journal::{
+    Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy, SqliteJournal,
+};
 use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use std::sync::Arc;
@@ -39,14 +42,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// The least time that threads have to end after they were stopped.
-const JOINED_WITHIN: Duration = Duration::from_secs(1);
+const JOIN_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// The pause between two tries to open a journal that another program keeps locked.
-const OPENED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A running manager, in this process.
 pub struct Manager {
-    ways: Arc<Ways>,
+    handles: Arc<ActorHandles>,
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
@@ -64,14 +67,14 @@ pub enum Threads {
 impl Threads {
     /// Creates a gate for the next thread. With a single thread none is needed: the inputs are
     /// there before anything runs.
-    fn gate(&self) -> Option<(Gate, AtGate)> {
+    fn new_gate(&self) -> Option<(StartGate, StartGateReceiver)> {
         match self {
             Threads::Own(_) => Some(std::sync::mpsc::channel()),
             Threads::Current => None,
         }
     }
 
-    fn next(&mut self) -> ArbiterHandle {
+    fn next_arbiter(&mut self) -> ArbiterHandle {
         match self {
             Threads::Own(arbiters) => {
                 let arbiter = Arbiter::new();
@@ -93,22 +96,22 @@ pub struct Parts {
     /// Connects the actors.
     pub wiring: Wiring,
     /// Where the lease queues of embedded buses are registered.
-    pub desks: Arc<Desks>,
+    pub lease_queues: Arc<LeaseQueues>,
 }
 
 /// Returns the mailboxes that senders use. It may put something between these and the actors.
-pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<Ways>) -> Mailboxes>;
+pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<ActorHandles>) -> Mailboxes>;
 
 impl Parts {
     /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
     /// embedded one; the engine's rules; every mailbox leads straight to its actor.
-    pub fn usual(workers: Workers) -> Parts {
+    pub fn standard(workers: Workers) -> Parts {
         let desks = Arc::default();
         Parts {
-            transport: transport(workers, Arc::clone(&desks)),
+            transport: settings_transport(workers, Arc::clone(&desks)),
             rules: Arc::new(Engine),
             wiring: Box::new(|mailboxes, _| mailboxes),
-            desks,
+            lease_queues: desks,
         }
     }
 }
@@ -121,7 +124,7 @@ pub async fn start(
     workers: Workers,
 ) -> Result<Manager, StartError> {
     let threads = Threads::Own(Vec::new());
-    start_on(threads, settings, definitions, Parts::usual(workers))
+    start_on(threads, settings, definitions, Parts::standard(workers))
 }
 
 /// Starts a manager on the given threads, of the given parts.
@@ -131,18 +134,18 @@ pub fn start_on(
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { transport, rules, wiring, desks } = parts;
-    let by_name = by_name(definitions);
+    let Parts { transport, rules, wiring, lease_queues: desks } = parts;
+    let by_name = index_by_name(definitions);
     let journal = &settings.journal;
-    let options = Options {
+    let options = JournalOptions {
         file: journal.file.clone(),
         cache_bytes: journal.cache_bytes,
         verify_bytes_max: journal.verify_bytes_max,
         pages_max: journal.pages_max,
     };
-    let mut store: Box<dyn Journal> = Box::new(open(&options)?.keeping_reserve());
+    let mut store: Box<dyn Journal> = Box::new(open_journal(&options)?.with_reserve());
     if let Err(error) = store
-        .make_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
+        .create_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
     {
         match error.remedy() {
             // The first job of each workflow creates the table that is missing.
@@ -152,46 +155,46 @@ pub fn start_on(
             Remedy::Exit => return Err(error.into()),
         }
     }
-    let next_number = store.next_number()?;
+    let next_number = store.next_job_number()?;
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = store.records();
-    let (table, routes) = routes::table();
+    let (table, routes) = routes::new_route_table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
-    let ways = Arc::new(Ways::new(Arc::new(common), routes, desks));
+    let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, desks));
     tracing::info!(
-        jobs_bytes_max = ways.common.memory.max(),
+        jobs_bytes_max = handles.common.memory.max(),
         "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
     );
     let started = clock::instant();
     let (recovered, at_rest) =
-        found_at_start(&*store, &*ways.common.rules, ways.common.memory.max())?;
+        load_at_start(&*store, &*handles.common.rules, handles.common.memory.max())?;
     if !recovered.is_empty() {
         tracing::info!(
             jobs = recovered.len(),
-            elapsed_ms = Millis::of(started.elapsed()).0,
+            elapsed_ms = Millis::from_duration(started.elapsed()).0,
             "recovered from the journal"
         );
     }
     // Before the actors: a recovered job may end at once.
-    if let Some(traces) = &ways.common.traces {
-        let common = &ways.common;
+    if let Some(traces) = &handles.common.traces {
+        let common = &handles.common;
         traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
     }
     let has_threads = matches!(threads, Threads::Own(_));
     let arbiters =
-        start_actors(&ways, store, (table, recovered, at_rest), threads, (transport, wiring))?;
+        start_actors(&handles, store, (table, recovered, at_rest), threads, (transport, wiring))?;
     if has_threads {
-        refill::start(&ways.common);
+        rates_backfill::start(&handles.common);
     }
-    ways.mailboxes().journal.post(JournalInput::Retain);
-    if let Some(webhook) = &ways.common.webhook {
-        let (journal, of_fail) = (ways.mailboxes().journal.clone(), ways.common.clone());
-        let started = webhook.start(Surroundings {
-            reader: ways.common.reader.clone(),
-            forget: Box::new(move |notices: Vec<NoticeNumber>| {
-                journal.post(JournalInput::Forget(notices));
+    handles.mailboxes().journal.send(JournalInput::StartRetention);
+    if let Some(webhook) = &handles.common.webhook {
+        let (journal, of_fail) = (handles.mailboxes().journal.clone(), handles.common.clone());
+        let started = webhook.start(WebhookEnv {
+            reader: handles.common.reader.clone(),
+            delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
+                journal.send(JournalInput::DeleteNotices(notices));
             }),
-            fail: Box::new(move |reason| of_fail.fail(reason)),
+            fail_process: Box::new(move |reason| of_fail.report_fatal(reason)),
         });
         if let Err(error) = started {
             // The journal is closed with its thread.
@@ -202,16 +205,16 @@ pub fn start_on(
             return Err(error.into());
         }
     }
-    Ok(Manager { ways, fatal, arbiters })
+    Ok(Manager { handles, fatal, arbiters })
 }
 
 /// Opens the journal. While another program keeps its file locked, the start waits.
-fn open(options: &Options) -> Result<Store, JournalError> {
+fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
     loop {
-        match Store::open(options) {
+        match SqliteJournal::open(options) {
             Err(error) if error.remedy() == Remedy::WaitForLock => {
                 tracing::warn!(%error, "the start waits for the journal");
-                std::thread::sleep(OPENED_AGAIN_AFTER);
+                std::thread::sleep(OPEN_RETRY_DELAY);
             }
             opened => return opened,
         }
@@ -219,24 +222,25 @@ fn open(options: &Options) -> Result<Store, JournalError> {
 }
 
 fn start_actors(
-    ways: &Arc<Ways>,
+    handles: &Arc<ActorHandles>,
     store: Box<dyn Journal>,
-    (table, recovered, at_rest): (Table, Vec<Recovered>, Vec<AtRest>),
+    (table, recovered, at_rest): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
     // each other more often than they work side by side.
-    let job_arbiters: Vec<ArbiterHandle> = (0..cores.div_ceil(2)).map(|_| threads.next()).collect();
-    let (journal_arbiter, router_arbiter) = (threads.next(), threads.next());
-    let definitions = ways.common.definitions();
+    let job_arbiters: Vec<ArbiterHandle> =
+        (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
+    let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
+    let definitions = handles.common.definitions();
     let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
     let at_rest_use = at_rest.iter().map(|family| &family.definition);
     let used = definitions.values().chain(recovered_use).chain(at_rest_use);
     let mut makers = Vec::new();
-    for (key, served) in queues_by_bus(&ways.buses, &definitions, used) {
-        if ways.common.settings.bus_kind(&key.bus).is_none() {
+    for (key, served) in queues_by_bus(&handles.buses, &definitions, used) {
+        if handles.common.settings.bus_kind(&key.name).is_none() {
             tracing::error!(
                 bus = %key,
                 "jobs under way need a bus that the settings do not have: they wait; add it to \
@@ -244,61 +248,69 @@ fn start_actors(
             );
             continue;
         }
-        let opening = Opening::of(&ways.common, &key, served, false)?;
-        let maker = transport(&ways.common.settings, &key, opening)?;
+        let opening = BusOptions::load(&handles.common, &key, served, false)?;
+        let maker = transport(&handles.common.settings, &key, opening)?;
         makers.push((key, maker));
     }
-    let topic = topic(&ways.common.settings)?;
-    let owned = ways.clone();
+    let topic = topic_maker(&handles.common.settings)?;
+    let owned = handles.clone();
     let journal =
         JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
-    let owned = ways.clone();
+    let owned = handles.clone();
     let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
-    let owned = ways.clone();
-    let archive = Archive::start_in_arbiter(&threads.next(), move |_| Archive::new(owned));
-    let owned = ways.clone();
+    let owned = handles.clone();
+    let archive = Archive::start_in_arbiter(&threads.next_arbiter(), move |_| Archive::new(owned));
+    let owned = handles.clone();
     let bus_arbiter = router_arbiter.clone();
-    let supervisor = Supervisor::start_in_arbiter(&threads.next(), move |_| {
+    let supervisor = Supervisor::start_in_arbiter(&threads.next_arbiter(), move |_| {
         Supervisor::new(owned, transport, bus_arbiter)
     });
-    let owned = ways.common.clone();
+    let owned = handles.common.clone();
     let announcer =
-        Announcer::start_in_arbiter(&threads.next(), move |_| Announcer::new(owned, topic));
-    let creations = ways.common.settings.limits.creations_waiting_max;
+        Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| Notifier::new(owned, topic));
+    let creations = handles.common.settings.limits.creations_waiting_max;
     let mailboxes = Mailboxes {
-        router: Mailbox::new(router, creations, Kind::new(&ways.common.metrics, Router::KIND)),
+        router: Mailbox::new(
+            router,
+            creations,
+            ActorMetrics::new(&handles.common.metrics, Router::KIND),
+        ),
         journal: Mailbox::new(
             journal,
             usize::MAX,
-            Kind::new(&ways.common.metrics, JournalActor::KIND),
+            ActorMetrics::new(&handles.common.metrics, JournalActor::KIND),
         ),
-        archive: Mailbox::new(archive, usize::MAX, Kind::new(&ways.common.metrics, Archive::KIND)),
+        archive: Mailbox::new(
+            archive,
+            usize::MAX,
+            ActorMetrics::new(&handles.common.metrics, Archive::KIND),
+        ),
         supervisor: Mailbox::new(
             supervisor,
             usize::MAX,
-            Kind::new(&ways.common.metrics, Supervisor::KIND),
+            ActorMetrics::new(&handles.common.metrics, Supervisor::KIND),
         ),
-        announcer: Mailbox::new(
+        notifier: Mailbox::new(
             announcer,
-            ANNOUNCED_MAX,
-            Kind::new(&ways.common.metrics, Announcer::KIND),
+            NOTIFIER_MAILBOX_MAX,
+            ActorMetrics::new(&handles.common.metrics, Notifier::KIND),
         ),
         arbiters: job_arbiters,
     };
-    ways.connect(wiring(mailboxes, ways));
+    handles.connect(wiring(mailboxes, handles));
     // Last, because a bus reports to the other actors.
     let mut gates = Vec::new();
     // The first bus runs on the thread of the router: a reply goes from one to the other without
     // waking a thread.
     let mut beside_router = Some(router_arbiter);
     for (key, maker) in makers {
-        let (gate, at_gate) = threads.gate().unzip();
-        let arbiter = beside_router.take().unwrap_or_else(|| threads.next());
-        let bus = start_bus(ways, &key, maker, &arbiter, at_gate);
+        let (gate, at_gate) = threads.new_gate().unzip();
+        let arbiter = beside_router.take().unwrap_or_else(|| threads.next_arbiter());
+        let bus = start_bus(handles, &key, maker, &arbiter, at_gate);
         gates.extend(gate);
-        ways.buses.add(key, bus);
+        handles.buses.add(key, bus);
     }
-    ways.mailboxes().router.post(RouterInput::Recovered(recovered, at_rest));
+    handles.mailboxes().router.send(RouterInput::Recovered(recovered, at_rest));
     // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
     drop(gates);
     Ok(match threads {
@@ -309,13 +321,13 @@ fn start_actors(
 
 impl Manager {
     /// Returns the handles of the actors, for the API and for users in this process.
-    pub fn ways(&self) -> &Arc<Ways> {
-        &self.ways
+    pub fn handles(&self) -> &Arc<ActorHandles> {
+        &self.handles
     }
 
     /// Returns what the actors and the API share.
     pub fn common(&self) -> &Arc<Common> {
-        &self.ways.common
+        &self.handles.common
     }
 
     /// Creates a job; answered after the commit.
@@ -328,8 +340,8 @@ impl Manager {
         workflow: &str,
         id: Option<JobId>,
         message: Message,
-    ) -> Result<Created, Refusal> {
-        door::create(&self.ways, workflow, id, message, None).await
+    ) -> Result<CreateResponse, RequestError> {
+        manager_handle::create(&self.handles, workflow, id, message, None).await
     }
 
     /// Requests an operation on a job at once; answered after the commit.
@@ -337,40 +349,43 @@ impl Manager {
         &self,
         id: JobId,
         operation: Operation,
-    ) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::operate(&self.ways, id, operation.into())
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+        manager_handle::operate(&self.handles, id, operation.into())
     }
 
     /// Cancels a job at once, unless it has ended; answered after the commit.
-    pub fn cancel(&self, id: JobId) -> impl Future<Output = Result<Now, Refusal>> + use<> {
-        door::cancel(&self.ways, id, None)
+    pub fn cancel(
+        &self,
+        id: JobId,
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+        manager_handle::cancel(&self.handles, id, None)
     }
 
     /// Erases an ended job. The request is sent when this is called.
-    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, Refusal>> + use<> {
-        door::erase(&self.ways, id)
+    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
+        manager_handle::erase(&self.handles, id)
     }
 
     /// Waits until the manager itself has a reason to end, and returns it.
-    pub async fn failed(&mut self) -> String {
+    pub async fn wait_for_failure(&mut self) -> String {
         self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
     }
 
     /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
     /// next start, and a thread that does not end is left behind.
     pub async fn stop(self) {
-        self.ways.common.health.stopping.store(true, Ordering::Relaxed);
+        self.handles.common.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("manager::stop");
-        let (grace, begun) = (self.ways.common.settings.shutdown.grace.0, clock::instant());
-        if tokio::time::timeout(grace, self.stop_in_order()).await.is_err() {
+        let (grace, begun) = (self.handles.common.settings.shutdown.grace.0, clock::instant());
+        if tokio::time::timeout(grace, self.drain()).await.is_err() {
             tracing::warn!(
-                grace_ms = Millis::of(grace).0,
+                grace_ms = Millis::from_duration(grace).0,
                 "not all was finished within shutdown.grace: the next start takes it up"
             );
         }
         // Before the journal: its main file is complete only if nobody still reads the -wal.
         let (reader, patience) =
-            (self.ways.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
+            (self.handles.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
         let closed =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
         if !closed.await.unwrap_or(false) {
@@ -389,37 +404,37 @@ impl Manager {
             // The receiver may have given up.
             let _ = joined.send(());
         });
-        let left = grace.saturating_sub(begun.elapsed()).max(JOINED_WITHIN);
+        let left = grace.saturating_sub(begun.elapsed()).max(JOIN_TIMEOUT_MIN);
         if tokio::time::timeout(left, is_joined).await.is_err() {
             tracing::warn!("a thread did not end within shutdown.grace");
         }
     }
 
-    async fn stop_in_order(&self) {
-        let mailboxes = self.ways.mailboxes();
+    async fn drain(&self) {
+        let mailboxes = self.handles.mailboxes();
         let mut closing = Vec::new();
-        for (_, bus) in self.ways.buses.all() {
+        for (_, bus) in self.handles.buses.all() {
             let (answer, answered) = oneshot::channel();
-            bus.post(BusInput::Close(answer));
+            bus.send(BusInput::Close(answer));
             closing.push(answered);
         }
         for answered in closing {
             // An error means that the bus has ended already.
             let _ = answered.await;
         }
-        if let Some(webhook) = &self.ways.common.webhook {
+        if let Some(webhook) = &self.handles.common.webhook {
             webhook.close().await;
         }
         let (answer, answered) = oneshot::channel();
-        mailboxes.journal.post(JournalInput::Barrier(answer));
+        mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
         let _ = answered.await;
         // After the commit of the last ends.
-        if let Some(traces) = &self.ways.common.traces {
+        if let Some(traces) = &self.handles.common.traces {
             traces.close().await;
         }
         // After the commit of the last events.
         let (answer, answered) = oneshot::channel();
-        mailboxes.announcer.post(AnnouncerInput::Close(answer));
+        mailboxes.notifier.send(NotifierInput::Close(answer));
         let _ = answered.await;
     }
 }

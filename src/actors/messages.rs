@@ -2,8 +2,8 @@
 //! hold.
 
 use crate::bus::{
-    Acknowledge, Address, Addressee, Body, BodyText, BusKey, ERROR, Header, Issued, LeaseLeft,
-    Lifetime, Publication, Receipt,
+    Acknowledger, Address, Addressee, Body, BusKey, ConfirmPayload, ConfirmToken, ERROR_KIND,
+    Header, LazyBody, Lifetime, Publication, RemainingLease,
 };
 use crate::clock;
 use crate::engine::{
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What the confirm token of a message holds: who is notified that the broker has the message.
 #[derive(Debug)]
-pub enum Sent {
+pub enum ConfirmTarget {
     /// The message of a step.
     Step {
         /// The job or child job.
@@ -30,7 +30,7 @@ pub enum Sent {
         dispatch: u64,
     },
     /// The end of a job, for a caller.
-    Answer {
+    JobEnd {
         /// The job.
         job: JobId,
         /// When it was created.
@@ -45,22 +45,28 @@ pub enum Sent {
         /// The id of the job that was not created.
         job: JobId,
         /// Settles the refused message.
-        ack: Acknowledge,
+        ack: Acknowledger,
     },
 }
 
-impl Issued for Sent {
-    fn again(&self) -> Option<Receipt> {
+impl ConfirmPayload for ConfirmTarget {
+    fn try_clone(&self) -> Option<ConfirmToken> {
         match *self {
-            Sent::Step { job, created, step, attempt, dispatch } => {
-                Some(Receipt::new(Sent::Step { job, created, step, attempt, dispatch }))
+            ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
+                Some(ConfirmToken::new(ConfirmTarget::Step {
+                    job,
+                    created,
+                    step,
+                    attempt,
+                    dispatch,
+                }))
             }
-            Sent::Answer { .. } | Sent::Refusal { .. } => None,
+            ConfirmTarget::JobEnd { .. } | ConfirmTarget::Refusal { .. } => None,
         }
     }
 }
 
-impl BodyText for Message {
+impl LazyBody for Message {
     fn to_bytes(&self) -> Bytes {
         self.to_text().into()
     }
@@ -72,7 +78,7 @@ impl BodyText for Message {
 
 impl From<Message> for Body {
     fn from(message: Message) -> Body {
-        Body::built(message)
+        Body::from_lazy(message)
     }
 }
 
@@ -100,31 +106,37 @@ pub(super) fn step_message(
     let correlation_id = correlation_id(job, step);
     let trace = job.origin().trace_parent(&run.name, attempt, share);
     let mut headers = vec![
-        Header::text("workflow", job.definition().full_name()),
-        Header::text("job", job.origin().root.to_string()),
-        Header::number("attempt", attempt),
-        Header::text("traceparent", trace.to_string()),
+        Header::from_text("workflow", job.definition().full_name()),
+        Header::from_text("job", job.origin().root.to_string()),
+        Header::from_number("attempt", attempt),
+        Header::from_text("traceparent", trace.to_string()),
     ];
     let state = job.origin().trace.as_ref().and_then(|asked| asked.state.as_ref());
-    headers.extend(state.map(|state| Header::text("tracestate", state.as_ref())));
+    headers.extend(state.map(|state| Header::from_text("tracestate", state.as_ref())));
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
         // How many levels of calls and child jobs are above the job that calls.
-        headers.push(Header::number("depth", job.origin().depth));
+        headers.push(Header::from_number("depth", job.origin().depth));
     }
     Publication {
-        to: Address { bus, queue: run.queue.clone() },
+        address: Address { bus, queue: run.queue.clone() },
         addressee: Addressee::Worker,
         id: message_id(job, step, attempt),
         correlation_id: Some(correlation_id.into()),
         kind: None,
         priority: run.priority,
-        timestamp_s: times::seconds(now),
+        timestamp_s: times::unix_seconds(now),
         headers,
         body: input.into(),
-        lease: job.step(step).lease.as_ref().map(|lease| left_of(**lease, now)),
-        names_sender: !run.reply_users.is_empty(),
+        lease: job.step(step).lease.as_ref().map(|lease| lease_left(**lease, now)),
+        sets_user_id: !run.reply_users.is_empty(),
         lifetime: lifetime(job, step, now),
-        receipt: Receipt::new(Sent::Step { job: id, created, step, attempt, dispatch }),
+        confirm_token: ConfirmToken::new(ConfirmTarget::Step {
+            job: id,
+            created,
+            step,
+            attempt,
+            dispatch,
+        }),
     }
 }
 
@@ -134,66 +146,66 @@ fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
     let span = match run.deadline() {
-        Some(deadline) => left(deadline, now),
+        Some(deadline) => time_left(deadline, now),
         None => Duration::from_millis(timeout.0),
     };
-    let until = run.start_by().map(|by| clock::ticks() + left(by, now));
-    Lifetime { span: Some(span), until }
+    let until = run.start_by().map(|by| clock::timer_now() + time_left(by, now));
+    Lifetime { ttl: Some(span), take_by: until }
 }
 
 /// Returns how long it is until `then`.
-fn left(then: Timestamp, now: Timestamp) -> Duration {
+fn time_left(then: Timestamp, now: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(then.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
 /// Returns what is left of a lease.
-fn left_of(lease: Lease, now: Timestamp) -> LeaseLeft {
-    LeaseLeft { delivery: lease.delivery, left: left(lease.until, now) }
+fn lease_left(lease: Lease, now: Timestamp) -> RemainingLease {
+    RemainingLease { delivery: lease.delivery, remaining: time_left(lease.until, now) }
 }
 
 /// A message to a caller: the result, or the error.
-pub(super) struct CallerAnswer {
+pub(super) struct CallerReply {
     pub(super) workflow: String,
     /// The job; of a refusal, the one that was not created.
     pub(super) job: JobId,
     pub(super) result: Result<Body, Body>,
-    pub(super) sent: Sent,
+    pub(super) confirm_target: ConfirmTarget,
 }
 
 /// Returns the message for a caller.
-pub(super) fn answer(
-    content: CallerAnswer,
+pub(super) fn caller_reply(
+    content: CallerReply,
     caller: &Caller,
     bus: BusKey,
     now: Timestamp,
 ) -> Publication {
-    let CallerAnswer { workflow, job, result, sent } = content;
+    let CallerReply { workflow, job, result, confirm_target: sent } = content;
     let mut headers =
-        vec![Header::text("workflow", workflow), Header::text("job", job.to_string())];
-    headers.extend(caller.attempt.map(|attempt| Header::number("attempt", attempt)));
+        vec![Header::from_text("workflow", workflow), Header::from_text("job", job.to_string())];
+    headers.extend(caller.attempt.map(|attempt| Header::from_number("attempt", attempt)));
     let id = match &sent {
-        Sent::Answer { caller, end, .. } => format!("{job}:__end__:{end}:{caller}"),
-        Sent::Refusal { .. } | Sent::Step { .. } => format!("{job}:__end__"),
+        ConfirmTarget::JobEnd { caller, end, .. } => format!("{job}:__end__:{end}:{caller}"),
+        ConfirmTarget::Refusal { .. } | ConfirmTarget::Step { .. } => format!("{job}:__end__"),
     };
     Publication {
-        to: Address { bus, queue: caller.reply_to.clone() },
+        address: Address { bus, queue: caller.reply_to.clone() },
         addressee: Addressee::Caller,
         id,
         correlation_id: caller.correlation_id.clone(),
-        kind: result.is_err().then_some(ERROR),
+        kind: result.is_err().then_some(ERROR_KIND),
         priority: None,
-        timestamp_s: times::seconds(now),
+        timestamp_s: times::unix_seconds(now),
         headers,
         body: result.unwrap_or_else(|error| error),
         lease: None,
-        names_sender: false,
+        sets_user_id: false,
         lifetime: Lifetime::default(),
-        receipt: Receipt::new(sent),
+        confirm_token: ConfirmToken::new(sent),
     }
 }
 
 /// Returns the message that reports the end of the job to its caller.
-pub(super) fn caller_answer(
+pub(super) fn job_end_message(
     job: &Job,
     bus: BusKey,
     caller: u32,
@@ -205,9 +217,9 @@ pub(super) fn caller_answer(
         JobState::Running | JobState::Paused => return None,
         JobState::Completed => Ok(Body::from(job.result())),
         // The caller may try again, as another job.
-        JobState::Failed => Err(Body::error(&job.reason_text(), true)),
+        JobState::Failed => Err(Body::from_error(&job.reason_text(), true)),
         JobState::Cancelled => {
-            Err(Body::error(&format!("cancelled: {}", job.reason_text()), false))
+            Err(Body::from_error(&format!("cancelled: {}", job.reason_text()), false))
         }
     };
     let result = result.and_then(|result| {
@@ -218,13 +230,18 @@ pub(super) fn caller_answer(
                  limits.step_message_bytes_max)"
             )
         };
-        if bytes > bytes_max { Err(Body::error(&too_large(), false)) } else { Ok(result) }
+        if bytes > bytes_max { Err(Body::from_error(&too_large(), false)) } else { Ok(result) }
     });
-    let content = CallerAnswer {
+    let content = CallerReply {
         workflow: job.definition().full_name(),
         job: job.id(),
         result,
-        sent: Sent::Answer { job: job.id(), created: job.origin().created, caller, end },
+        confirm_target: ConfirmTarget::JobEnd {
+            job: job.id(),
+            created: job.origin().created,
+            caller,
+            end,
+        },
     };
-    Some(answer(content, job.caller(caller)?, bus, now))
+    Some(caller_reply(content, job.caller(caller)?, bus, now))
 }

@@ -6,10 +6,10 @@
 //! Queues on which nothing waits are left alone: whoever deleted one has no loss by it, and its
 //! worker declares it as it likes.
 
-use super::answer_on_drop::AnswerOnDrop;
-use super::bulk::{JOBS_AT_ONCE, Wait, Waits};
-use super::mail::{BusInput, JobInput};
-use super::ways::Ways;
+use super::bulk_requests::{JOBS_AT_ONCE, OldestWaits, WaitingStep};
+use super::completion_latch::CompletionLatch;
+use super::handles::ActorHandles;
+use super::inputs::{BusInput, JobInput};
 use crate::bus::{Address, BusKey, BusState};
 use crate::clock;
 use std::collections::HashMap;
@@ -18,47 +18,49 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How often queues are checked.
-pub const LOOKED_EVERY: Duration = Duration::from_secs(10);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Queues are checked more rarely where the jobs take long to report which queues they wait on: the
 /// pause is at least this many times as long.
 const PAUSE_FACTOR: u32 = 20;
 
 /// How long the jobs may take to report what they wait on.
-const ANSWERS_MAX: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks the queues of a bus over AMQP at intervals.
-pub(super) async fn watch(ways: Arc<Ways>, bus: BusKey) {
-    let mut pause = LOOKED_EVERY;
+pub(super) async fn watch(handles: Arc<ActorHandles>, bus: BusKey) {
+    let mut pause = CHECK_INTERVAL;
     loop {
         tokio::time::sleep(pause).await;
         // Without a connection nothing is seen, and the next connection begins with a check of all
         // queues.
-        if matches!(ways.common.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
+        if matches!(handles.common.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }
-        let (waits, asked_for) = longest_waits(&ways).await;
-        pause = LOOKED_EVERY.max(PAUSE_FACTOR * asked_for);
+        let (waits, collected_in) = collect_oldest_waits(&handles).await;
+        pause = CHECK_INTERVAL.max(PAUSE_FACTOR * collected_in);
         let queues: Vec<Arc<str>> =
             waits.into_keys().filter(|queue| queue.bus == bus).map(|queue| queue.queue).collect();
-        if let (false, Some(bus)) = (queues.is_empty(), ways.buses.find(&bus)) {
-            bus.post(BusInput::LookFor(queues));
+        if let (false, Some(bus)) = (queues.is_empty(), handles.buses.find(&bus)) {
+            bus.send(BusInput::DeclareMissing(queues));
         }
     }
 }
 
 /// Returns the step of each queue that waits longest, of the jobs that have answered in time; and
 /// how long that took.
-pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Duration) {
-    let (began, waits) = (clock::ticks(), Arc::<Waits>::default());
-    let asked = async {
-        for some in ways.routes.ids().chunks(JOBS_AT_ONCE) {
+pub(super) async fn collect_oldest_waits(
+    handles: &ActorHandles,
+) -> (HashMap<Address, WaitingStep>, Duration) {
+    let (began, waits) = (clock::timer_now(), Arc::<OldestWaits>::default());
+    let collected = async {
+        for some in handles.routes.ids().chunks(JOBS_AT_ONCE) {
             let (answer, answered) = oneshot::channel();
-            let done = AnswerOnDrop::new(answer);
+            let done = CompletionLatch::new(answer);
             for id in some {
                 // A job that has stopped meanwhile waits for nothing.
-                if let Some(job) = ways.routes.find(*id) {
-                    job.post(JobInput::Waits { waits: waits.clone(), done: done.clone() });
+                if let Some(job) = handles.routes.find(*id) {
+                    job.send(JobInput::ReportWaits { waits: waits.clone(), done: done.clone() });
                 }
             }
             drop(done);
@@ -67,12 +69,12 @@ pub(super) async fn longest_waits(ways: &Ways) -> (HashMap<Address, Wait>, Durat
         }
     };
     // Jobs that have not answered by then are left out.
-    let _ = tokio::time::timeout(ANSWERS_MAX, asked).await;
-    ways.routes.waits_at_rest(|job, _, definition, wait| {
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, collected).await;
+    handles.routes.waits_at_rest(|job, _, definition, wait| {
         let Some(since) = wait.since else { return };
-        let bus = ways.buses.named(wait.bus.as_ref(), &definition.vhost);
+        let bus = handles.buses.resolve(wait.bus.as_ref(), &definition.vhost);
         let queue = Address { bus, queue: wait.queue.clone() };
-        waits.hear(queue, Wait { since, job, step: wait.step.clone() });
+        waits.record(queue, WaitingStep { since, job, step: wait.step.clone() });
     });
     (waits.take(), began.elapsed())
 }

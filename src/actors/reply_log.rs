@@ -1,6 +1,6 @@
 //! Renders replies for the log.
 
-use crate::engine::words::shortened;
+use crate::engine::text::shorten;
 use crate::engine::{Input, JobId, Rejected, Reply, Sender};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct LoggedReply {
 }
 
 impl LoggedReply {
-    pub(super) fn of(input: &Input) -> Option<LoggedReply> {
+    pub(super) fn from_input(input: &Input) -> Option<LoggedReply> {
         match input {
             Input::Reply { step, attempt, reply, from } => Some(LoggedReply {
                 step: step.clone(),
@@ -34,8 +34,8 @@ impl LoggedReply {
             | Input::Timer { .. }
             | Input::Order(_)
             | Input::Operate(_)
-            | Input::Called(_)
-            | Input::Answered { .. }
+            | Input::CallerJoined(_)
+            | Input::CallerAnswered { .. }
             | Input::Abandon(_) => None,
         }
     }
@@ -43,13 +43,13 @@ impl LoggedReply {
     /// Logs that the reply changed nothing.
     pub(super) fn log(&self, job: JobId, rejected: Rejected) {
         let (kind, value) = match &self.reply {
-            Reply::Result(body) => ("result", beginning(body)),
-            Reply::Progress(body) => ("progress", beginning(body)),
-            Reply::Error(body) => ("error", beginning(body)),
-            Reply::DeadLettered { reason, .. } => ("dead letter", shortened(reason)),
+            Reply::Result(body) => ("result", body_excerpt(body)),
+            Reply::Progress(body) => ("progress", body_excerpt(body)),
+            Reply::Error(body) => ("error", body_excerpt(body)),
+            Reply::DeadLettered { reason, .. } => ("dead letter", shorten(reason)),
         };
-        let user = self.user.as_deref().map(shortened);
-        let (step, fault) = (shortened(&self.step), rejected.fault());
+        let user = self.user.as_deref().map(shorten);
+        let (step, fault) = (shorten(&self.step), rejected.fault());
         tracing::warn!(
             %job, step, attempt = self.attempt, user, reason = rejected.label(), fault, kind, value,
             "a reply that changes nothing (logged once a minute per reason)"
@@ -58,8 +58,8 @@ impl LoggedReply {
 }
 
 /// Returns the beginning of a body, for the log.
-pub(super) fn beginning(body: &[u8]) -> String {
+pub(super) fn body_excerpt(body: &[u8]) -> String {
     /// More than is shown, because a character has up to four bytes.
-    const LOOKED_AT_BYTES_MAX: usize = 400;
-    shortened(&String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT_BYTES_MAX)]))
+    const EXCERPT_BYTES_MAX: usize = 400;
+    shorten(&String::from_utf8_lossy(&body[..body.len().min(EXCERPT_BYTES_MAX)]))
 }

@@ -1,111 +1,121 @@
 //! The router: finds the job actor for each reply by its correlation id, and admits new jobs.
 
-mod asks;
+mod broadcast;
 mod calls;
 mod children;
-mod families;
-mod lives;
+mod lifecycle;
 mod lookups;
 mod operations;
-mod resting;
-mod rounds;
+mod passivated_trees;
+mod passivation;
+mod pending_requests;
 
 use super::call::Call;
-use super::mail::{JobInput, JournalInput, RouterInput};
-use super::mailbox::{Mail, Owner};
-use super::reply_log::beginning;
-use super::routes::Table;
-use super::ways::Ways;
+use super::handles::ActorHandles;
+use super::inputs::{JobInput, JournalInput, RouterInput};
+use super::mailbox::{Envelope, MailboxActor};
+use super::reply_log::body_excerpt;
+use super::routes::RouteTable;
 use crate::bus::{Address, Delivery};
-use crate::engine::words::shortened;
+use crate::engine::text::shorten;
 use crate::engine::{CorrelationId, Input, JobId, Reply};
 use crate::faults;
 use actix::{Actor, Context, Handler};
-use asks::{Ask, LookUps};
-use families::Resting;
+use passivated_trees::PassivatedTrees;
+use pending_requests::{PendingLookups, PendingRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// The router of the process. There is one.
 pub struct Router {
-    pub(super) ways: Arc<Ways>,
-    table: Table,
+    pub(super) handles: Arc<ActorHandles>,
+    route_table: RouteTable,
     /// Calls that wait until the manager takes jobs again, in order.
-    pub(super) waiting: VecDeque<Call>,
+    pub(super) waiting_calls: VecDeque<Call>,
     /// Whether another try of these calls is scheduled.
-    pub(super) is_waiting: bool,
-    look_ups: LookUps,
-    resting: Resting,
+    pub(super) is_retry_scheduled: bool,
+    lookups: PendingLookups,
+    passivated: PassivatedTrees,
 }
 
 impl Router {
     /// Creates the router, which alone writes the route table.
-    pub fn new(ways: Arc<Ways>, table: Table) -> Router {
+    pub fn new(handles: Arc<ActorHandles>, table: RouteTable) -> Router {
         Router {
-            ways,
-            table,
-            waiting: VecDeque::new(),
-            is_waiting: false,
-            look_ups: LookUps::default(),
-            resting: Resting::default(),
+            handles,
+            route_table: table,
+            waiting_calls: VecDeque::new(),
+            is_retry_scheduled: false,
+            lookups: PendingLookups::default(),
+            passivated: PassivatedTrees::default(),
         }
     }
 
-    fn receive(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
+    fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
             RouterInput::Recovered(jobs, at_rest) => {
-                jobs.into_iter().for_each(|recovered| self.go_on(recovered));
-                self.found_at_rest(at_rest, ctx);
-                self.look_for_short_memory();
+                jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
+                self.add_found_at_start(at_rest, ctx);
+                self.check_memory_shortage();
             }
-            RouterInput::Leave(leaving) => {
-                leaving.into_iter().for_each(|leave| self.let_go(leave, ctx))
+            RouterInput::StopJobs(leaving) => {
+                leaving.into_iter().for_each(|leave| self.stop_if_idle(leave, ctx))
             }
-            RouterInput::Rest(rest) => self.rest(*rest, ctx),
-            RouterInput::BringBack => self.bring_back(ctx),
-            RouterInput::BroughtBack(number, found) => self.brought_back(number, found, ctx),
-            RouterInput::Short => self.look_for_short_memory(),
-            RouterInput::Delivered(delivery) => self.deliver(delivery),
-            RouterInput::Called { workflow, bus, delivery } => {
-                self.called(&workflow, &bus, delivery, ctx)
+            RouterInput::Passivate(rest) => self.passivate(*rest, ctx),
+            RouterInput::ActivateNext => self.activate_next(ctx),
+            RouterInput::Activated(number, found) => self.handle_activated(number, found, ctx),
+            RouterInput::MemoryShort => self.check_memory_shortage(),
+            RouterInput::ReplyDelivered(delivery) => self.handle_delivery(delivery),
+            RouterInput::CallDelivered { workflow, bus, delivery } => {
+                self.handle_call_delivery(&workflow, &bus, delivery, ctx)
             }
-            RouterInput::Vouched(call) => self.take_call(call, ctx),
-            RouterInput::Create(job) => self.create(job),
+            RouterInput::CallVerified(call) => self.handle_call(call, ctx),
+            RouterInput::Create(job) => self.handle_create(job),
             RouterInput::StartChild(child) => self.start_child(child),
-            RouterInput::ToJob(id, input) => self.tell(id, JobInput::Take { input, ack: None }),
-            RouterInput::ForJob(id, input) => self.tell(id, *input),
-            RouterInput::Wake(id, answer) => {
-                if let Some(RouterInput::Wake(_, answer)) =
-                    self.unless_at_rest(id, RouterInput::Wake(id, answer))
+            RouterInput::InputForJob(id, input) => {
+                self.send_to_job(id, JobInput::Engine { input, ack: None })
+            }
+            RouterInput::ForwardToJob(id, input) => self.send_to_job(id, *input),
+            RouterInput::Activate(id, answer) => {
+                if let Some(RouterInput::Activate(_, answer)) =
+                    self.stash_if_passivated(id, RouterInput::Activate(id, answer))
                 {
                     // Whoever asked may have gone.
                     let _ = answer.send(());
                 }
             }
-            RouterInput::ToChild(to_child) => self.ask(to_child.id, Ask::Order(to_child)),
-            RouterInput::Operate(id, operation, answer) => {
-                self.ask(id, Ask::Operate(operation, answer))
+            RouterInput::OrderChild(to_child) => {
+                self.handle_request(to_child.id, PendingRequest::Order(to_child))
             }
-            RouterInput::Cancel(id, by, answer) => self.ask(id, Ask::Cancel(by, answer)),
-            RouterInput::Erase(id, answer) => self.ask(id, Ask::Erase(answer)),
-            RouterInput::Found(id, found) => self.found(id, found, ctx),
+            RouterInput::Operate(id, operation, answer) => {
+                self.handle_request(id, PendingRequest::Operate(operation, answer))
+            }
+            RouterInput::Cancel(id, by, answer) => {
+                self.handle_request(id, PendingRequest::Cancel(by, answer))
+            }
+            RouterInput::Erase(id, answer) => {
+                self.handle_request(id, PendingRequest::Erase(answer))
+            }
+            RouterInput::LookedUp(id, found) => self.handle_lookup_result(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
-                let tell = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
+                let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
                 // The receiver may have gone.
                 let then = |_: &Router| {
                     let _ = answer.send(());
                 };
-                self.tell_all(&queue, tell, then, ctx);
+                self.broadcast(&queue, make_input, then, ctx);
             }
             // The receiver may have gone.
-            RouterInput::CatchUp(answer) => drop(answer.send(())),
-            RouterInput::Round(answer) => {
+            RouterInput::Barrier(answer) => drop(answer.send(())),
+            RouterInput::LivenessProbe(answer) => {
                 faults::hit("router::round");
-                self.ways.mailboxes().journal.post(JournalInput::Round(answer));
+                self.handles.mailboxes().journal.send(JournalInput::LivenessProbe(answer));
             }
-            RouterInput::QueueMissing { queue, taken } => self.queue_missing(&queue, taken, ctx),
+            RouterInput::QueueMissing { queue, handled: taken } => {
+                self.handle_queue_missing(&queue, taken, ctx)
+            }
         }
     }
 
@@ -113,10 +123,10 @@ impl Router {
     /// message is unconfirmed, while the commit of that is still under way. If the queue were
     /// declared before the commit and the process crashed, the journal would still have the message
     /// as confirmed, and nobody would send it again.
-    fn queue_missing(
+    fn handle_queue_missing(
         &mut self,
         queue: &Address,
-        taken: oneshot::Sender<()>,
+        handled: oneshot::Sender<()>,
         ctx: &mut Context<Self>,
     ) {
         tracing::info!(
@@ -126,32 +136,32 @@ impl Router {
              dispatched again"
         );
         let (queue, address) = (queue.clone(), queue.clone());
-        let tell = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
+        let make_input = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
         let then = |router: &Router| {
-            router.ways.mailboxes().journal.post(JournalInput::Committed(taken));
+            router.handles.mailboxes().journal.send(JournalInput::CommitBarrier(handled));
         };
-        self.tell_all(&address, tell, then, ctx);
+        self.broadcast(&address, make_input, then, ctx);
     }
 
     /// Sends an input to a job, if it takes input; a passivated job is activated for it.
-    fn tell(&mut self, id: JobId, input: JobInput) {
-        if let Some(job) = self.ways.routes.find(id) {
-            return job.post(input);
+    fn send_to_job(&mut self, id: JobId, input: JobInput) {
+        if let Some(job) = self.handles.routes.find(id) {
+            return job.send(input);
         }
         // No passivated job has the id either: the job has ended, and needs no input.
-        let _ = self.unless_at_rest(id, RouterInput::ForJob(id, Box::new(input)));
+        let _ = self.stash_if_passivated(id, RouterInput::ForwardToJob(id, Box::new(input)));
     }
 
-    fn deliver(&mut self, delivery: Delivery) {
+    fn handle_delivery(&mut self, delivery: Delivery) {
         let Some(text) = &delivery.correlation_id else {
             return self.reject(delivery, "no_correlation_id");
         };
         let Ok(CorrelationId { job, step }) = text.parse() else {
             return self.reject(delivery, "malformed_correlation_id");
         };
-        let Some(job) = self.ways.routes.find(job) else {
-            if let Some(RouterInput::Delivered(delivery)) =
-                self.unless_at_rest(job, RouterInput::Delivered(delivery))
+        let Some(job) = self.handles.routes.find(job) else {
+            if let Some(RouterInput::ReplyDelivered(delivery)) =
+                self.stash_if_passivated(job, RouterInput::ReplyDelivered(delivery))
             {
                 self.reject(delivery, "unknown_job");
             }
@@ -169,15 +179,15 @@ impl Router {
                 Reply::Result(delivery.body.clone())
             }
         };
-        let (attempt, from) = (delivery.attempt, delivery.from.clone());
+        let (attempt, from) = (delivery.attempt, delivery.sender.clone());
         let input = Input::Reply { step, attempt, reply, from };
-        job.post(JobInput::Take { input, ack: Some(delivery.into_settlement()) });
+        job.send(JobInput::Engine { input, ack: Some(delivery.into_acknowledger()) });
     }
 
     /// Logs a reply of an unknown type: a worker that sends `Error` instead of `error` should show.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
-        if self.ways.common.throttle.may_log("unknown_type") {
-            let (kind, correlation_id) = (shortened(kind), shortened(correlation_id));
+        if self.handles.common.log_limiter.may_log("unknown_type") {
+            let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));
             tracing::warn!(
                 kind,
                 correlation_id,
@@ -188,12 +198,12 @@ impl Router {
     }
 
     fn reject(&self, delivery: Delivery, reason: &'static str) {
-        self.ways.common.metrics.rejected.with_label_values(&[reason]).inc();
-        if self.ways.common.throttle.may_log(reason) {
+        self.handles.common.metrics.replies_rejected.with_label_values(&[reason]).inc();
+        if self.handles.common.log_limiter.may_log(reason) {
             let correlation_id: String =
                 delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
             let (kind, value) =
-                (delivery.kind.as_deref().map(shortened), beginning(&delivery.body));
+                (delivery.kind.as_deref().map(shorten), body_excerpt(&delivery.body));
             tracing::warn!(
                 reason,
                 correlation_id,
@@ -203,7 +213,7 @@ impl Router {
                 "a reply that changes nothing (logged once a minute per reason)"
             );
         }
-        delivery.ack_unused(reason);
+        delivery.ack_rejected(reason);
     }
 }
 
@@ -211,15 +221,15 @@ impl Actor for Router {
     type Context = Context<Self>;
 }
 
-impl Owner for Router {
+impl MailboxActor for Router {
     type Input = RouterInput;
     const KIND: &'static str = "router";
 }
 
-impl Handler<Mail<RouterInput>> for Router {
+impl Handler<Envelope<RouterInput>> for Router {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<RouterInput>, ctx: &mut Self::Context) {
-        mail.handle(|input| self.receive(input, ctx));
+    fn handle(&mut self, envelope: Envelope<RouterInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
     }
 }

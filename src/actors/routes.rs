@@ -1,12 +1,12 @@
 //! Which jobs take input, by id: the one table that actors share. Only the router writes it,
 //! through [`RouteTable`]; all others read it, through [`Routes`].
 
-use super::at_rest::{AtRest, Member, RestingWait};
-use super::mail::JobInput;
+use super::inputs::JobInput;
 use super::mailbox::Mailbox;
+use super::passivation::{PassivatedJob, PassivatedTree, RestingWait};
 use super::steps_done::StepsDone;
 use crate::clock;
-use crate::engine::{Definition, JobId, Parent};
+use crate::engine::{Definition, JobId, ParentItem};
 use crate::journal::JobNumber;
 use dashmap::DashMap;
 use dashmap::mapref::one::Ref;
@@ -15,46 +15,46 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
 
 /// Creates a route table, and a view of it.
-pub fn table() -> (Table, Routes) {
-    let shared = Arc::new(Shared::default());
-    (Table(shared.clone()), Routes(shared))
+pub fn new_route_table() -> (RouteTable, Routes) {
+    let shared = Arc::new(RouteState::default());
+    (RouteTable(shared.clone()), Routes(shared))
 }
 
 /// Adds routes of jobs, and removes them.
-pub struct Table(Arc<Shared>);
+pub struct RouteTable(Arc<RouteState>);
 
 /// A view of the jobs that take input.
-pub struct Routes(Arc<Shared>);
+pub struct Routes(Arc<RouteState>);
 
 #[derive(Default)]
-struct Shared {
-    table: DashMap<JobId, Live>,
+struct RouteState {
+    routes: DashMap<JobId, Route>,
     /// Passivated jobs: an input for one activates it.
-    at_rest: DashMap<JobId, Rests>,
-    roots: AtomicUsize,
+    passivated: DashMap<JobId, PassivatedRoute>,
+    root_count: AtomicUsize,
     /// The definitions that these jobs run, and how many jobs run each.
-    definitions: DashMap<Place, (Arc<Definition>, usize)>,
+    definitions: DashMap<DefinitionKey, (Arc<Definition>, usize)>,
 }
 
 /// The address of a definition in memory. To compare definitions themselves would cost more for
 /// each job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place(usize);
+struct DefinitionKey(usize);
 
-impl Place {
-    fn of(definition: &Arc<Definition>) -> Place {
-        Place(Arc::as_ptr(definition).addr())
+impl DefinitionKey {
+    fn from_definition(definition: &Arc<Definition>) -> DefinitionKey {
+        DefinitionKey(Arc::as_ptr(definition).addr())
     }
 }
 
 /// The route of a job that takes input.
-pub struct Live {
+pub struct Route {
     /// Its number.
     pub number: JobNumber,
     /// Its parent's number; `None`: it is a root job.
     pub parent: Option<JobNumber>,
     /// The step and item of its parent that it was started for.
-    pub place: Option<Parent>,
+    pub parent_item: Option<ParentItem>,
     /// The definition that it runs.
     pub definition: Arc<Definition>,
     /// Its mailbox.
@@ -64,9 +64,9 @@ pub struct Live {
 }
 
 /// A passivated job.
-struct Rests {
+struct PassivatedRoute {
     /// The number of the root job of its tree.
-    family: JobNumber,
+    root: JobNumber,
     is_child: bool,
     steps_done: usize,
     since: Instant,
@@ -75,12 +75,12 @@ struct Rests {
 }
 
 /// The route of a job that takes input. Nobody can remove it from the table while this is held.
-pub struct LiveJob<'a>(Ref<'a, JobId, Live>);
+pub struct RouteRef<'a>(Ref<'a, JobId, Route>);
 
-impl LiveJob<'_> {
+impl RouteRef<'_> {
     /// Sends an input to the job.
-    pub fn post(&self, input: JobInput) {
-        self.0.mailbox.post(input);
+    pub fn send(&self, input: JobInput) {
+        self.0.mailbox.send(input);
     }
 
     /// Returns the job's number.
@@ -95,83 +95,88 @@ impl LiveJob<'_> {
 
     /// Returns whether it is the child job that was started for this step and item of the job with
     /// this number.
-    pub fn is_child_of(&self, parent: JobNumber, place: Parent) -> bool {
-        self.0.parent == Some(parent) && self.0.place == Some(place)
+    pub fn is_child_of(&self, parent: JobNumber, parent_item: ParentItem) -> bool {
+        self.0.parent == Some(parent) && self.0.parent_item == Some(parent_item)
     }
 }
 
-impl Table {
+impl RouteTable {
     /// Starts a job and adds its route. Whoever looks it up meanwhile waits until the job is in the
     /// table.
-    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Live) {
-        let entry = self.0.table.entry(id);
+    pub fn insert(&self, id: JobId, start: impl FnOnce() -> Route) {
+        let entry = self.0.routes.entry(id);
         let live = start();
         if live.parent.is_none() {
-            self.0.roots.fetch_add(1, Ordering::Relaxed);
+            self.0.root_count.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.keep(&live.definition);
+        self.0.add_definition(&live.definition);
         entry.insert(live);
     }
 
     /// Removes the job with this number from the table, if exactly `inputs_handled` inputs were
     /// sent to it. `None`: however many were sent.
-    pub fn take_out(
+    pub fn remove_if_idle(
         &self,
         id: JobId,
         number: JobNumber,
-        heard: Option<u64>,
+        inputs_handled: Option<u64>,
     ) -> Option<Mailbox<JobInput>> {
         // Nobody sends meanwhile: whoever sends holds the entry, or is the router, which alone
         // removes jobs.
-        let leaves = |live: &Live| {
-            live.number == number && heard.is_none_or(|heard| live.mailbox.posted() == heard)
+        let is_idle = |live: &Route| {
+            live.number == number
+                && inputs_handled.is_none_or(|heard| live.mailbox.sent_count() == heard)
         };
-        let (_, live) = self.0.table.remove_if(&id, |_, live| leaves(live))?;
+        let (_, live) = self.0.routes.remove_if(&id, |_, live| is_idle(live))?;
         if live.parent.is_none() {
-            self.0.roots.fetch_sub(1, Ordering::Relaxed);
+            self.0.root_count.fetch_sub(1, Ordering::Relaxed);
         }
-        self.0.no_longer_keep(&live.definition);
+        self.0.release_definition(&live.definition);
         Some(live.mailbox)
     }
 }
 
-impl Shared {
+impl RouteState {
     /// Counts one more job that runs this definition.
-    fn keep(&self, definition: &Arc<Definition>) {
-        let kept = self.definitions.entry(Place::of(definition));
-        kept.or_insert_with(|| (definition.clone(), 0)).1 += 1;
+    fn add_definition(&self, definition: &Arc<Definition>) {
+        let entry = self.definitions.entry(DefinitionKey::from_definition(definition));
+        entry.or_insert_with(|| (definition.clone(), 0)).1 += 1;
     }
 
     /// Counts one job fewer, and forgets the definition after the last one.
-    fn no_longer_keep(&self, definition: &Arc<Definition>) {
-        self.definitions.remove_if_mut(&Place::of(definition), |_, (_, jobs)| {
-            *jobs -= 1;
-            *jobs == 0
-        });
+    fn release_definition(&self, definition: &Arc<Definition>) {
+        self.definitions.remove_if_mut(
+            &DefinitionKey::from_definition(definition),
+            |_, (_, jobs)| {
+                *jobs -= 1;
+                *jobs == 0
+            },
+        );
     }
 }
 
-impl Table {
+impl RouteTable {
     /// Adds the jobs of a tree as passivated ones.
-    pub fn lay_down(&self, jobs: &AtRest) {
+    pub fn passivate(&self, jobs: &PassivatedTree) {
         let family = jobs.number();
-        self.0.keep(&jobs.definition);
-        let since = clock::ticks();
-        for &Member { id, is_child, steps_done, ref waits, .. } in &jobs.members {
+        self.0.add_definition(&jobs.definition);
+        let since = clock::timer_now();
+        for &PassivatedJob { id, is_child, steps_done, ref waits, .. } in &jobs.members {
             let (definition, waits) = (jobs.definition.clone(), waits.clone());
-            let rests = Rests { family, is_child, steps_done, since, definition, waits };
-            self.0.at_rest.insert(id, rests);
-            self.0.roots.fetch_add(usize::from(!is_child), Ordering::Relaxed);
+            let rests =
+                PassivatedRoute { root: family, is_child, steps_done, since, definition, waits };
+            self.0.passivated.insert(id, rests);
+            self.0.root_count.fetch_add(usize::from(!is_child), Ordering::Relaxed);
         }
     }
 
     /// Removes the jobs of a tree from the passivated ones.
-    pub fn wake(&self, jobs: &AtRest) {
-        self.0.no_longer_keep(&jobs.definition);
-        let is_of_family = |_: &JobId, rests: &Rests| rests.family == jobs.number();
+    pub fn activate(&self, jobs: &PassivatedTree) {
+        self.0.release_definition(&jobs.definition);
+        let is_of_tree = |_: &JobId, rests: &PassivatedRoute| rests.root == jobs.number();
         for member in &jobs.members {
-            if let Some((_, rests)) = self.0.at_rest.remove_if(&member.id, is_of_family) {
-                self.0.roots.fetch_sub(usize::from(!rests.is_child), Ordering::Relaxed);
+            if let Some((_, rests)) = self.0.passivated.remove_if(&member.id, is_of_tree) {
+                self.0.root_count.fetch_sub(usize::from(!rests.is_child), Ordering::Relaxed);
             }
         }
     }
@@ -180,24 +185,24 @@ impl Table {
 impl Routes {
     /// Finds the job that takes input under this id. It stays in the table while the result is
     /// held; do not look up anything else meanwhile.
-    pub fn find(&self, id: JobId) -> Option<LiveJob<'_>> {
-        self.0.table.get(&id).map(LiveJob)
+    pub fn find(&self, id: JobId) -> Option<RouteRef<'_>> {
+        self.0.routes.get(&id).map(RouteRef)
     }
 
     /// Returns whether a job takes input under this id, or is passivated.
-    pub fn is_live(&self, id: JobId) -> bool {
+    pub fn is_under_way(&self, id: JobId) -> bool {
         // A third look for one that was activated between the first two.
-        self.find(id).is_some() || self.is_at_rest(id) || self.find(id).is_some()
+        self.find(id).is_some() || self.is_passivated(id) || self.find(id).is_some()
     }
 
     /// Returns whether a job with this id is passivated.
-    pub fn is_at_rest(&self, id: JobId) -> bool {
-        self.0.at_rest.contains_key(&id)
+    pub fn is_passivated(&self, id: JobId) -> bool {
+        self.0.passivated.contains_key(&id)
     }
 
     /// Returns the number of the root job in the tree of a passivated job.
-    pub(super) fn family_at_rest(&self, id: JobId) -> Option<JobNumber> {
-        self.0.at_rest.get(&id).map(|rests| rests.family)
+    pub(super) fn passivated_root(&self, id: JobId) -> Option<JobNumber> {
+        self.0.passivated.get(&id).map(|rests| rests.root)
     }
 
     /// Shows the steps of all jobs at rest that wait for replies: their job, since when that rests,
@@ -206,7 +211,7 @@ impl Routes {
         &self,
         mut see: impl FnMut(JobId, Instant, &Definition, &RestingWait),
     ) {
-        for rests in &self.0.at_rest {
+        for rests in &self.0.passivated {
             let see = |wait| see(*rests.key(), rests.since, &rests.definition, wait);
             rests.waits.iter().for_each(see);
         }
@@ -214,18 +219,18 @@ impl Routes {
 
     /// How many steps of a job are done, once that is committed.
     pub fn steps_done(&self, id: JobId) -> Option<usize> {
-        let at_rest = || self.0.at_rest.get(&id).map(|rests| rests.steps_done);
+        let at_rest = || self.0.passivated.get(&id).map(|rests| rests.steps_done);
         self.find(id).map_or_else(at_rest, |live| live.steps_done())
     }
 
     /// Returns whether no job takes input or is passivated.
     pub fn is_empty(&self) -> bool {
-        self.0.table.is_empty() && self.0.at_rest.is_empty()
+        self.0.routes.is_empty() && self.0.passivated.is_empty()
     }
 
     /// Returns how many root jobs take input or are passivated.
-    pub fn roots(&self) -> usize {
-        self.0.roots.load(Ordering::Relaxed)
+    pub fn root_count(&self) -> usize {
+        self.0.root_count.load(Ordering::Relaxed)
     }
 
     /// Returns the definitions that these jobs run, in no order. Jobs that were rebuilt have copies
@@ -236,12 +241,13 @@ impl Routes {
 
     /// Returns the ids of all jobs that take input, in no order.
     pub(super) fn ids(&self) -> Vec<JobId> {
-        self.0.table.iter().map(|live| *live.key()).collect()
+        self.0.routes.iter().map(|live| *live.key()).collect()
     }
 
     /// Returns the ids of all jobs that take input, in the order of their creation.
-    pub(super) fn all_live(&self) -> Vec<JobId> {
-        let mut live: Vec<_> = self.0.table.iter().map(|live| (live.number, *live.key())).collect();
+    pub(super) fn ids_by_creation(&self) -> Vec<JobId> {
+        let mut live: Vec<_> =
+            self.0.routes.iter().map(|live| (live.number, *live.key())).collect();
         live.sort_unstable_by_key(|(number, _)| *number);
         live.into_iter().map(|(_, id)| id).collect()
     }
@@ -250,49 +256,49 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::mailbox::{Kind, Mail, Owner};
+    use crate::actors::mailbox::{ActorMetrics, Envelope, MailboxActor};
     use crate::telemetry::Metrics;
     use actix::{Actor, Context, Handler};
 
-    struct Deaf;
+    struct IgnoringActor;
 
-    impl Actor for Deaf {
+    impl Actor for IgnoringActor {
         type Context = Context<Self>;
     }
 
-    impl Owner for Deaf {
+    impl MailboxActor for IgnoringActor {
         type Input = JobInput;
         const KIND: &'static str = "job";
     }
 
-    impl Handler<Mail<JobInput>> for Deaf {
+    impl Handler<Envelope<JobInput>> for IgnoringActor {
         type Result = ();
 
-        fn handle(&mut self, _: Mail<JobInput>, _: &mut Self::Context) {}
+        fn handle(&mut self, _: Envelope<JobInput>, _: &mut Self::Context) {}
     }
 
     #[test]
     fn a_job_is_taken_out_only_when_it_has_heard_all_that_was_sent_to_it() {
         actix::System::new().block_on(async {
-            let kind = Kind::new(&Metrics::new(), "job");
-            let ((table, routes), id) = (table(), JobId(uuid::Uuid::nil()));
+            let kind = ActorMetrics::new(&Metrics::new(), "job");
+            let ((table, routes), id) = (new_route_table(), JobId(uuid::Uuid::nil()));
             let definition = Arc::new(Definition::new("w", Vec::new()));
-            table.insert(id, || Live {
+            table.insert(id, || Route {
                 number: 7,
                 parent: None,
-                place: None,
+                parent_item: None,
                 definition: definition.clone(),
-                mailbox: Mailbox::new(Deaf.start(), usize::MAX, kind),
+                mailbox: Mailbox::new(IgnoringActor.start(), usize::MAX, kind),
                 steps_done: StepsDone::default(),
             });
-            routes.find(id).expect("it lives").post(JobInput::Close);
-            assert!(table.take_out(id, 7, Some(0)).is_none(), "one input is on its way");
-            assert!(table.take_out(id, 8, Some(1)).is_none(), "another job's");
-            assert!(table.take_out(id, 8, None).is_none(), "another job's");
-            assert!(routes.is_live(id) && routes.roots() == 1);
+            routes.find(id).expect("it lives").send(JobInput::Close);
+            assert!(table.remove_if_idle(id, 7, Some(0)).is_none(), "one input is on its way");
+            assert!(table.remove_if_idle(id, 8, Some(1)).is_none(), "another job's");
+            assert!(table.remove_if_idle(id, 8, None).is_none(), "another job's");
+            assert!(routes.is_under_way(id) && routes.root_count() == 1);
             assert_eq!(routes.definitions(), [definition]);
-            assert!(table.take_out(id, 7, Some(1)).is_some());
-            assert!(routes.is_empty() && routes.roots() == 0);
+            assert!(table.remove_if_idle(id, 7, Some(1)).is_some());
+            assert!(routes.is_empty() && routes.root_count() == 0);
             assert!(routes.definitions().is_empty(), "no job goes by it any more");
         });
     }

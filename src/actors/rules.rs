@@ -2,7 +2,7 @@
 //! manager is started with others: like the bus, they are a replaceable part.
 
 use crate::engine::{Context, Decision, Input, Job, Rejected};
-use crate::journal::Recovered;
+use crate::journal::RecoveredJob;
 
 /// What decides for the jobs of a manager.
 pub trait Rules: Send + Sync {
@@ -11,22 +11,32 @@ pub trait Rules: Send + Sync {
     /// # Errors
     ///
     /// The input changes nothing.
-    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected>;
+    fn handle_input(
+        &self,
+        job: &mut Job,
+        input: Input,
+        ctx: &Context<'_>,
+    ) -> Result<Decision, Rejected>;
 
     /// Adjusts a job from the journal before it goes on: after a start, after its end, or after a
     /// panic.
-    fn recovered(&self, recovered: Recovered) -> Recovered;
+    fn adjust_recovered(&self, recovered: RecoveredJob) -> RecoveredJob;
 }
 
 /// The rules of the engine.
 pub struct Engine;
 
 impl Rules for Engine {
-    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-        job.take(input, ctx)
+    fn handle_input(
+        &self,
+        job: &mut Job,
+        input: Input,
+        ctx: &Context<'_>,
+    ) -> Result<Decision, Rejected> {
+        job.handle_input(input, ctx)
     }
 
-    fn recovered(&self, recovered: Recovered) -> Recovered {
+    fn adjust_recovered(&self, recovered: RecoveredJob) -> RecoveredJob {
         recovered
     }
 }

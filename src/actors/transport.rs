@@ -3,17 +3,17 @@
 use super::bus::{BusActor, event_sink};
 use super::buses::Buses;
 use super::common::Common;
-use super::mail::{BusInput, Definitions};
-use super::mailbox::{Kind, Mailbox, Owner};
-use super::ways::Ways;
+use super::handles::ActorHandles;
+use super::inputs::{BusInput, Definitions};
+use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
 use crate::bus::amqp::{AmqpError, AmqpSettings, Connector, TopicConnector};
-use crate::bus::desk::{Desks, Lending};
-use crate::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
+use crate::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
+use crate::bus::event_topic::EventTopicFactory;
+use crate::bus::lease_queue::{LeasePolicy, LeaseQueues};
 use crate::bus::push::{
-    Endpoint, Pauses, PushBus, PushOpening, ServiceClient, ServiceClientSettings,
+    BackoffSettings, Endpoint, EndpointClient, EndpointClientSettings, PushBus, PushConfig,
 };
-use crate::bus::topic::TopicMaker;
-use crate::bus::{Address, Bus, BusKey, BusState, EventSink, Position, Served};
+use crate::bus::{Address, Bus, BusKey, BusState, EventSink, ServedQueues, TopicOffset};
 use crate::engine::{Definition, QueueDeclaration};
 use crate::journal::{self, JournalError};
 use crate::settings::{BusKind, EndpointSettings, KafkaSection, PushSection, Settings, is_url};
@@ -44,79 +44,87 @@ pub type BusMaker = Box<dyn FnOnce(EventSink) -> Box<dyn Bus> + Send>;
 
 /// The options with which a bus is started.
 #[derive(Default)]
-pub struct Opening {
+pub struct BusOptions {
     /// The queues that it serves.
-    pub served: Served,
+    pub served: ServedQueues,
     /// Whether a reload has added the bus.
-    pub joins: bool,
+    pub is_added_by_reload: bool,
     /// The offsets to which its topics were read and written.
-    pub positions: Vec<Position>,
+    pub offsets: Vec<TopicOffset>,
 }
 
-impl Opening {
+impl BusOptions {
     /// Loads the options of a bus with these queues, which goes on at its stored offsets.
     ///
     /// # Errors
     ///
     /// The journal cannot read the offsets.
-    pub(super) fn of(
+    pub(super) fn load(
         common: &Common,
         key: &BusKey,
-        served: Served,
+        served: ServedQueues,
         joins: bool,
-    ) -> Result<Opening, StartError> {
-        let kept = common.reader.positions(&key.bus)?.into_iter();
-        let position = |kept: journal::Position| {
-            let journal::Position { topic, partition, offset, .. } = kept;
-            Position { topic, partition, offset }
+    ) -> Result<BusOptions, StartError> {
+        let stored = common.reader.load_offsets(&key.name)?.into_iter();
+        let offset_of = |kept: journal::StoredOffset| {
+            let journal::StoredOffset { topic, partition, offset, .. } = kept;
+            TopicOffset { topic, partition, offset }
         };
-        Ok(Opening { served, joins, positions: kept.map(position).collect() })
+        Ok(BusOptions {
+            served,
+            is_added_by_reload: joins,
+            offsets: stored.map(offset_of).collect(),
+        })
     }
 }
 
 /// Returns the maker of a bus.
 pub type Transport =
-    Arc<dyn Fn(&Settings, &BusKey, Opening) -> Result<BusMaker, StartError> + Send + Sync>;
+    Arc<dyn Fn(&Settings, &BusKey, BusOptions) -> Result<BusMaker, StartError> + Send + Sync>;
 
 /// Returns the transports of the settings; `workers` are those of this process, on the embedded
 /// bus, whose lease queues are registered in `lease_queues`.
-pub fn transport(workers: Workers, desks: Arc<Desks>) -> Transport {
+pub fn settings_transport(workers: Workers, lease_queues: Arc<LeaseQueues>) -> Transport {
     Arc::new(move |settings, key, opening| {
-        make(settings, key, opening, (workers.clone(), desks.clone()))
+        make_bus(settings, key, opening, (workers.clone(), lease_queues.clone()))
     })
 }
 
-fn make(
+fn make_bus(
     settings: &Settings,
     key: &BusKey,
-    opening: Opening,
-    (workers, desks): (Workers, Arc<Desks>),
+    opening: BusOptions,
+    (workers, lease_queues): (Workers, Arc<LeaseQueues>),
 ) -> Result<BusMaker, StartError> {
-    if let Some(section) = settings.amqp_bus(&key.bus) {
-        let Opening { served, joins, .. } = opening;
-        let amqp = AmqpSettings::of(section, &key.vhost, served, joins)
-            .trusting(settings.authorities().map_err(StartError::Bus)?);
-        let connector = Connector::new(amqp).map_err(|error| unusable(&key.bus, &error))?;
+    if let Some(section) = settings.amqp_bus(&key.name) {
+        let BusOptions { served, is_added_by_reload: joins, .. } = opening;
+        let amqp = AmqpSettings::from_section(section, &key.vhost, served, joins)
+            .with_authorities(settings.authorities().map_err(StartError::Bus)?);
+        let connector =
+            Connector::new(amqp).map_err(|error| amqp_settings_error(&key.name, &error))?;
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
-    if let Some(section) = settings.kafka_bus(&key.bus) {
-        return kafka(section, key, opening);
+    if let Some(section) = settings.kafka_bus(&key.name) {
+        return make_kafka_bus(section, key, opening);
     }
-    if let Some(opening) = push(settings, key, &desks)? {
+    if let Some(opening) = push_options(settings, key, &lease_queues)? {
         return Ok(Box::new(move |sink| Box::new(PushBus::new(opening, sink))));
     }
-    if *key.bus != *BusKind::Embedded.name() {
-        return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.bus)));
+    if *key.name != *BusKind::Embedded.name() {
+        return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.name)));
     }
     let section = &settings.embedded;
-    let lending =
-        Lending { lease: section.lease.0, deliveries_max: section.deliveries_max, reports: true };
-    let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks };
+    let lending = LeasePolicy {
+        lease: section.lease.0,
+        deliveries_max: section.deliveries_max,
+        reports_leases: true,
+    };
+    let made_of = EmbeddedConfig { key: key.clone(), workers, policy: lending, lease_queues };
     Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
 }
 
 /// Renders what is wrong with the settings of a bus over AMQP, with the key at which it stands.
-fn unusable(bus: &str, error: &AmqpError) -> StartError {
+fn amqp_settings_error(bus: &str, error: &AmqpError) -> StartError {
     StartError::Bus(match bus == BusKind::Amqp.name() {
         true => format!("amqp.{error}"),
         false => format!("buses.{bus}.{error}"),
@@ -124,50 +132,53 @@ fn unusable(bus: &str, error: &AmqpError) -> StartError {
 }
 
 #[cfg(feature = "kafka")]
-fn kafka(section: &KafkaSection, key: &BusKey, opening: Opening) -> Result<BusMaker, StartError> {
+fn make_kafka_bus(
+    section: &KafkaSection,
+    key: &BusKey,
+    opening: BusOptions,
+) -> Result<BusMaker, StartError> {
     use crate::bus::kafka::{Connector, KafkaBus};
-    let Opening { served, positions, .. } = opening;
+    let BusOptions { served, offsets: positions, .. } = opening;
     let connector = Connector::new(section.clone(), served, positions);
     let connector = connector
-        .map_err(|why| StartError::Bus(format!("the bus \"{}\" over Kafka: {why}", key.bus)))?;
+        .map_err(|why| StartError::Bus(format!("the bus \"{}\" over Kafka: {why}", key.name)))?;
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))
 }
 
 /// Refuses a bus over Kafka. It is only a safeguard: without Kafka in the build, settings with such
 /// a bus are refused when they are read.
 #[cfg(not(feature = "kafka"))]
-fn kafka(_: &KafkaSection, key: &BusKey, _: Opening) -> Result<BusMaker, StartError> {
+fn kafka(_: &KafkaSection, key: &BusKey, _: BusOptions) -> Result<BusMaker, StartError> {
     Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))
 }
 
 /// Returns the options of a bus that calls web services; `None`: the bus is of another kind.
-fn push(
+fn push_options(
     settings: &Settings,
     key: &BusKey,
-    desks: &Arc<Desks>,
-) -> Result<Option<PushOpening>, StartError> {
-    let Some(endpoints) = settings.push_bus(&key.bus) else { return Ok(None) };
+    lease_queues: &Arc<LeaseQueues>,
+) -> Result<Option<PushConfig>, StartError> {
+    let Some(endpoints) = settings.push_bus(&key.name) else { return Ok(None) };
     let section = &settings.push;
-    let pauses = Pauses {
+    let pauses = BackoffSettings {
         min: section.retry_min.0,
         max: section.retry_max.0,
-        asked_max: section.retry_after_max.0,
+        retry_after_max: section.retry_after_max.0,
     };
     let (endpoints, push) = (endpoints.clone(), section.clone());
-    let takes_urls = *key.bus == *BusKind::Push.name();
+    let takes_urls = *key.name == *BusKind::Push.name();
     let directory = move |queue: &str| match endpoints.get(queue) {
         Some(named) => Some(endpoint(named, &push)),
-        None => {
-            (takes_urls && is_url(queue)).then(|| endpoint(&EndpointSettings::of_url(queue), &push))
-        }
+        None => (takes_urls && is_url(queue))
+            .then(|| endpoint(&EndpointSettings::from_url(queue), &push)),
     };
-    Ok(Some(PushOpening {
+    Ok(Some(PushConfig {
         key: key.clone(),
         client: service_client(settings, key.clone()).map_err(StartError::Bus)?,
-        pauses,
+        backoff: pauses,
         calls_max: section.calls_max,
-        directory: Box::new(directory),
-        desks: desks.clone(),
+        endpoints: Box::new(directory),
+        lease_queues: lease_queues.clone(),
     }))
 }
 
@@ -176,8 +187,8 @@ fn push(
 /// # Errors
 ///
 /// These settings allow no calls.
-pub fn service_client(settings: &Settings, key: BusKey) -> Result<ServiceClient, String> {
-    ServiceClient::new(ServiceClientSettings {
+pub fn service_client(settings: &Settings, key: BusKey) -> Result<EndpointClient, String> {
+    EndpointClient::new(EndpointClientSettings {
         key,
         networks: Arc::new(settings.push.networks()?),
         connect_timeout: settings.push.connect_timeout.0,
@@ -200,17 +211,17 @@ fn endpoint(settings: &EndpointSettings, push: &PushSection) -> Endpoint {
 
 /// Returns the maker of the topic for events, if there is to be one: an exchange in the virtual
 /// host of the address of a bus over AMQP.
-pub(super) fn topic(settings: &Settings) -> Result<Option<TopicMaker>, StartError> {
-    let Some((bus, section)) = settings.topic_bus().map_err(StartError::Bus)? else {
+pub(super) fn topic_maker(settings: &Settings) -> Result<Option<EventTopicFactory>, StartError> {
+    let Some((bus, section)) = settings.exchange_bus().map_err(StartError::Bus)? else {
         return Ok(None);
     };
     let connector = TopicConnector::new(
-        AmqpSettings::of(section, "", Served::default(), false)
-            .trusting(settings.authorities().map_err(StartError::Bus)?),
+        AmqpSettings::from_section(section, "", ServedQueues::default(), false)
+            .with_authorities(settings.authorities().map_err(StartError::Bus)?),
         settings.events.exchange.clone(),
         settings.events.exchange_buffer_max,
     );
-    let connector = connector.map_err(|error| unusable(bus, &error))?;
+    let connector = connector.map_err(|error| amqp_settings_error(bus, &error))?;
     Ok(Some(Box::new(move |sink| Box::new(connector.connect(sink)))))
 }
 
@@ -220,19 +231,19 @@ pub(super) fn queues_by_bus<'a>(
     buses: &Buses,
     loaded: &Definitions,
     used: impl Iterator<Item = &'a Arc<Definition>>,
-) -> BTreeMap<BusKey, Served> {
+) -> BTreeMap<BusKey, ServedQueues> {
     let mut workers: BTreeMap<BusKey, BTreeSet<Arc<str>>> = BTreeMap::new();
-    let mut waits: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
+    let mut timeouts: BTreeMap<BusKey, BTreeMap<Arc<str>, Duration>> = BTreeMap::new();
     let mut declared: BTreeMap<BusKey, BTreeMap<Arc<str>, QueueDeclaration>> = BTreeMap::new();
-    let mut declare = |Address { bus, queue }: Address, said: &QueueDeclaration| {
-        if !said.is_default() {
-            declared.entry(bus).or_default().insert(queue, said.clone());
+    let mut declare = |Address { bus, queue }: Address, declaration: &QueueDeclaration| {
+        if !declaration.is_default() {
+            declared.entry(bus).or_default().insert(queue, declaration.clone());
         }
     };
     let mut of_loaded: BTreeSet<Address> = BTreeSet::new();
     for definition in loaded.values() {
         let queue = Definition::call_queue(&definition.name).into();
-        declare(Address { bus: buses.of(definition), queue }, &definition.queue);
+        declare(Address { bus: buses.bus_of_workflow(definition), queue }, &definition.queue);
         for step in definition.sending_steps() {
             declare(buses.address(definition, step), &step.declared);
             of_loaded.insert(buses.address(definition, step));
@@ -240,12 +251,12 @@ pub(super) fn queues_by_bus<'a>(
     }
     let mut seen: BTreeSet<*const Definition> = BTreeSet::new();
     for definition in used.filter(|definition| seen.insert(Arc::as_ptr(definition))) {
-        workers.entry(buses.of(definition)).or_default();
+        workers.entry(buses.bus_of_workflow(definition)).or_default();
         for step in definition.sending_steps() {
-            let bus = buses.of_step(definition, step);
+            let bus = buses.bus_of_step(definition, step);
             if let Some(timeout) = step.timeout {
                 let timeout = Duration::from_millis(timeout.0);
-                let waits = waits.entry(bus.clone()).or_default();
+                let waits = timeouts.entry(bus.clone()).or_default();
                 let longest = waits.entry(step.queue.clone()).or_default();
                 *longest = timeout.max(*longest);
             }
@@ -257,40 +268,40 @@ pub(super) fn queues_by_bus<'a>(
             workers.entry(bus).or_default().insert(step.queue.clone());
         }
     }
-    let mut of_bus = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
+    let mut served_by = |(bus, workers): (BusKey, BTreeSet<Arc<str>>)| {
         let calls = loaded
             .values()
-            .filter(|definition| buses.of(definition) == bus)
+            .filter(|definition| buses.bus_of_workflow(definition) == bus)
             .map(|definition| Definition::call_queue(&definition.name).into());
-        let waits = waits.remove(&bus).unwrap_or_default();
+        let waits = timeouts.remove(&bus).unwrap_or_default();
         let declared = declared.remove(&bus).unwrap_or_default();
-        let served = Served {
-            workers: workers.into_iter().collect(),
-            calls: calls.collect(),
-            waits,
-            declared,
+        let served = ServedQueues {
+            worker_queues: workers.into_iter().collect(),
+            call_queues: calls.collect(),
+            reply_timeouts: waits,
+            declarations: declared,
         };
         (bus, served)
     };
-    workers.into_iter().map(&mut of_bus).collect()
+    workers.into_iter().map(&mut served_by).collect()
 }
 
 /// Keeps a bus from delivering before all can be found: the recovered jobs in the router's mailbox,
 /// the workflows, and the bus itself. It opens when it is dropped.
-pub(super) type Gate = std::sync::mpsc::Sender<()>;
+pub(super) type StartGate = std::sync::mpsc::Sender<()>;
 
 /// The bus's side of its gate.
-pub(super) type AtGate = std::sync::mpsc::Receiver<()>;
+pub(super) type StartGateReceiver = std::sync::mpsc::Receiver<()>;
 
 pub(super) fn start_bus(
-    ways: &Arc<Ways>,
+    handles: &Arc<ActorHandles>,
     key: &BusKey,
     maker: BusMaker,
     arbiter: &ArbiterHandle,
-    at_gate: Option<AtGate>,
+    at_gate: Option<StartGateReceiver>,
 ) -> Mailbox<BusInput> {
-    ways.common.health.set_bus(key, BusState::Disconnected { reason: String::new() });
-    let (owned, key) = (ways.clone(), key.clone());
+    handles.common.health.set_bus(key, BusState::Disconnected { reason: String::new() });
+    let (owned, key) = (handles.clone(), key.clone());
     let address = BusActor::start_in_arbiter(arbiter, move |_| {
         if let Some(at_gate) = at_gate {
             // An error means that the gate is open.
@@ -299,5 +310,5 @@ pub(super) fn start_bus(
         let sink = event_sink(&owned, &key);
         BusActor::new(maker(sink), key, owned)
     });
-    Mailbox::new(address, usize::MAX, Kind::new(&ways.common.metrics, BusActor::KIND))
+    Mailbox::new(address, usize::MAX, ActorMetrics::new(&handles.common.metrics, BusActor::KIND))
 }

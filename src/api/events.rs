@@ -1,19 +1,19 @@
 //! Streams of events (docs/http-api.md) as server-sent events.
 
-use super::live;
-use super::named::{job_id, with_jobs};
-use super::places::Placed;
+use super::active_jobs;
+use super::connection_slots::RequestSlot;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
-use super::token::Caller;
+use super::resolve::{parse_job_id, resolve_workflow};
+use super::token::Authenticated;
 use crate::actors::common::Common;
-use crate::actors::door;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use crate::budget::Permit;
 use crate::clock;
 use crate::engine::{JobId, StepIndex};
-use crate::events::{Batch, Counts, Event, Feed, Subject, Wanted};
-use crate::room::Taken;
+use crate::events::{Batch, Counts, Event, EventFilter, Subject, Subscription};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
@@ -24,17 +24,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The least time between two counts of child jobs for a stream.
-const COUNTED_EVERY: Duration = Duration::from_millis(250);
+const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Handles `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: streams the events of all jobs
 /// from now on.
-pub(super) async fn all(
+pub(super) async fn stream_all(
     common: web::Data<Common>,
     query: Query,
-    caller: Caller,
-    placed: Placed,
+    principal: Authenticated,
+    slot: RequestSlot,
 ) -> Result<HttpResponse, Problem> {
-    let [workflow, vhost, kind] = query.of(["workflow", "vhost", "kind"])?;
+    let [workflow, vhost, kind] = query.extract(["workflow", "vhost", "kind"])?;
     let subject = match kind.as_deref() {
         None => None,
         Some("job") => Some(Subject::Job),
@@ -43,51 +43,58 @@ pub(super) async fn all(
             return Err(Problem::malformed(format!("kind is {other:?}, expected job or step")));
         }
     };
-    query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
+    query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = match &workflow {
-        Some(name) => Some(with_jobs(&common, name, vhost.as_deref()).await?),
+        Some(name) => Some(resolve_workflow(&common, name, vhost.as_deref()).await?),
         None => None,
     };
-    let feed = open(&common, &placed, Wanted::All { workflow, subject })?;
-    Ok(streamed(&common, caller, String::new(), Some(feed), None, None))
+    let subscription = open_subscription(&common, &slot, EventFilter::All { workflow, subject })?;
+    Ok(respond_stream(&common, principal, String::new(), Some(subscription), None, None))
 }
 
 /// Handles `GET /api/job/{id}/events[?children=all|none|counts]`: streams the events of a job and
 /// its child jobs until the job has ended. For a job that has already ended it sends the last event
 /// at once.
-pub(super) async fn of_job(
-    ways: web::Data<Ways>,
+pub(super) async fn stream_job(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
-    caller: Caller,
-    placed: Placed,
+    principal: Authenticated,
+    slot: RequestSlot,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let common = &ways.common;
-    let [children] = query.of(["children"])?;
-    let id = job_id(&path)?;
-    let wanted = match children.as_deref() {
-        None | Some("all") => Wanted::Job(id),
-        Some("none") => Wanted::Own(id),
-        Some("counts") => Wanted::Counts(id),
+    let [children] = query.extract(["children"])?;
+    let id = parse_job_id(&path)?;
+    let filter = match children.as_deref() {
+        None | Some("all") => EventFilter::JobTree(id),
+        Some("none") => EventFilter::JobOnly(id),
+        Some("counts") => EventFilter::JobWithCounts(id),
         Some(other) => {
             return Err(Problem::malformed(format!(
                 "children is {other:?}, expected all, none or counts"
             )));
         }
     };
-    let count = (wanted == Wanted::Counts(id)).then(|| Counting::new(&ways, id));
-    let feed = open(common, &placed, wanted)?;
-    door::settled(&ways, id).await;
+    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&ways, id));
+    let subscription = open_subscription(common, &slot, filter)?;
+    manager_handle::wait_until_committed(&ways, id).await;
     let source = common.settings.events.source.clone();
     // What is decided from now on is in the subscription, what was decided before is in the
     // journal: no end gets lost in between.
-    let end = reads::job(common, id, move |found, _| {
-        Ok(found.job.state().is_ended().then(|| Event::of_state(&found.job, &source)))
+    let end = reads::with_job(common, id, move |found, _| {
+        Ok(found.job.state().is_ended().then(|| Event::from_state(&found.job, &source)))
     });
     let (end, _) = end.await?;
     let Some(end) = end else {
-        return Ok(streamed(common, caller, String::new(), Some(feed), Some(id), count));
+        return Ok(respond_stream(
+            common,
+            principal,
+            String::new(),
+            Some(subscription),
+            Some(id),
+            count,
+        ));
     };
     // Nothing more will come for a client that returns after the end: 204 stops browsers from
     // reconnecting.
@@ -97,150 +104,161 @@ pub(super) async fn of_job(
     }
     let mut text = String::new();
     write_event(&mut text, &end);
-    Ok(streamed(common, caller, text, None, None, None))
+    Ok(respond_stream(common, principal, text, None, None, None))
 }
 
 /// A subscription, with the permit for the connection that it occupies.
-struct Reading {
-    feed: Feed,
-    _lasting: Option<Taken>,
+struct OpenSubscription {
+    subscription: Subscription,
+    _permit: Option<Permit>,
 }
 
-fn open(common: &Common, placed: &Placed, wanted: Wanted) -> Result<Reading, Problem> {
-    let lasting = placed.lasts()?;
+fn open_subscription(
+    common: &Common,
+    slot: &RequestSlot,
+    filter: EventFilter,
+) -> Result<OpenSubscription, Problem> {
+    let permit = slot.acquire_long_poll()?;
     let max = common.settings.http.event_streams_max;
-    let feed = common.feeds.open(wanted, max).ok_or_else(|| {
+    let subscription = common.feeds.subscribe(filter, max).ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
         ))
     })?;
-    Ok(Reading { feed, _lasting: lasting })
+    Ok(OpenSubscription { subscription, _permit: permit })
 }
 
 /// The state of an open stream.
-struct Streaming {
+struct EventStream {
     common: Arc<Common>,
     /// Who reads the stream.
-    caller: Caller,
+    principal: Authenticated,
     /// Written before anything else.
     first: Option<String>,
-    feed: Option<Reading>,
+    subscription: Option<OpenSubscription>,
     /// The job with whose end the stream ends.
-    until: Option<JobId>,
-    count: Option<Counting>,
+    last_job: Option<JobId>,
+    counter: Option<ChildCounter>,
     heartbeat: Duration,
 }
 
 /// Counts child jobs for a stream.
-struct Counting {
-    ways: Arc<Ways>,
+struct ChildCounter {
+    ways: Arc<ActorHandles>,
     job: JobId,
     /// The counts that were sent last.
-    told: BTreeMap<StepIndex, Counts>,
+    last_counts: BTreeMap<StepIndex, Counts>,
     /// When to count next. `None`: nothing has changed since the last count.
-    due: Option<Instant>,
+    next_due: Option<Instant>,
     /// When the child jobs were counted last.
-    last: Instant,
+    last_counted: Instant,
 }
 
-impl Counting {
-    fn new(ways: &Arc<Ways>, job: JobId) -> Counting {
-        let now = clock::ticks();
+impl ChildCounter {
+    fn new(ways: &Arc<ActorHandles>, job: JobId) -> ChildCounter {
+        let now = clock::timer_now();
         // The current counts are sent first.
-        Counting { ways: ways.clone(), job, told: BTreeMap::new(), due: Some(now), last: now }
+        ChildCounter {
+            ways: ways.clone(),
+            job,
+            last_counts: BTreeMap::new(),
+            next_due: Some(now),
+            last_counted: now,
+        }
     }
 
     /// Waits until the counts may have changed, and the time of the next count has come.
     /// Cancellation-safe.
-    async fn is_due(&mut self, counted: impl Future<Output = ()>) {
-        if self.due.is_none() {
-            counted.await;
-            self.due = Some(self.last + COUNTED_EVERY);
+    async fn wait_due(&mut self, changed: impl Future<Output = ()>) {
+        if self.next_due.is_none() {
+            changed.await;
+            self.next_due = Some(self.last_counted + COUNT_INTERVAL);
         }
-        if let Some(due) = self.due {
+        if let Some(due) = self.next_due {
             tokio::time::sleep_until(due).await;
         }
     }
 
     /// Counts, and returns events for the counts that have changed. Returns none if the job's actor
     /// does not answer now.
-    async fn count(&mut self) -> Vec<Event> {
-        (self.due, self.last) = (None, clock::ticks());
+    async fn collect_changes(&mut self) -> Vec<Event> {
+        (self.next_due, self.last_counted) = (None, clock::timer_now());
         let source = self.ways.common.settings.events.source.clone();
-        let (mut told, now) = (std::mem::take(&mut self.told), clock::now());
-        let before = told.clone();
-        let seen = live::look(&self.ways, self.job, move |job| {
-            let events = Event::of_counts(job, &source, now, &mut told);
-            (told, events)
+        let (mut counts, now) = (std::mem::take(&mut self.last_counts), clock::now());
+        let before = counts.clone();
+        let found = active_jobs::inspect_job(&self.ways, self.job, move |job| {
+            let events = Event::from_counts(job, &source, now, &mut counts);
+            (counts, events)
         });
-        let (told, events) = seen.await.unwrap_or((before, Vec::new()));
-        self.told = told;
+        let (counts, events) = found.await.unwrap_or((before, Vec::new()));
+        self.last_counts = counts;
         events
     }
 }
 
-impl Drop for Streaming {
+impl Drop for EventStream {
     fn drop(&mut self) {
         self.common.metrics.event_streams.dec();
     }
 }
 
-fn streamed(
+fn respond_stream(
     common: &Arc<Common>,
-    caller: Caller,
+    principal: Authenticated,
     first: String,
-    feed: Option<Reading>,
-    until: Option<JobId>,
-    count: Option<Counting>,
+    subscription: Option<OpenSubscription>,
+    last_job: Option<JobId>,
+    counter: Option<ChildCounter>,
 ) -> HttpResponse {
     common.metrics.event_streams.inc();
     // The comment opens the stream for clients that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
     let heartbeat = common.settings.http.event_heartbeat.0;
     let common = common.clone();
-    let streaming = Streaming { common, caller, first, feed, until, count, heartbeat };
+    let streaming =
+        EventStream { common, principal, first, subscription, last_job, counter, heartbeat };
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("X-Accel-Buffering", "no"))
-        .streaming(pieces(streaming))
+        .streaming(to_chunks(streaming))
 }
 
-fn pieces(streaming: Streaming) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+fn to_chunks(streaming: EventStream) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
     stream::unfold(streaming, |mut streaming| async move {
         if let Some(first) = streaming.first.take() {
             return Some((Ok(first.into()), streaming));
         }
-        let text = streaming.next().await?;
+        let text = streaming.next_chunk().await?;
         Some((Ok(text.into()), streaming))
     })
 }
 
-impl Streaming {
+impl EventStream {
     /// Returns what is written next. `None`: the stream ends.
-    async fn next(&mut self) -> Option<String> {
+    async fn next_chunk(&mut self) -> Option<String> {
         loop {
-            let Reading { feed, .. } = self.feed.as_mut()?;
-            let (counted, count) = (feed.counted(), self.count.as_mut());
+            let OpenSubscription { subscription, .. } = self.subscription.as_mut()?;
+            let (counted, count) = (subscription.counts_changed(), self.counter.as_mut());
             let is_due = async {
                 match count {
-                    Some(count) => count.is_due(counted).await,
+                    Some(count) => count.wait_due(counted).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                next = tokio::time::timeout(self.heartbeat, feed.next()) => return match next {
-                    Ok(Some(batch)) => Some(self.text(batch)),
+                next = tokio::time::timeout(self.heartbeat, subscription.next()) => return match next {
+                    Ok(Some(batch)) => Some(self.format_batch(batch)),
                     // The process is about to stop.
                     Ok(None) => None,
                     Err(_) => Some(": still here\n\n".to_owned()),
                 },
                 () = is_due => {}
-                () = self.caller.taken_away(&self.common) => return None,
+                () = self.principal.wait_revoked(&self.common) => return None,
             }
             // Not within the `select!`: counts that were taken must not be cancelled.
-            let Some(count) = &mut self.count else { continue };
+            let Some(count) = &mut self.counter else { continue };
             let mut text = String::new();
-            count.count().await.iter().for_each(|event| write_event(&mut text, event));
+            count.collect_changes().await.iter().for_each(|event| write_event(&mut text, event));
             // An empty chunk would end the response.
             if !text.is_empty() {
                 return Some(text);
@@ -248,7 +266,7 @@ impl Streaming {
         }
     }
 
-    fn text(&mut self, batch: Batch) -> String {
+    fn format_batch(&mut self, batch: Batch) -> String {
         let mut text = String::new();
         if batch.missed > 0 {
             // Writing to a string cannot fail.
@@ -256,8 +274,8 @@ impl Streaming {
         }
         for event in batch.events {
             write_event(&mut text, &event);
-            if event.is_end && self.until == Some(event.job) {
-                self.feed = None;
+            if event.is_end && self.last_job == Some(event.job) {
+                self.subscription = None;
                 break;
             }
         }

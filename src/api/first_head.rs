@@ -19,8 +19,8 @@ const NO_BODY: &[u8] = b"Content-Length: 0\r\n";
 /// The state of the first head of a connection.
 #[derive(Default)]
 pub(super) struct FirstHead {
-    kept: BytesMut,
-    is_passed: bool,
+    buffered: BytesMut,
+    is_done: bool,
 }
 
 impl FirstHead {
@@ -31,50 +31,50 @@ impl FirstHead {
         buffer: &mut ReadBuf<'_>,
         mut read: impl FnMut(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        while !self.is_passed {
+        while !self.is_done {
             let mut chunk = [0; CHUNK_BYTES];
             let mut chunk = ReadBuf::new(&mut chunk);
             ready!(read(&mut chunk))?;
-            self.kept.extend_from_slice(chunk.filled());
-            self.is_passed = chunk.filled().is_empty() || is_complete(&mut self.kept);
+            self.buffered.extend_from_slice(chunk.filled());
+            self.is_done = chunk.filled().is_empty() || complete_head(&mut self.buffered);
         }
-        if self.kept.is_empty() {
+        if self.buffered.is_empty() {
             return read(buffer);
         }
-        let length = self.kept.len().min(buffer.remaining());
-        buffer.put_slice(&self.kept[..length]);
-        self.kept.advance(length);
-        if self.kept.is_empty() {
-            self.kept = BytesMut::new();
+        let length = self.buffered.len().min(buffer.remaining());
+        buffer.put_slice(&self.buffered[..length]);
+        self.buffered.advance(length);
+        if self.buffered.is_empty() {
+            self.buffered = BytesMut::new();
         }
         Poll::Ready(Ok(()))
     }
 }
 
 /// Returns whether the buffered bytes can be passed on. Inserts the length if it is missing.
-fn is_complete(kept: &mut BytesMut) -> bool {
+fn complete_head(buffered: &mut BytesMut) -> bool {
     let begins = b"POST ";
-    let length = kept.len().min(begins.len());
-    if kept[..length] != begins[..length] || kept.len() > HEAD_BYTES_MAX {
+    let length = buffered.len().min(begins.len());
+    if buffered[..length] != begins[..length] || buffered.len() > HEAD_BYTES_MAX {
         return true;
     }
-    let Some(line_end) = find(kept, b"\r\n") else { return false };
-    if !kept[..line_end].ends_with(b" HTTP/1.0") {
+    let Some(line_end) = find(buffered, b"\r\n") else { return false };
+    if !buffered[..line_end].ends_with(b" HTTP/1.0") {
         return true;
     }
-    let Some(head_end) = find(kept, b"\r\n\r\n") else { return false };
+    let Some(head_end) = find(buffered, b"\r\n\r\n") else { return false };
     let headers_from = line_end + 2;
-    let mut names = kept[headers_from.min(head_end)..head_end]
+    let mut names = buffered[headers_from.min(head_end)..head_end]
         .split(|byte| *byte == b'\n')
         .map(|line| line.split(|byte| *byte == b':').next().unwrap_or_default());
-    let is_told = names.any(|name| {
+    let has_length = names.any(|name| {
         name.eq_ignore_ascii_case(b"content-length")
             || name.eq_ignore_ascii_case(b"transfer-encoding")
     });
-    if !is_told {
-        let rest = kept.split_off(headers_from);
-        kept.extend_from_slice(NO_BODY);
-        kept.extend_from_slice(&rest);
+    if !has_length {
+        let rest = buffered.split_off(headers_from);
+        buffered.extend_from_slice(NO_BODY);
+        buffered.extend_from_slice(&rest);
     }
     true
 }
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     /// Returns what is passed on of a text that arrives in pieces of `piece` bytes.
-    fn passed(text: &str, piece: usize) -> String {
+    fn pass_through(text: &str, piece: usize) -> String {
         let mut head = FirstHead::default();
         let mut pieces = text.as_bytes().chunks(piece);
         let mut passed = Vec::new();
         loop {
-            let mut room = [0; 7];
-            let mut buffer = ReadBuf::new(&mut room);
+            let mut storage = [0; 7];
+            let mut buffer = ReadBuf::new(&mut storage);
             let read = head.poll_read(&mut buffer, |buffer| {
                 // The pieces are shorter than the buffer.
                 pieces.next().into_iter().for_each(|piece| buffer.put_slice(piece));
@@ -113,9 +113,9 @@ mod tests {
         let without = "POST /a HTTP/1.0\r\nHost: a\r\nX: content-length: 1\r\n\r\n";
         let with = without.replacen("Host", "Content-Length: 0\r\nHost", 1);
         for piece in 1..7 {
-            assert_eq!(passed(without, piece), with);
+            assert_eq!(pass_through(without, piece), with);
             assert_eq!(
-                passed("POST / HTTP/1.0\r\n\r\n", piece),
+                pass_through("POST / HTTP/1.0\r\n\r\n", piece),
                 "POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
             );
         }
@@ -134,10 +134,10 @@ mod tests {
             "\u{16}\u{3}\u{1}",
         ] {
             for piece in 1..7 {
-                assert_eq!(passed(text, piece), text);
+                assert_eq!(pass_through(text, piece), text);
             }
         }
         let long = format!("POST / HTTP/1.0\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));
-        assert_eq!(passed(&long, 7), long);
+        assert_eq!(pass_through(&long, 7), long);
     }
 }

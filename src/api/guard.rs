@@ -5,12 +5,12 @@
 //! and `Origin`. A page whose name was pointed at loopback (DNS rebinding) is recognised by its
 //! `Host`. Programs send neither of the first two headers.
 
+use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::page;
-use super::places::{Place, UnderWay};
 use super::problem::Problem;
 use crate::actors::common::Common;
-use crate::engine::words::quoted;
-use crate::settings::{HttpSettings, web_address};
+use crate::engine::text::quote;
+use crate::settings::{HttpSettings, parse_web_address};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::error::PayloadError;
@@ -49,17 +49,17 @@ pub(super) fn is_health(path: &str) -> bool {
 
 /// Rejects requests from pages of other sites, and, where no token is required, requests that are
 /// sent to a host name that is not the manager's.
-pub(super) async fn refuse_strangers(
+pub(super) async fn reject_foreign_origins(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let Some(common) = request.app_data::<web::Data<Common>>() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let Err(problem) = admitted(&request, &common.settings.http) else {
+    let Err(problem) = check_origin(&request, &common.settings.http) else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    if common.throttle.may_log("stranger") {
+    if common.log_limiter.may_log("stranger") {
         let peer = request.peer_addr().map(|peer| peer.to_string());
         tracing::warn!(
             peer,
@@ -70,7 +70,7 @@ pub(super) async fn refuse_strangers(
     Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
-fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
+fn check_origin(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
     let headers = request.headers();
     if page::is_page(request.path(), http) {
         return Ok(());
@@ -82,57 +82,56 @@ fn admitted(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem
         return Err(Problem::forbidden(format!(
             "a page of another site sent this (Sec-Fetch-Site: {}): only this manager's own pages \
              may; programs leave the header out",
-            shown(site)
+            quote_header(site)
         )));
     }
-    let host = host_of(request.request())?;
+    let host = parse_host(request.request())?;
     // The browser has compared the names itself, as the page and it know them, whatever a proxy in
     // between makes of the Host.
     let is_compared = headers.contains_key(SEC_FETCH_SITE)
         && headers.get_all(SEC_FETCH_SITE).all(|site| site.as_bytes() == b"same-origin");
     let origins = headers.get_all(header::ORIGIN).filter(|_| !is_compared);
     for origin in origins {
-        if !is_same_host(origin, host.as_ref()) && !is_own_origin(origin, http) {
-            let host =
-                host.as_ref().map_or_else(|| "missing".to_owned(), |host| quoted(&host.text));
+        if !is_same_host(origin, host.as_ref()) && !is_manager_origin(origin, http) {
+            let host = host.as_ref().map_or_else(|| "missing".to_owned(), |host| quote(&host.text));
             return Err(Problem::forbidden(format!(
                 "a page of another site sent this: its Origin is {}, the Host is {host}; a proxy \
                  in between must pass the Host on as it came, or http.public_url or http.hosts \
                  must have the name of the page",
-                shown(origin)
+                quote_header(origin)
             )));
         }
     }
     match host {
-        Some(host) if !is_health(request.path()) => named_as_ours(&host, http, http.listen),
+        Some(host) if !is_health(request.path()) => check_own_name(&host, http, http.listen),
         Some(_) | None => Ok(()),
     }
 }
 
 /// Returns whether a request is sent to a host name of the manager. With tokens any name will do.
-pub(super) fn goes_by(request: &HttpRequest, http: &HttpSettings) -> bool {
-    match host_of(request) {
-        Ok(Some(host)) => named_as_ours(&host, http, http.listen).is_ok(),
+pub(super) fn is_sent_to_own_name(request: &HttpRequest, http: &HttpSettings) -> bool {
+    match parse_host(request) {
+        Ok(Some(host)) => check_own_name(&host, http, http.listen).is_ok(),
         Ok(None) => true,
         Err(_) => false,
     }
 }
 
 /// Checks the host name of a request: where no token is required, it must be the manager's.
-fn named_as_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
-    if http.asks_for_token() || is_ours(host, http, listen) {
+fn check_own_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> Result<(), Problem> {
+    if http.requires_token() || is_manager_name(host, http, listen) {
         return Ok(());
     }
     Err(Problem::forbidden(format!(
         "this manager does not go by the name {} (header Host): add it to the setting http.hosts, \
          or set http.token",
-        quoted(&host.text)
+        quote(&host.text)
     )))
 }
 
 /// Checks the `:authority` of a gRPC request, which listens on its own address.
 #[cfg(feature = "grpc")]
-pub(super) fn authority_is_ours(
+pub(super) fn check_authority(
     authority: &str,
     http: &HttpSettings,
     listen: SocketAddr,
@@ -140,14 +139,14 @@ pub(super) fn authority_is_ours(
     let host = Host::parse(authority).ok_or_else(|| {
         Problem::malformed(format!(
             "the header :authority is {}, expected a name or address, such as localhost:8089",
-            quoted(authority)
+            quote(authority)
         ))
     })?;
-    named_as_ours(&host, http, listen)
+    check_own_name(&host, http, listen)
 }
 
-fn shown(value: &HeaderValue) -> String {
-    quoted(&String::from_utf8_lossy(value.as_bytes()))
+fn quote_header(value: &HeaderValue) -> String {
+    quote(&String::from_utf8_lossy(value.as_bytes()))
 }
 
 /// A host name or address, with its port.
@@ -185,7 +184,7 @@ impl Host {
 
 /// Parses the host that the request is sent to. Returns `None` for a request of HTTP/1.0 without
 /// one, which no browser sends.
-fn host_of(request: &HttpRequest) -> Result<Option<Host>, Problem> {
+fn parse_host(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     let unclear = |text: String| {
         Problem::malformed(format!(
             "the header Host is {text}, expected one name or address, such as localhost:8088"
@@ -195,77 +194,85 @@ fn host_of(request: &HttpRequest) -> Result<Option<Host>, Problem> {
     if let Some(authority) = request.uri().authority() {
         return Host::parse(authority.as_str())
             .map(Some)
-            .ok_or_else(|| unclear(quoted(authority.as_str())));
+            .ok_or_else(|| unclear(quote(authority.as_str())));
     }
     let mut values = request.headers().get_all(header::HOST);
     match (values.next(), values.next()) {
         (None, _) if request.version() < Version::HTTP_11 => Ok(None),
         (None, _) => Err(unclear("missing".to_owned())),
-        (Some(one), None) => {
-            one.to_str().ok().and_then(Host::parse).map(Some).ok_or_else(|| unclear(shown(one)))
-        }
+        (Some(one), None) => one
+            .to_str()
+            .ok()
+            .and_then(Host::parse)
+            .map(Some)
+            .ok_or_else(|| unclear(quote_header(one))),
         (Some(_), Some(_)) => Err(unclear("there twice".to_owned())),
     }
 }
 
 fn is_same_host(origin: &HeaderValue, host: Option<&Host>) -> bool {
-    let (Some(origin), Some(host)) = (Origin::of(origin), host) else { return false };
-    origin.is_of(host)
+    let (Some(origin), Some(host)) = (Origin::parse(origin), host) else { return false };
+    origin.has_host(host)
 }
 
 /// Returns whether a page's origin is the manager's own by the settings, for a proxy that changes
 /// the Host. The port counts, as it does between origins: another service on the same machine is
 /// not part of the manager.
-fn is_own_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
-    let Some(origin) = Origin::of(origin) else { return false };
-    let public = web_address(&http.public_url).ok();
+fn is_manager_origin(origin: &HeaderValue, http: &HttpSettings) -> bool {
+    let Some(origin) = Origin::parse(origin) else { return false };
+    let public = parse_web_address(&http.public_url).ok();
     let is_public = public.is_some_and(|url| {
         url.scheme() == origin.scheme
             && url.host_str().is_some_and(|name| name.eq_ignore_ascii_case(&origin.host.name))
             && url.port_or_known_default() == Some(origin.port())
     });
-    is_public || http.hosts.iter().filter_map(|own| Host::parse(own)).any(|own| origin.is_of(&own))
+    is_public
+        || http.hosts.iter().filter_map(|own| Host::parse(own)).any(|own| origin.has_host(&own))
 }
 
 /// The origin of a page: scheme, host and port.
 struct Origin {
     scheme: &'static str,
-    usual_port: u16,
+    default_port: u16,
     host: Host,
 }
 
 impl Origin {
-    fn of(header: &HeaderValue) -> Option<Origin> {
+    fn parse(header: &HeaderValue) -> Option<Origin> {
         let origin: Uri = header.to_str().ok()?.parse().ok()?;
         let (scheme, usual_port) = match origin.scheme_str()? {
             "http" => ("http", 80),
             "https" => ("https", 443),
             _ => return None,
         };
-        Some(Origin { scheme, usual_port, host: Host::parse(origin.authority()?.as_str())? })
+        Some(Origin {
+            scheme,
+            default_port: usual_port,
+            host: Host::parse(origin.authority()?.as_str())?,
+        })
     }
 
     fn port(&self) -> u16 {
-        self.host.port.unwrap_or(self.usual_port)
+        self.host.port.unwrap_or(self.default_port)
     }
 
     /// Returns whether the origin has that host. A host without a port has the default port.
-    fn is_of(&self, host: &Host) -> bool {
-        self.host.name == host.name && self.port() == host.port.unwrap_or(self.usual_port)
+    fn has_host(&self, host: &Host) -> bool {
+        self.host.name == host.name && self.port() == host.port.unwrap_or(self.default_port)
     }
 }
 
 /// Returns whether a host name is the manager's. Ports do not matter, except those in `http.hosts`:
 /// forwarding changes them, and a page that was rebound has a name of its own whatever its port.
-fn is_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
+fn is_manager_name(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
     // Web services reply to this name later.
-    let public = web_address(&http.public_url).ok();
+    let public = parse_web_address(&http.public_url).ok();
     let public = public.as_ref().and_then(|url| url.host_str());
     let is_listed = |listed: Host| {
         listed.name == host.name && listed.port.is_none_or(|port| host.port == Some(port))
     };
     host.name == "localhost"
-        || host.address().is_some_and(|address| is_own(address, listen))
+        || host.address().is_some_and(|address| is_own_address(address, listen))
         || public.is_some_and(|name| name.eq_ignore_ascii_case(&host.name))
         || http.hosts.iter().filter_map(|listed| Host::parse(listed)).any(is_listed)
 }
@@ -273,49 +280,49 @@ fn is_ours(host: &Host, http: &HttpSettings, listen: SocketAddr) -> bool {
 /// Returns whether an address is this machine's: a loopback address, or the one that the manager
 /// listens on. If it listens on all addresses, any will do: a page's name can be pointed elsewhere,
 /// an address cannot.
-fn is_own(address: IpAddr, listen: SocketAddr) -> bool {
+fn is_own_address(address: IpAddr, listen: SocketAddr) -> bool {
     address.is_loopback() || address == listen.ip().to_canonical() || listen.ip().is_unspecified()
 }
 
 /// Finishes every response: sets its headers, and reduces it to the head for HEAD requests. Holds
 /// the call's slot and the request's body until the response is sent.
-pub(super) async fn harden(
+pub(super) async fn finish_response(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
-    let place = request.conn_data::<Arc<Place>>().cloned();
-    let begun = place.map(|place| place.begin(is_health(request.path()))).transpose();
-    let under_way = match begun {
+    let slot = request.conn_data::<Arc<ConnectionSlot>>().cloned();
+    let begun = slot.map(|place| place.begin_call(is_health(request.path()))).transpose();
+    let call = match begun {
         Ok(under_way) => under_way,
         Err(problem) => {
             let mut response = request.into_response(problem.error_response());
-            complete(response.headers_mut());
+            set_headers(response.headers_mut());
             return Ok(response);
         }
     };
-    if may_wait_long(request.path()) {
-        pack(request.headers_mut());
+    if is_long_poll(request.path()) {
+        shrink_headers(request.headers_mut());
     }
-    let payload = has_body(request.headers()).then(|| held(&mut request));
+    let payload = has_body(request.headers()).then(|| hold_payload(&mut request));
     let mut response = next.call(request).await?;
-    complete(response.headers_mut());
+    set_headers(response.headers_mut());
     Ok(response.map_body(|_, body| {
         let body = match is_head {
             true => BoxBody::new(HeadOnly(body.size())),
             false => body.boxed(),
         };
-        match (payload, under_way) {
+        match (payload, call) {
             (None, None) => body,
             (payload, under_way) => {
-                BoxBody::new(Held { body, _payload: payload, _under_way: under_way })
+                BoxBody::new(HoldingBody { body, _payload: payload, _call: under_way })
             }
         }
     }))
 }
 
 /// Sets the headers that every response has.
-fn complete(headers: &mut HeaderMap) {
+fn set_headers(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
         // A handler may have set a better one: content that is named by its hash may be cached.
         if !headers.contains_key(&name) {
@@ -326,13 +333,13 @@ fn complete(headers: &mut HeaderMap) {
 
 /// Returns whether requests to a path may wait for long, and many at once: those of workers that
 /// ask for messages.
-fn may_wait_long(path: &str) -> bool {
+fn is_long_poll(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/receive")
 }
 
 /// Moves headers into a map of the right size. The server's map has room for 28 headers, takes 6.7
 /// kB, and lives as long as the request.
-fn pack(headers: &mut HeaderMap) {
+fn shrink_headers(headers: &mut HeaderMap) {
     let mut packed = HeaderMap::with_capacity(headers.len_keys());
     for (name, value) in std::mem::take(headers) {
         packed.append(name, value);
@@ -348,7 +355,7 @@ fn has_body(headers: &HeaderMap) -> bool {
 /// Holds the request's body until the response is sent. If a body is dropped before it is read to
 /// its end, the server waits for the rest without a limit; if it is still held, the server closes
 /// the connection.
-fn held(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
+fn hold_payload(request: &mut ServiceRequest) -> Rc<RefCell<Payload>> {
     let payload = Rc::new(RefCell::new(request.take_payload()));
     request.set_payload(Payload::Stream { payload: Box::pin(SharedPayload(payload.clone())) });
     payload
@@ -365,13 +372,13 @@ impl Stream for SharedPayload {
 }
 
 /// A response body that holds the request's body and the call's slot until it is sent.
-struct Held {
+struct HoldingBody {
     body: BoxBody,
     _payload: Option<Rc<RefCell<Payload>>>,
-    _under_way: Option<UnderWay>,
+    _call: Option<CallGuard>,
 }
 
-impl MessageBody for Held {
+impl MessageBody for HoldingBody {
     type Error = Box<dyn std::error::Error>;
 
     fn size(&self) -> BodySize {
@@ -413,7 +420,7 @@ mod tests {
     use actix_web::{App, HttpRequest, web};
 
     /// Responds with the capacity of the request's header map, and the values of one header.
-    async fn told(request: HttpRequest) -> String {
+    async fn echo_headers(request: HttpRequest) -> String {
         let values = request.headers().get_all("x");
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
         format!("{} {values:?}", request.headers().capacity())
@@ -421,7 +428,7 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_request_that_may_wait_long_has_room_for_its_headers_alone() {
-        let app = App::new().wrap(from_fn(harden)).default_service(web::to(told));
+        let app = App::new().wrap(from_fn(finish_response)).default_service(web::to(echo_headers));
         let app = init_service(app).await;
         for (path, is_packed) in
             [("/api/queue/q/receive", true), ("/api/queue/q/receive/", true), ("/api/jobs", false)]

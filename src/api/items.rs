@@ -1,16 +1,16 @@
 //! The items of a fan-out step: counts, a map of all of them, when each began and ended, and the
 //! failed ones by reason.
 
-use super::live;
-use super::named::job_id;
+use super::active_jobs;
 use super::problem::Problem;
 use super::query::Query;
-use super::reads::{self, cut, row_bytes};
-use super::step::step_of;
-use crate::actors::ways::Ways;
-use crate::engine::words::quoted;
+use super::reads::{self, page_bytes, truncate};
+use super::resolve::parse_job_id;
+use super::step::find_step;
+use crate::actors::handles::ActorHandles;
+use crate::engine::text::quote;
 use crate::engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
-use crate::journal::{ChildCursor, ChildFilter, Family, ItemRow, JournalError, Records};
+use crate::journal::{ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, Records};
 use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 const GROUPED_MAX: u32 = 10_000;
 
 /// How many failed items are read at once.
-const GROUPED_AT_ONCE: u32 = 500;
+const GROUPED_PAGE_ROWS: u32 = 500;
 
 /// The most reasons in a response: the most frequent ones.
 const REASONS_MAX: usize = 100;
@@ -31,92 +31,112 @@ const REASONS_MAX: usize = 100;
 const REASON_CHARS_MAX: usize = 200;
 
 /// Handles `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`.
-pub(super) async fn of_step(
-    ways: web::Data<Ways>,
+pub(super) async fn get_items(
+    ways: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [format] = query.of(["format"])?;
+    let [format] = query.extract(["format"])?;
     let (id, name) = path.into_inner();
-    let id = job_id(&id)?;
+    let id = parse_job_id(&id)?;
     match format.as_deref().unwrap_or("counts") {
-        "counts" => counts(&ways, id, name).await,
-        "map" => map(&ways, id, name).await,
-        "times" => times(&ways, id, name).await,
-        "reasons" => reasons(&ways, id, name).await,
+        "counts" => respond_counts(&ways, id, name).await,
+        "map" => respond_map(&ways, id, name).await,
+        "times" => respond_times(&ways, id, name).await,
+        "reasons" => respond_reasons(&ways, id, name).await,
         other => Err(Problem::malformed(format!(
             "format is {other:?}, expected counts, map, times or reasons"
         ))),
     }
 }
 
-async fn counts(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
+async fn respond_counts(
+    ways: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
     let window = ways.common.limits.window;
-    let asked = name.clone();
-    let told = live::look(ways, id, move |job| counted(job, &asked, window));
-    if let Some(counts) = told.await {
+    let step_name = name.clone();
+    let found = active_jobs::inspect_job(ways, id, move |job| items_view(job, &step_name, window));
+    if let Some(counts) = found.await {
         return Ok(HttpResponse::Ok().json(counts?));
     }
-    let kept = reads::job(&ways.common, id, move |found, answer| {
-        answer.json(&counted(&found.job, &name, window)?)
+    let response = reads::with_job(&ways.common, id, move |found, answer| {
+        answer.write_json(&items_view(&found.job, &name, window)?)
     });
-    Ok(kept.await?.1.into_response())
+    Ok(response.await?.1.into_response())
 }
 
-fn counted(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
-    let (step, _) = fan_out_of(job, name)?;
-    let counts = job.item_counts(step).ok_or_else(|| no_task(name, job.id()))?;
-    Ok(ItemsView::of(job, step, counts, window))
+fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
+    let (step, _) = find_fan_out(job, name)?;
+    let counts = job.item_counts(step).ok_or_else(|| no_items(name, job.id()))?;
+    Ok(ItemsView::new(job, step, counts, window))
 }
 
-async fn map(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
-    let asked = name.clone();
-    let told = live::look(ways, id, move |job| {
-        fan_out_of(job, &asked)
+async fn respond_map(
+    ways: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let step_name = name.clone();
+    let found = active_jobs::inspect_job(ways, id, move |job| {
+        find_fan_out(job, &step_name)
             .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
     });
-    if let Some(Some(map)) = told.await.transpose()? {
+    if let Some(Some(map)) = found.await.transpose()? {
         return Ok(HttpResponse::Ok()
             .content_type(mime::APPLICATION_OCTET_STREAM)
             .body(map.into_bytes()));
     }
     // Of a step that has ended the job keeps only counts: the child jobs have the rest.
-    let counted = reads::job(&ways.common, id, move |found, _| {
-        let (step, fan_out) = fan_out_of(&found.job, &name)?;
+    let ended = reads::with_job(&ways.common, id, move |found, _| {
+        let (step, fan_out) = find_fan_out(&found.job, &name)?;
         Ok((step, fan_out.items(), found.job.items_end(step)))
     });
-    let (step, items, end) = counted.await?.0;
-    let bytes = ItemMap::bytes_of(items);
-    let map = reads::written(&ways.common, bytes, move |reader, answer| {
-        let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut map = ItemMap::of(items);
-        reader.items(&family, step, &mut |row| map.set(row.item, item_state(&row, end)))?;
-        answer.write_all(&map.into_bytes()).map_err(|error| Problem::broken(error.to_string()))
+    let (step, items, end) = ended.await?.0;
+    let bytes = ItemMap::byte_len(items);
+    let map = reads::write_response(&ways.common, bytes, move |reader, answer| {
+        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut map = ItemMap::new(items);
+        reader
+            .for_each_item(&tree, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
+        answer.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
     });
-    Ok(map.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
+    Ok(map.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
 /// Responds with the times at which the child job of each item began and ended, from the rows of
 /// the child jobs.
-async fn times(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
+async fn respond_times(
+    ways: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
     let begun = |job: &Job, name: &str| {
-        let (step, fan_out) = fan_out_of(job, name)?;
+        let (step, fan_out) = find_fan_out(job, name)?;
         let started = job.step(step).started.unwrap_or(job.origin().created);
         Ok::<_, Problem>((step, fan_out.items(), started))
     };
-    let asked = name.clone();
-    let told = live::look(ways, id, move |job| begun(job, &asked)).await;
-    let (step, items, started) = match told {
-        Some(told) => told?,
-        None => reads::job(&ways.common, id, move |found, _| begun(&found.job, &name)).await?.0,
+    let step_name = name.clone();
+    let found = active_jobs::inspect_job(ways, id, move |job| begun(job, &step_name)).await;
+    let (step, items, started) = match found {
+        Some(found) => found?,
+        None => {
+            reads::with_job(&ways.common, id, move |found, _| begun(&found.job, &name)).await?.0
+        }
     };
-    let times = reads::written(&ways.common, ItemTimes::bytes_of(items), move |reader, answer| {
-        let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let mut times = ItemTimes::of(items, started);
-        reader.items(&family, step, &mut |row| times.set(row.item, row.created, row.ended))?;
-        answer.write_all(&times.into_bytes()).map_err(|error| Problem::broken(error.to_string()))
-    });
-    Ok(times.await?.into_response_of(mime::APPLICATION_OCTET_STREAM))
+    let times =
+        reads::write_response(&ways.common, ItemTimes::byte_len(items), move |reader, answer| {
+            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let mut times = ItemTimes::new(items, started);
+            reader.for_each_item(&tree, step, &mut |row| {
+                times.set(row.item, row.created, row.ended)
+            })?;
+            answer
+                .write_all(&times.into_bytes())
+                .map_err(|error| Problem::internal(error.to_string()))
+        });
+    Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
 /// The failed items of a step, by reason.
@@ -143,31 +163,36 @@ struct Reason {
     job: JobId,
 }
 
-async fn reasons(ways: &Ways, id: JobId, name: String) -> Result<HttpResponse, Problem> {
-    let asked = name.clone();
-    let end =
-        move |job: &Job| step_of(job.graph(), job.id(), &asked).map(|step| job.items_end(step));
-    let known = end.clone();
-    let end = match live::look(ways, id, move |job| known(job)).await {
-        Some(end) => end?,
-        None => reads::job(&ways.common, id, move |found, _| end(&found.job)).await?.0,
+async fn respond_reasons(
+    ways: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let step_name = name.clone();
+    let end = move |job: &Job| {
+        find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
     };
-    let told = reads::answer(&ways.common, row_bytes(GROUPED_MAX), move |reader, answer| {
-        let family = reader.family(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let step = step_of(family.graph(), id, &name)?;
-        if family.graph().step(step).task.is_none() {
-            return Err(no_task(&name, id));
+    let known = end.clone();
+    let end = match active_jobs::inspect_job(ways, id, move |job| known(job)).await {
+        Some(end) => end?,
+        None => reads::with_job(&ways.common, id, move |found, _| end(&found.job)).await?.0,
+    };
+    let response = reads::respond(&ways.common, page_bytes(GROUPED_MAX), move |reader, answer| {
+        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let step = find_step(tree.graph(), id, &name)?;
+        if tree.graph().step(step).task.is_none() {
+            return Err(no_items(&name, id));
         }
-        answer.json(&grouped(reader, &family, step, end)?)
+        answer.write_json(&group_reasons(reader, &tree, step, end)?)
     });
-    told.await
+    response.await
 }
 
 /// Reads the failed items of a step, a page at a time, and groups them by reason. `end` is when the
 /// step ended. Items that were cut off by that have not failed.
-fn grouped(
+fn group_reasons(
     reader: &dyn Records,
-    family: &Family,
+    tree: &ParentRecord,
     step: StepIndex,
     end: Option<Timestamp>,
 ) -> Result<Reasons, JournalError> {
@@ -177,9 +202,9 @@ fn grouped(
         let filter = ChildFilter { state: Some(state), step: Some(step) };
         let mut after = ChildCursor::START;
         loop {
-            let wanted = GROUPED_AT_ONCE.min(GROUPED_MAX - failed);
+            let wanted = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
             // One row more than wanted shows whether there are more.
-            let mut rows = reader.children(family, filter, after, wanted + 1)?;
+            let mut rows = reader.load_children(tree, filter, after, wanted + 1)?;
             let has_more = rows.len() > wanted as usize;
             rows.truncate(wanted as usize);
             after = rows.last().map_or(after, |row| row.cursor);
@@ -188,7 +213,7 @@ fn grouped(
                     continue;
                 }
                 failed += 1;
-                let reason = cut(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
+                let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
                 let group = groups.entry(reason.clone());
                 group.or_insert(Reason { reason, count: 0, item: row.item, job: row.id }).count +=
                     1;
@@ -209,7 +234,7 @@ fn grouped(
 }
 
 /// Returns the state of an item, from the end of its child job and the end of its step.
-fn item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
+fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
     match row.state {
         JobState::Running | JobState::Paused => ItemState::Running,
         JobState::Completed => ItemState::Completed,
@@ -224,20 +249,20 @@ fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
     ended.zip(end).is_some_and(|(ended, end)| ended >= end)
 }
 
-fn fan_out_of<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), Problem> {
-    let step = step_of(job.graph(), job.id(), name)?;
+fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), Problem> {
+    let step = find_step(job.graph(), job.id(), name)?;
     match &job.step(step).fan_out {
         Some(fan_out) => Ok((step, fan_out)),
         None if job.graph().step(step).task.is_some() => Err(Problem::not_found(format!(
             "step {} of job {} has no items yet: it is {}",
-            quoted(name),
+            quote(name),
             job.id(),
-            job.step_state(step).word()
+            job.step_state(step).as_str()
         ))),
-        None => Err(no_task(name, job.id())),
+        None => Err(no_items(name, job.id())),
     }
 }
 
-fn no_task(step: &str, id: JobId) -> Problem {
-    Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quoted(step)))
+fn no_items(step: &str, id: JobId) -> Problem {
+    Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quote(step)))
 }

@@ -1,19 +1,19 @@
 //! Creates, lists, shows and ends jobs.
 
+use super::active_jobs;
 use super::history;
-use super::holder::By;
-use super::incoming::Incoming;
-use super::live;
-use super::named::{definition, job_id, with_jobs};
-use super::operations::{refused, respond, respond_erased};
+use super::operations::{refusal_problem, respond, respond_erased};
+use super::principal::PrincipalName;
 use super::problem::Problem;
-use super::query::{self, Query, wrong_cursor};
-use super::reads::{self, PAGE_ROWS, pieces, read, row_bytes};
+use super::query::{self, Query, invalid_cursor};
+use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
+use super::request_body::RequestBody;
+use super::resolve::{find_definition, parse_job_id, resolve_workflow};
 use crate::actors::common::Common;
-use crate::actors::door;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
 use crate::clock;
-use crate::engine::json::{JsonKind, uuid_of};
+use crate::engine::json::{JsonKind, find_item_uuid};
 use crate::engine::{JobId, JobState, Message, Timestamp, TraceContext};
 use crate::journal::JournalError;
 use crate::journal::{EndedCursor, Records};
@@ -30,41 +30,42 @@ use utoipa::ToSchema;
 const INTERVAL_DEFAULT_MIN: u32 = 480;
 
 /// Handles `POST /api/workflow/{name}[?id=UUID][&vhost=V]`; answers 201 once the job is committed.
-pub async fn create(
-    ways: web::Data<Ways>,
+pub async fn create_job(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
-    incoming: Incoming,
+    incoming: RequestBody,
 ) -> Result<HttpResponse, Problem> {
-    let [id, vhost] = query.of(["id", "vhost"])?;
-    let definition = definition(&ways.common, &path, vhost.as_deref())?;
+    let [id, vhost] = query.extract(["id", "vhost"])?;
+    let definition = find_definition(&ways.common, &path, vhost.as_deref())?;
     let body = incoming.read(&ways.common).await?;
     // `_body` holds its permit for bodies until the job is committed.
     let ((id, message), _body) =
-        body.parsed(&ways.common, move |body| asked_for(id.as_deref(), body)).await?;
+        body.parse_with(&ways.common, move |body| parse_creation(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
-    match door::create(&ways, &workflow, id, message, trace_of(&request)).await {
+    match manager_handle::create(&ways, &workflow, id, message, parse_trace_context(&request)).await
+    {
         Ok(created) => {
             let id = created.id();
             Ok(HttpResponse::Created()
                 .insert_header((header::LOCATION, format!("/api/job/{id}")))
                 .json(CreatedJob { id }))
         }
-        Err(refusal) => Err(refused(refusal, || format!("unknown workflow {workflow}"))),
+        Err(refusal) => Err(refusal_problem(refusal, || format!("unknown workflow {workflow}"))),
     }
 }
 
 /// Returns the trace context of a request. As the W3C recommendation demands, a `traceparent` that
 /// cannot be parsed, or that is given twice, is ignored; several `tracestate` headers are joined.
-fn trace_of(request: &HttpRequest) -> Option<TraceContext> {
+fn parse_trace_context(request: &HttpRequest) -> Option<TraceContext> {
     let headers = request.headers();
-    let mut told = headers.get_all("traceparent");
-    let only = told.next().filter(|_| told.next().is_none())?;
+    let mut values = headers.get_all("traceparent");
+    let only = values.next().filter(|_| values.next().is_none())?;
     let states: Result<Vec<&str>, _> =
         headers.get_all("tracestate").map(|state| state.to_str()).collect();
     let state = states.ok().map(|states| states.join(","));
-    TraceContext::read(only.to_str().ok()?.trim(), state.as_deref())
+    TraceContext::parse(only.to_str().ok()?.trim(), state.as_deref())
 }
 
 /// The id of a new job.
@@ -79,21 +80,21 @@ pub(super) struct CreatedJob {
 /// # Errors
 ///
 /// 400: the body is no message, an id is no UUID, or the two ids differ.
-pub fn asked_for(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
+pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
     let message = Message::parse(body).map_err(|error| {
         Problem::malformed(format!("the body must be the job's message: {error}"))
     })?;
-    Ok((chosen_id(id, &message)?, message))
+    Ok((choose_id(id, &message)?, message))
 }
 
 /// Chooses the id from the query or the body; given in both, they must agree. In the body an `id`
 /// that is no UUID is data like any other.
-fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
+fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
     let parsed = query.map(str::parse::<JobId>).transpose();
     let in_query =
         parsed.map_err(|error| Problem::malformed(format!("\"id\" in the query: {error}")))?;
-    let told = message.get("id").filter(|value| value.kind() == JsonKind::String);
-    let in_body = told.and_then(uuid_of);
+    let value = message.get("id").filter(|value| value.kind() == JsonKind::String);
+    let in_body = value.and_then(find_item_uuid);
     match (in_query, in_body) {
         (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!(
             "different \"id\" values in query and body: {query} and {body}"
@@ -104,18 +105,18 @@ fn chosen_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
 
 /// Handles `GET
 /// /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`.
-pub async fn of_workflow(
+pub async fn list_jobs_of_workflow(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [vhost, interval, limit, cursor, states] =
-        query.of(["vhost", "interval", "limit", "cursor", "states"])?;
-    let with_states = states.map_or(Ok(false), |value| query::flag("states", &value))?;
-    query::refuse_alone("states", with_states, "limit", limit.is_some())?;
-    let workflow = with_jobs(&common, &path, vhost.as_deref()).await?;
+        query.extract(["vhost", "interval", "limit", "cursor", "states"])?;
+    let with_states = states.map_or(Ok(false), |value| query::parse_flag("states", &value))?;
+    query::check_requires("states", with_states, "limit", limit.is_some())?;
+    let workflow = resolve_workflow(&common, &path, vhost.as_deref()).await?;
     let since = match interval
-        .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::minutes("interval", &text))?
+        .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::parse_minutes("interval", &text))?
     {
         0 => Timestamp(i64::MIN),
         minutes => Timestamp(
@@ -123,15 +124,16 @@ pub async fn of_workflow(
         ),
     };
     let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
-    let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
+    let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
-        let ended = Listing::Ended { workflow, since, beyond: EndedCursor::NEWEST };
-        return streamed(&common, vec![("running", running), ("completed", ended)], false).await;
+        let ended = Listing::Ended { workflow, since, after: EndedCursor::NEWEST };
+        return stream_lists(&common, vec![("running", running), ("completed", ended)], false)
+            .await;
     };
-    let bytes = 2 * row_bytes(limit);
-    let page = reads::answer(&common, bytes, move |reader, answer| {
-        let running = reader.running(&workflow, cursor.running, limit)?;
-        let ended = reader.ended(&workflow, since, cursor.ended, limit)?;
+    let bytes = 2 * page_bytes(limit);
+    let page = reads::respond(&common, bytes, move |reader, answer| {
+        let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
+        let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
         let more = running.len() == limit as usize || ended.len() == limit as usize;
         let next = WorkflowCursor {
             running: running.last().map_or(cursor.running, |(number, ..)| *number),
@@ -146,9 +148,9 @@ pub async fn of_workflow(
             .map(|(_, id, state)| (id, state))
             .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
         let states = with_states.then(|| states.collect());
-        answer.json(&WorkflowPage {
+        answer.write_json(&WorkflowPage {
             completed,
-            next: more.then(|| next.text()),
+            next: more.then(|| next.to_text()),
             running: under_way,
             states,
         })
@@ -180,7 +182,7 @@ impl WorkflowCursor {
     const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
 
     /// Formats the cursor as it stands in a response and in the query of the next request.
-    pub fn text(self) -> String {
+    pub fn to_text(self) -> String {
         format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
     }
 
@@ -194,26 +196,29 @@ impl WorkflowCursor {
             .split('.')
             .map(str::parse)
             .collect::<Result<_, _>>()
-            .map_err(|_| wrong_cursor(text))?;
-        let [running, ended, number] = numbers[..] else { return Err(wrong_cursor(text)) };
+            .map_err(|_| invalid_cursor(text))?;
+        let [running, ended, number] = numbers[..] else { return Err(invalid_cursor(text)) };
         Ok(WorkflowCursor { running, ended: EndedCursor { ended: Timestamp(ended), number } })
     }
 }
 
 /// Handles `GET /api/jobs[?limit=N][&cursor=C]`: lists the running jobs, child jobs included.
-pub async fn running(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
-    let [limit, cursor] = query.of(["limit", "cursor"])?;
-    let after = cursor.as_deref().map_or(Ok(0), query::cursor)?;
-    let Some(limit) = limit.as_deref().map(query::limit).transpose()? else {
-        return streamed(&common, vec![("jobs", Listing::All { after: 0 })], true).await;
+pub async fn list_running_jobs(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [limit, cursor] = query.extract(["limit", "cursor"])?;
+    let after = cursor.as_deref().map_or(Ok(0), query::parse_cursor)?;
+    let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
+        return stream_lists(&common, vec![("jobs", Listing::All { after: 0 })], true).await;
     };
-    let page = reads::answer(&common, row_bytes(limit), move |reader, answer| {
-        let page = reader.all_running(after, limit)?;
+    let page = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+        let page = reader.load_running_jobs(after, limit)?;
         let next = page
             .last()
             .filter(|_| page.len() == limit as usize)
             .map(|(number, _)| number.to_string());
-        answer.json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
+        answer.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
     });
     page.await
 }
@@ -230,25 +235,25 @@ pub(super) struct JobsPage {
 enum Listing {
     All { after: i64 },
     Running { workflow: String, after: i64 },
-    Ended { workflow: String, since: Timestamp, beyond: EndedCursor },
+    Ended { workflow: String, since: Timestamp, after: EndedCursor },
 }
 
 impl Listing {
     /// Reads the next page, and moves the listing behind it.
-    fn page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
+    fn next_page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
         match self {
             Listing::All { after } => {
-                let page = reader.all_running(*after, PAGE_ROWS)?;
+                let page = reader.load_running_jobs(*after, PAGE_ROWS)?;
                 *after = page.last().map_or(*after, |(number, _)| *number);
                 Ok(page.into_iter().map(|(_, id)| id).collect())
             }
             Listing::Running { workflow, after } => {
-                let page = reader.running(workflow, *after, PAGE_ROWS)?;
+                let page = reader.load_running_root_jobs(workflow, *after, PAGE_ROWS)?;
                 *after = page.last().map_or(*after, |(number, ..)| *number);
                 Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
-            Listing::Ended { workflow, since, beyond } => {
-                let page = reader.ended(workflow, *since, *beyond, PAGE_ROWS)?;
+            Listing::Ended { workflow, since, after: beyond } => {
+                let page = reader.load_ended_root_jobs(workflow, *since, *beyond, PAGE_ROWS)?;
                 *beyond = page.last().map_or(*beyond, |(cursor, ..)| *cursor);
                 Ok(page.into_iter().map(|(_, id, _)| id).collect())
             }
@@ -258,69 +263,69 @@ impl Listing {
 
 /// Streams an object of lists of ids while they are read, so that no whole list is ever in memory.
 /// Empty lists are left out unless `keep_empty`.
-async fn streamed(
+async fn stream_lists(
     common: &Arc<Common>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
 ) -> Result<HttpResponse, Problem> {
     // Checked first: once the response has begun, no status can report that it is incomplete.
-    reads::read(common, |reader| reader.lists_follow()).await?;
-    let state = Streaming {
+    reads::read_small(common, |reader| reader.ensure_projected()).await?;
+    let state = ListStream {
         reader: common.reader.clone(),
         lists: lists.into_iter().rev().collect(),
-        began: false,
-        in_list: false,
-        any_list: false,
+        has_begun: false,
+        is_in_list: false,
+        has_list: false,
         keep_empty,
-        ended: false,
+        has_ended: false,
     };
-    let pieces = pieces(common, state, Streaming::next_piece);
+    let pieces = stream_chunks(common, state, ListStream::next_chunk);
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces))
 }
 
-struct Streaming {
+struct ListStream {
     reader: Arc<dyn Records>,
     lists: Vec<(&'static str, Listing)>,
-    began: bool,
-    in_list: bool,
-    any_list: bool,
+    has_begun: bool,
+    is_in_list: bool,
+    has_list: bool,
     keep_empty: bool,
-    ended: bool,
+    has_ended: bool,
 }
 
-impl Streaming {
-    fn next_piece(&mut self) -> Result<Option<Bytes>, JournalError> {
-        if self.ended {
+impl ListStream {
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.has_ended {
             return Ok(None);
         }
         let mut text = String::new();
-        if !self.began {
-            self.began = true;
+        if !self.has_begun {
+            self.has_begun = true;
             text.push('{');
         }
         let Some((key, listing)) = self.lists.last_mut() else {
-            self.ended = true;
+            self.has_ended = true;
             text.push('}');
             return Ok(Some(text.into()));
         };
-        let ids = listing.page(&*self.reader)?;
-        let first_of_list = !self.in_list;
+        let ids = listing.next_page(&*self.reader)?;
+        let first_of_list = !self.is_in_list;
         if first_of_list && (!ids.is_empty() || self.keep_empty) {
-            text.push_str(&format!("{}\"{key}\":[", if self.any_list { "," } else { "" }));
-            self.in_list = true;
-            self.any_list = true;
+            text.push_str(&format!("{}\"{key}\":[", if self.has_list { "," } else { "" }));
+            self.is_in_list = true;
+            self.has_list = true;
         }
         for (at, id) in ids.iter().enumerate() {
             text.push_str(&format!("{}\"{id}\"", if first_of_list && at == 0 { "" } else { "," }));
         }
         if ids.len() < PAGE_ROWS as usize {
-            if self.in_list {
+            if self.is_in_list {
                 text.push(']');
             }
-            self.in_list = false;
+            self.is_in_list = false;
             self.lists.pop();
             if self.lists.is_empty() {
-                self.ended = true;
+                self.has_ended = true;
                 text.push('}');
             }
         }
@@ -330,62 +335,68 @@ impl Streaming {
 
 /// Handles `GET /api/job/{id}[?view=light][&at=N]`: shows a job or child job. Ended jobs are found
 /// until their retention is over.
-pub async fn job(
-    ways: web::Data<Ways>,
+pub async fn get_job(
+    ways: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [view, at] = query.of(["view", "at"])?;
-    let is_light = view.as_deref().map_or(Ok(false), query::is_light)?;
-    let id = job_id(&path)?;
+    let [view, at] = query.extract(["view", "at"])?;
+    let is_light = view.as_deref().map_or(Ok(false), query::parse_is_light)?;
+    let id = parse_job_id(&path)?;
     if let Some(at) = at {
-        return history::at(&ways.common, id, history::number("at", &at)?, is_light).await;
+        return history::get_job_at(
+            &ways.common,
+            id,
+            history::parse_entry_number("at", &at)?,
+            is_light,
+        )
+        .await;
     }
     let now = clock::now();
     if is_light {
-        return light(&ways, id, now, IfNoneMatch::parse(&request).ok()).await;
+        return get_light_job(&ways, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
-    let whole = reads::job(&ways.common, id, move |found, answer| {
-        answer.json(&JobView::whole(&found.job, now))
+    let whole = reads::with_job(&ways.common, id, move |found, answer| {
+        answer.write_json(&JobView::whole(&found.job, now))
     });
     Ok(whole.await?.1.into_response())
 }
 
 /// Shows the light view. The actor of a job under way answers for it, whatever the length of its
 /// record. A client that has this state of the job already gets 304.
-async fn light(
-    ways: &Ways,
+async fn get_light_job(
+    ways: &ActorHandles,
     id: JobId,
     now: Timestamp,
     known: Option<IfNoneMatch>,
 ) -> Result<HttpResponse, Problem> {
     let tag =
         |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
-    let asked = known.clone();
-    let told = live::look(ways, id, move |job| {
-        let tag = tag(job.origin().created, job.length());
-        if is_known(asked.as_ref(), &tag) {
+    let known_tags = known.clone();
+    let found = active_jobs::inspect_job(ways, id, move |job| {
+        let tag = tag(job.origin().created, job.entry_count());
+        if matches_etag(known_tags.as_ref(), &tag) {
             return Some((tag, None));
         }
         let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
         Some((tag, Some(body)))
     });
-    if let Some(Some((tag, body))) = told.await {
-        let Some(body) = body else { return Ok(not_modified(tag)) };
+    if let Some(Some((tag, body))) = found.await {
+        let Some(body) = body else { return Ok(respond_not_modified(tag)) };
         let mut answer = HttpResponse::Ok();
         answer.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
         return Ok(answer.body(body));
     }
-    let kept = read(&ways.common, move |reader| reader.length(id)).await?;
-    let (created, entries) = kept.ok_or_else(|| Problem::unknown_job(id))?;
-    let asked = tag(created, entries);
-    if is_known(known.as_ref(), &asked) {
-        return Ok(not_modified(asked));
+    let stored = read_small(&ways.common, move |reader| reader.record_length(id)).await?;
+    let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
+    let stored_tag = tag(created, entries);
+    if matches_etag(known.as_ref(), &stored_tag) {
+        return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::job(&ways.common, id, move |found, answer| {
-        answer.json(&JobView::light(&found.job, now))?;
-        Ok((found.job.origin().created, found.job.length()))
+    let light = reads::with_job(&ways.common, id, move |found, answer| {
+        answer.write_json(&JobView::light(&found.job, now))?;
+        Ok((found.job.origin().created, found.job.entry_count()))
     });
     let ((created, entries), written) = light.await?;
     let mut answer = written.into_response();
@@ -395,50 +406,50 @@ async fn light(
     Ok(answer)
 }
 
-fn not_modified(tag: EntityTag) -> HttpResponse {
+fn respond_not_modified(tag: EntityTag) -> HttpResponse {
     HttpResponse::NotModified().insert_header(ETag(tag)).finish()
 }
 
-pub(super) fn is_known(known: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
-    match known {
+pub(super) fn matches_etag(if_none_match: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
+    match if_none_match {
         Some(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
         Some(IfNoneMatch::Any) | None => false,
     }
 }
 
 /// Handles `GET /api/job/{id}/result`: returns the result of a completed job, and nothing else.
-pub(super) async fn result(
+pub(super) async fn get_job_result(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
-    let id = job_id(&path)?;
-    let result = reads::job(&common, id, move |found, answer| {
+    query.check_empty()?;
+    let id = parse_job_id(&path)?;
+    let result = reads::with_job(&common, id, move |found, answer| {
         let state = found.job.state();
         if state != JobState::Completed {
             let why = "only a completed job has a result";
-            return Err(Problem::conflict(format!("job {id} is {}: {why}", state.word())));
+            return Err(Problem::conflict(format!("job {id} is {}: {why}", state.as_str())));
         }
-        answer.json(&found.job.result())
+        answer.write_json(&found.job.result())
     });
     Ok(result.await?.1.into_response())
 }
 
 /// Handles `DELETE /api/job/{id}[?erase=true]`: cancels a running job, and returns the state of an
 /// ended one. An ended job is erased only with `erase`, so that a repeated request erases nothing.
-pub async fn end(
-    ways: web::Data<Ways>,
+pub async fn cancel_or_erase(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
-    by: By,
+    principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
-    let [erase] = query.of(["erase"])?;
-    let erases = erase.map_or(Ok(false), |value| query::flag("erase", &value))?;
-    let id = job_id(&path)?;
-    if erases {
-        respond_erased(id, door::erase(&ways, id).await)
+    let [erase] = query.extract(["erase"])?;
+    let is_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
+    let id = parse_job_id(&path)?;
+    if is_erase {
+        respond_erased(id, manager_handle::erase(&ways, id).await)
     } else {
-        respond(id, door::cancel(&ways, id, by.0).await)
+        respond(id, manager_handle::cancel(&ways, id, principal.0).await)
     }
 }

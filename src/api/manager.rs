@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use crate::actors::common::Common;
 use crate::telemetry::ActorCounts;
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::path::Path;
@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 #[schema(as = Manager)]
 pub(super) struct ManagerView {
     version: &'static str,
-    started: Time,
+    started: Rfc3339Time,
     /// Nanoseconds since the start.
     uptime: u64,
     /// Whether all checks are good.
@@ -49,21 +49,21 @@ struct JournalView {
 }
 
 /// Handles `GET /api/manager`.
-pub(super) async fn about(
+pub(super) async fn get_manager(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
+    query.check_empty()?;
     let file = common.settings.journal.file.clone();
     // On a blocking thread: the disk may hang.
-    let journal = web::block(move || JournalView::of(&file))
+    let journal = web::block(move || JournalView::inspect(&file))
         .await
-        .map_err(|error| Problem::broken(error.to_string()))?;
+        .map_err(|error| Problem::internal(error.to_string()))?;
     let checks = common.health.checks();
-    let (started, ticks) = common.began;
+    let (started, ticks) = common.started_at;
     Ok(HttpResponse::Ok().json(ManagerView {
         version: env!("CARGO_PKG_VERSION"),
-        started: Time(started),
+        started: Rfc3339Time(started),
         uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
         ready: checks.iter().all(|(_, good, _)| *good),
         checks: checks
@@ -71,14 +71,14 @@ pub(super) async fn about(
             .map(|(name, ok, detail)| CheckView { name, ok, detail })
             .collect(),
         journal,
-        actors: common.metrics.actors(),
+        actors: common.metrics.actor_counts(),
         streams: common.metrics.event_streams.get(),
         webhook_waiting: common.metrics.webhook_waiting.get(),
     }))
 }
 
 impl JournalView {
-    fn of(file: &Path) -> JournalView {
+    fn inspect(file: &Path) -> JournalView {
         let bytes = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
         let mut wal = file.as_os_str().to_owned();
         wal.push("-wal");
@@ -92,14 +92,14 @@ impl JournalView {
 
 /// Handles `GET /api/settings[?sources=true]`: returns the settings in force, with secrets masked;
 /// with `sources` a list that says where each value comes from.
-pub(super) async fn settings(
+pub(super) async fn get_settings(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [sources] = query.of(["sources"])?;
-    if sources.map_or(Ok(false), |value| query::flag("sources", &value))? {
-        let sourced = common.settings.sourced();
-        let sourced = sourced.map_err(|error| Problem::broken(error.to_string()))?;
+    let [sources] = query.extract(["sources"])?;
+    if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {
+        let sourced = common.settings.with_sources();
+        let sourced = sourced.map_err(|error| Problem::internal(error.to_string()))?;
         return Ok(HttpResponse::Ok().json(sourced));
     }
     Ok(HttpResponse::Ok().json(&common.settings))

@@ -1,9 +1,11 @@
 //! The HTTP API (docs/http-api.md): routes, authorisation, and the server. The handlers are in
 //! modules such as [`jobs`], [`status`] and [`observe`].
 
+mod active_jobs;
 mod children;
 mod connection;
-mod connections;
+mod connection_limits;
+mod connection_slots;
 mod definitions;
 pub mod events;
 mod first_head;
@@ -11,24 +13,22 @@ mod first_head;
 pub mod grpc;
 mod guard;
 mod history;
-mod holder;
-mod incoming;
 mod items;
 pub mod jobs;
-mod lending;
-mod live;
+mod leases;
 mod manager;
-mod named;
 pub mod observe;
 mod openapi;
 pub mod operations;
 mod page;
-mod places;
+mod principal;
 mod problem;
 mod query;
 mod queues;
 mod reads;
 pub mod redispatch;
+mod request_body;
+mod resolve;
 mod search;
 mod server;
 mod socket;
@@ -37,12 +37,12 @@ mod step;
 mod token;
 mod topic;
 pub mod why;
-mod why_words;
+mod why_text;
 mod worker;
 mod workflows;
 
 use crate::actors::common::Common;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::header;
@@ -56,7 +56,7 @@ use std::sync::Arc;
 /// Makes the application. Requests pass its middleware in reverse order: the last `wrap` comes
 /// first.
 pub fn app(
-    ways: Arc<Ways>,
+    ways: Arc<ActorHandles>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -71,65 +71,77 @@ pub fn app(
         .app_data(web::Data::from(ways.common.clone()))
         .app_data(web::Data::from(ways))
         .wrap(from_fn(token::authorise))
-        .wrap(from_fn(guard::refuse_strangers))
-        .wrap(from_fn(count))
-        .wrap(from_fn(guard::harden))
+        .wrap(from_fn(guard::reject_foreign_origins))
+        .wrap(from_fn(count_requests))
+        .wrap(from_fn(guard::finish_response))
         .configure(move |config| {
-            page::routes(&http).into_iter().for_each(|route| add(config, route))
+            page::page_routes(&http).into_iter().for_each(|route| add_route(config, route))
         })
-        .configure(routes)
+        .configure(add_routes)
 }
 
-fn add(config: &mut web::ServiceConfig, route: Resource) {
+fn add_route(config: &mut web::ServiceConfig, route: Resource) {
     config.service(route);
 }
 
-fn routes(config: &mut web::ServiceConfig) {
+fn add_routes(config: &mut web::ServiceConfig) {
     config
-        .service(resource("/livez", "GET, HEAD").route(get().to(observe::live)))
-        .service(resource("/readyz", "GET, HEAD").route(get().to(observe::ready)))
-        .service(resource("/metrics", "GET, HEAD").route(get().to(observe::metrics)))
-        .service(resource("/openapi.json", "GET, HEAD").route(get().to(openapi::told)))
-        .service(only(vec!["/api".to_owned()], "GET, HEAD").route(get().to(to_api)))
-        .service(resource("/api/workflows", "GET, HEAD").route(get().to(workflows::all)))
-        .service(resource("/api/workflows/{rest:.*}", "GET, HEAD").route(get().to(workflows::all)))
+        .service(resource("/livez", "GET, HEAD").route(get().to(observe::liveness)))
+        .service(resource("/readyz", "GET, HEAD").route(get().to(observe::readiness)))
+        .service(resource("/metrics", "GET, HEAD").route(get().to(observe::get_metrics)))
+        .service(resource("/openapi.json", "GET, HEAD").route(get().to(openapi::get_document)))
+        .service(resource_at(vec!["/api".to_owned()], "GET, HEAD").route(get().to(redirect_to_api)))
+        .service(resource("/api/workflows", "GET, HEAD").route(get().to(workflows::list_workflows)))
         .service(
-            resource("/api/definitions", "GET, HEAD").route(get().to(definitions::of_workflow)),
+            resource("/api/workflows/{rest:.*}", "GET, HEAD")
+                .route(get().to(workflows::list_workflows)),
+        )
+        .service(
+            resource("/api/definitions", "GET, HEAD")
+                .route(get().to(definitions::list_definitions)),
         )
         .service(
             resource("/api/workflow/{name:.*}", "GET, HEAD, POST")
-                .route(get().to(jobs::of_workflow))
-                .route(web::post().to(jobs::create)),
+                .route(get().to(jobs::list_jobs_of_workflow))
+                .route(web::post().to(jobs::create_job)),
         )
-        .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::running)))
-        .service(resource("/api/events", "GET, HEAD").route(get().to(events::all)))
-        .service(resource("/api/queues", "GET, HEAD").route(get().to(queues::all)))
-        .service(resource("/api/queue/{queue}", "GET, HEAD").route(get().to(queues::one)))
-        .service(resource("/api/manager", "GET, HEAD").route(get().to(manager::about)))
-        .service(resource("/api/whoami", "GET, HEAD").route(get().to(holder::whoami)))
-        .service(resource("/api/settings", "GET, HEAD").route(get().to(manager::settings)))
-        .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::of_job)))
-        .service(resource("/api/reload", "POST").route(web::post().to(operations::reload)))
-        .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(search::search)))
+        .service(resource("/api/jobs", "GET, HEAD").route(get().to(jobs::list_running_jobs)))
+        .service(resource("/api/events", "GET, HEAD").route(get().to(events::stream_all)))
+        .service(resource("/api/queues", "GET, HEAD").route(get().to(queues::list_queues)))
+        .service(resource("/api/queue/{queue}", "GET, HEAD").route(get().to(queues::get_queue)))
+        .service(resource("/api/manager", "GET, HEAD").route(get().to(manager::get_manager)))
+        .service(resource("/api/whoami", "GET, HEAD").route(get().to(principal::whoami)))
+        .service(resource("/api/settings", "GET, HEAD").route(get().to(manager::get_settings)))
+        .service(resource("/api/job/{id}/events", "GET, HEAD").route(get().to(events::stream_job)))
+        .service(resource("/api/reload", "POST").route(web::post().to(operations::reload_files)))
+        .service(resource("/api/jobs/search", "GET, HEAD").route(get().to(search::search_jobs)))
         .service(
             resource("/api/jobs/{operation}", "POST")
-                .route(web::post().to(operations::operate_all)),
+                .route(web::post().to(operations::operate_on_all)),
         )
-        .service(resource("/api/job/{id}/children", "GET, HEAD").route(get().to(children::of_job)))
-        .service(resource("/api/job/{id}/entries", "GET, HEAD").route(get().to(history::of_job)))
-        .service(resource("/api/job/{id}/message", "GET, HEAD").route(get().to(step::message)))
-        .service(resource("/api/job/{id}/result", "GET, HEAD").route(get().to(jobs::result)))
-        .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::why)))
+        .service(
+            resource("/api/job/{id}/children", "GET, HEAD")
+                .route(get().to(children::list_children)),
+        )
+        .service(
+            resource("/api/job/{id}/entries", "GET, HEAD").route(get().to(history::list_entries)),
+        )
+        .service(resource("/api/job/{id}/message", "GET, HEAD").route(get().to(step::get_message)))
+        .service(
+            resource("/api/job/{id}/result", "GET, HEAD").route(get().to(jobs::get_job_result)),
+        )
+        .service(resource("/api/job/{id}/why", "GET, HEAD").route(get().to(why::get_why)))
         .service(
             resource("/api/job/{id}/step/{step}/redispatch", "POST")
-                .route(web::post().to(redispatch::one)),
+                .route(web::post().to(redispatch::redispatch_step)),
         )
         .service(
             resource("/api/queue/{queue}/redispatch", "POST")
-                .route(web::post().to(redispatch::by_queue)),
+                .route(web::post().to(redispatch::redispatch_queue)),
         )
         .service(
-            resource("/api/queue/{queue}/receive", "POST").route(web::post().to(worker::receive)),
+            resource("/api/queue/{queue}/receive", "POST")
+                .route(web::post().to(worker::receive_messages)),
         )
         .service(
             resource("/api/queue/{queue}/message/{message}/{delivery}/reply", "POST")
@@ -145,21 +157,24 @@ fn routes(config: &mut web::ServiceConfig) {
         )
         .service(
             resource("/api/job/{id}/step/{step}", "GET, HEAD, POST")
-                .route(get().to(step::detail))
-                .route(web::post().to(operations::reply)),
+                .route(get().to(step::get_step))
+                .route(web::post().to(operations::reply_by_hand)),
         )
         .service(
-            resource("/api/job/{id}/step/{step}/input", "GET, HEAD").route(get().to(step::input)),
+            resource("/api/job/{id}/step/{step}/input", "GET, HEAD")
+                .route(get().to(step::get_input)),
         )
         .service(
-            resource("/api/job/{id}/step/{step}/output", "GET, HEAD").route(get().to(step::output)),
+            resource("/api/job/{id}/step/{step}/output", "GET, HEAD")
+                .route(get().to(step::get_output)),
         )
         .service(
             resource("/api/job/{id}/step/{step}/items", "GET, HEAD")
-                .route(get().to(items::of_step)),
+                .route(get().to(items::get_items)),
         )
         .service(
-            resource("/api/definition/{hash}", "GET, HEAD").route(get().to(definitions::by_hash)),
+            resource("/api/definition/{hash}", "GET, HEAD")
+                .route(get().to(definitions::get_definition)),
         )
         .service(
             resource("/api/job/{id}/{operation}", "POST")
@@ -167,13 +182,13 @@ fn routes(config: &mut web::ServiceConfig) {
         )
         .service(
             resource("/api/job/{id:.*}", "GET, HEAD, DELETE")
-                .route(get().to(jobs::job))
-                .route(web::delete().to(jobs::end)),
+                .route(get().to(jobs::get_job))
+                .route(web::delete().to(jobs::cancel_or_erase)),
         )
         .service(
-            resource("/api/status/{name:.*}", "GET, HEAD").route(get().to(status::of_workflow)),
+            resource("/api/status/{name:.*}", "GET, HEAD").route(get().to(status::list_statuses)),
         )
-        .default_service(web::to(nothing_here));
+        .default_service(web::to(not_found));
 }
 
 /// Makes a route for GET and for HEAD, whose responses [`guard::finish_response`] reduces to the
@@ -191,11 +206,11 @@ fn resource(path: &str, allowed: &'static str) -> Resource {
     } else {
         vec![path.to_owned(), format!("{path}/")]
     };
-    only(paths, allowed)
+    resource_at(paths, allowed)
 }
 
 /// Makes a resource for exactly these paths. Methods other than `allowed` are answered 405.
-fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
+fn resource_at(paths: Vec<String>, allowed: &'static str) -> Resource {
     let wrong_method = move |request: HttpRequest| async move {
         Problem::method_not_allowed(
             allowed,
@@ -205,18 +220,18 @@ fn only(paths: Vec<String>, allowed: &'static str) -> Resource {
     web::resource(paths).default_service(web::to(wrong_method))
 }
 
-async fn to_api() -> HttpResponse {
+async fn redirect_to_api() -> HttpResponse {
     HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
 }
 
-async fn nothing_here(request: HttpRequest) -> Problem {
+async fn not_found(request: HttpRequest) -> Problem {
     Problem::not_found(format!(
         "there is nothing at {}; the API is described in docs/http-api.md",
         request.path()
     ))
 }
 
-async fn count(
+async fn count_requests(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {

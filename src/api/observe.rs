@@ -1,9 +1,9 @@
 //! The endpoints for health and metrics.
 
 use super::guard;
-use crate::access::{Holder, Needed};
+use crate::access::{Principal, RequiredScope};
 use crate::actors::common::Common;
-use crate::engine::words::escaped;
+use crate::engine::text::escape;
 use crate::settings::Scope;
 use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
@@ -11,22 +11,23 @@ use std::fmt::Write;
 
 /// What a failed check says to a client without a token, or under a host name that is not the
 /// manager's.
-const NOT_TOLD: &str = "not good (a token with the scope read is told why; without tokens, who \
+const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, who \
                         asks under a name of the manager, as http.hosts has it)";
 
 /// Handles `GET /livez`: the process answers.
-pub async fn live() -> HttpResponse {
+pub async fn liveness() -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
 }
 
 /// Handles `GET /readyz[?verbose]`: 200 if work can be done, 503 otherwise; with `verbose` a line
 /// for each check.
-pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+pub async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
     // Clients without the scope read learn no address and no name of a user. Where no token is
     // required, that goes for pages whose name was pointed here.
-    let holder = request.extensions().get::<Holder>().cloned();
-    let is_told = holder.is_some_and(|holder| holder.may(&Needed::Scope(Scope::Read)))
-        && guard::goes_by(&request, &common.settings.http);
+    let principal = request.extensions().get::<Principal>().cloned();
+    let may_see_details = principal
+        .is_some_and(|holder| holder.is_allowed(&RequiredScope::Scope(Scope::Read)))
+        && guard::is_sent_to_own_name(&request, &common.settings.http);
     let checks = common.health.checks();
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request
@@ -40,8 +41,8 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
             text,
             "[{}] {}: {}",
             if *good { "+" } else { "-" },
-            escaped(name),
-            if is_told || *good { escaped(sentence) } else { NOT_TOLD.into() }
+            escape(name),
+            if may_see_details || *good { escape(sentence) } else { HIDDEN_DETAIL.into() }
         );
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
@@ -50,8 +51,8 @@ pub async fn ready(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
 }
 
 /// Handles `GET /metrics` in the Prometheus exposition format.
-pub async fn metrics(common: web::Data<Common>) -> HttpResponse {
-    let sending = common.rooms.messages.taken();
+pub async fn get_metrics(common: web::Data<Common>) -> HttpResponse {
+    let sending = common.budgets.messages.used();
     common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")

@@ -1,34 +1,34 @@
 //! The OpenAPI 3.1 document of the API, served at `/openapi.json`. [`operation_list`] describes the
 //! operations; the schemas come from the types of the responses.
 
-mod call;
-mod calls;
+mod operation_list;
+mod operation_spec;
 mod parameters;
 
 use super::problem::{Problem, ProblemDetails};
 use super::query::Query;
 use actix_web::HttpResponse;
 use bytes::Bytes;
-use call::Schemas;
+use operation_spec::Schemas;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 /// The serialised document.
-static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build_document().to_string().into());
 
 /// Handles `GET /openapi.json`.
-pub(super) async fn told(query: Query) -> Result<HttpResponse, Problem> {
-    query.none()?;
+pub(super) async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
 }
 
-fn document() -> Value {
+fn build_document() -> Value {
     let mut schemas = Schemas::default();
-    schemas.of::<ProblemDetails<'_>>();
+    schemas.reference::<ProblemDetails<'_>>();
     let mut paths: Map<String, Value> = Map::new();
-    for call in calls::all(&mut schemas) {
-        let path = paths.entry(call.path.clone()).or_insert_with(|| json!({}));
-        path[call.method] = call.described();
+    for operation in operation_list::all_operations(&mut schemas) {
+        let path = paths.entry(operation.path.clone()).or_insert_with(|| json!({}));
+        path[operation.method] = operation.to_openapi();
     }
     json!({
         "openapi": "3.1.0",
@@ -45,12 +45,12 @@ fn document() -> Value {
         "servers": [{ "url": "/" }],
         // A token is required only if one is set.
         "security": [{}, { "token": [] }],
-        "tags": calls::TAGS
+        "tags": operation_list::TAGS
             .map(|(name, description)| json!({ "name": name, "description": description })),
         "paths": paths,
         "components": {
             "schemas": schemas.into_components(),
-            "responses": call::problems(),
+            "responses": operation_spec::problem_responses(),
             "securitySchemes": {
                 "token": {
                     "type": "http",

@@ -1,19 +1,21 @@
 //! Operations on jobs (docs/http-api.md): on one job, or on all that a filter finds.
 
-use super::holder::By;
-use super::incoming::Incoming;
-use super::named::job_id;
+use super::principal::PrincipalName;
 use super::problem::Problem;
-use super::problem::unknown_job_text;
+use super::problem::describe_unknown_job;
 use super::query::{self, Query, ReplyType};
-use super::reads::{self, read};
-use super::search::{FILTERS, Kind, Row, SearchQuery, next_page, row_bytes};
-use crate::actors::answer::{CANCELLED_BY, Erased, Now, Refusal, StepNow};
-use crate::actors::door;
-use crate::actors::ways::Ways;
-use crate::engine::{JobId, Operation, Reply, Request, StepState};
+use super::reads::{self, read_small};
+use super::request_body::RequestBody;
+use super::resolve::parse_job_id;
+use super::search::{FILTERS, Row, SearchPurpose, SearchQuery, next_page, page_bytes};
+use crate::actors::client_response::{
+    CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
+};
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use crate::engine::{JobId, Operation, OperationRequest, Reply, StepState};
 use crate::reload;
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use actix_web::{HttpResponse, web};
 use futures_util::future::join_all;
 use serde::Serialize;
@@ -32,35 +34,38 @@ const REASON_CHARS_MAX: usize = 200;
 /// Handles `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
 /// `?step=NAME`.
 pub async fn operate(
-    ways: web::Data<Ways>,
+    ways: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
-    by: By,
+    principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let (id, word) = path.into_inner();
-    let [step, reason] = query.of(["step", "reason"])?;
-    let operation = operation(&word, step)?.ok_or_else(|| {
+    let [step, reason] = query.extract(["step", "reason"])?;
+    let operation = parse_operation(&word, step)?.ok_or_else(|| {
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
-    let id = job_id(&id)?;
-    respond(id, door::operate(&ways, id, request(operation, reason, by)?).await)
+    let id = parse_job_id(&id)?;
+    respond(
+        id,
+        manager_handle::operate(&ways, id, build_request(operation, reason, principal)?).await,
+    )
 }
 
 /// Makes the request for an operation, with its reason and the name of its principal.
-pub(super) fn request(
+pub(super) fn build_request(
     mut operation: Operation,
     reason: Option<String>,
-    By(by): By,
-) -> Result<Request, Problem> {
-    let reason = why(reason)?;
+    PrincipalName(name): PrincipalName,
+) -> Result<OperationRequest, Problem> {
+    let reason = parse_reason(reason)?;
     if let (Operation::Cancel { reason: text }, Some(reason)) = (&mut operation, &reason) {
         *text = format!("{text}: {reason}").into();
     }
-    Ok(Request { operation, reason, by })
+    Ok(OperationRequest { operation, reason, principal: name })
 }
 
 /// Checks the reason of a request, if one is given.
-pub(super) fn why(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
+pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
     let Some(reason) = reason else { return Ok(None) };
     let chars = reason.chars().count();
     if !(1..=REASON_CHARS_MAX).contains(&chars) {
@@ -73,12 +78,12 @@ pub(super) fn why(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
 }
 
 /// Parses the name of an operation. Returns `None` for a deletion.
-fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
+fn parse_operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
     if word != "rerun" && step.is_some() {
         return Err(Problem::malformed(format!("{word} takes no step; rerun does")));
     }
     Ok(Some(match word {
-        "cancel" => Operation::Cancel { reason: CANCELLED_BY.into() },
+        "cancel" => Operation::Cancel { reason: CANCEL_REASON.into() },
         "pause" => Operation::Pause,
         "resume" => Operation::Resume,
         "retry" => Operation::Retry,
@@ -102,60 +107,63 @@ fn operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Prob
 
 /// Handles `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: a reply by
 /// a person or another system, in place of a worker.
-pub async fn reply(
-    ways: web::Data<Ways>,
+pub async fn reply_by_hand(
+    ways: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
-    by: By,
-    incoming: Incoming,
+    principal: PrincipalName,
+    incoming: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    let [kind, reason] = query.of(["type", "reason"])?;
-    let id = job_id(&id)?;
+    let [kind, reason] = query.extract(["type", "reason"])?;
+    let id = parse_job_id(&id)?;
     let body = incoming.read(&ways.common).await?;
     // The body's permit is held until the response.
     let body_text = body.bytes().clone();
-    let reply = match query::reply_type(kind.as_deref())? {
+    let reply = match query::parse_reply_type(kind.as_deref())? {
         ReplyType::Result => Reply::Result(body_text),
         ReplyType::Error => Reply::Error(body_text),
         ReplyType::Progress => Reply::Progress(body_text),
     };
-    let request = request(Operation::Reply { step, reply }, reason, by)?;
-    respond(id, door::operate(&ways, id, request).await)
+    let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
+    respond(id, manager_handle::operate(&ways, id, request).await)
 }
 
 /// Makes the response to an operation.
-pub(super) fn respond(id: JobId, now: Result<Now, Refusal>) -> Result<HttpResponse, Problem> {
-    let (state, step) = match now.map_err(|refusal| refused_job(id, refusal))? {
-        Now::Job(state) => (state, None),
-        Now::Step(state, step) => (state, Some(step)),
+pub(super) fn respond(
+    id: JobId,
+    now: Result<OperationResponse, RequestError>,
+) -> Result<HttpResponse, Problem> {
+    let (state, step) = match now.map_err(|refusal| job_refusal_problem(id, refusal))? {
+        OperationResponse::Job(state) => (state, None),
+        OperationResponse::Step(state, step) => (state, Some(step)),
     };
-    let step = step.as_ref().map(StepNowView::of);
-    Ok(HttpResponse::Ok().json(Operated { id, state: state.word(), step }))
+    let step = step.as_ref().map(StepNowView::from_step);
+    Ok(HttpResponse::Ok().json(Operated { id, state: state.as_str(), step }))
 }
 
 /// Makes the response to a deletion.
 pub(super) fn respond_erased(
     id: JobId,
-    erased: Result<Erased, Refusal>,
+    erased: Result<Erased, RequestError>,
 ) -> Result<HttpResponse, Problem> {
-    let Erased = erased.map_err(|refusal| refused_job(id, refusal))?;
+    let Erased = erased.map_err(|refusal| job_refusal_problem(id, refusal))?;
     Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
 }
 
-fn refused_job(id: JobId, refusal: Refusal) -> Problem {
-    refused(refusal, || unknown_job_text(id))
+fn job_refusal_problem(id: JobId, refusal: RequestError) -> Problem {
+    refusal_problem(refusal, || describe_unknown_job(id))
 }
 
 /// Converts a refusal to a problem. `unknown` says what does not exist.
-pub(super) fn refused(refusal: Refusal, unknown: impl FnOnce() -> String) -> Problem {
+pub(super) fn refusal_problem(refusal: RequestError, unknown: impl FnOnce() -> String) -> Problem {
     match refusal {
-        Refusal::Unknown => Problem::not_found(unknown()),
-        Refusal::UnknownStep(reason) => Problem::not_found(reason),
-        Refusal::Conflict(reason) => Problem::conflict(reason),
-        Refusal::Invalid(reason) => Problem::invalid(reason),
-        Refusal::Overloaded(reason) => Problem::overloaded(reason),
-        Refusal::Failed(reason) => Problem::broken(reason),
+        RequestError::NotFound => Problem::not_found(unknown()),
+        RequestError::UnknownStep(reason) => Problem::not_found(reason),
+        RequestError::Conflict(reason) => Problem::conflict(reason),
+        RequestError::Invalid(reason) => Problem::invalid(reason),
+        RequestError::Overloaded(reason) => Problem::overloaded(reason),
+        RequestError::Failed(reason) => Problem::internal(reason),
     }
 }
 
@@ -182,18 +190,18 @@ struct StepNowView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_at: Option<Time>,
+    retry_at: Option<Rfc3339Time>,
 }
 
 impl StepNowView<'_> {
-    fn of(step: &StepNow) -> StepNowView<'_> {
+    fn from_step(step: &StepSnapshot) -> StepNowView<'_> {
         StepNowView {
             name: &step.name,
             state: step.state,
             status: &step.status,
             attempt: step.attempt,
             reason: step.reason.as_deref(),
-            retry_at: step.retry_at.map(Time),
+            retry_at: step.retry_at.map(Rfc3339Time),
         }
     }
 }
@@ -205,32 +213,32 @@ pub(super) fn needs_filter(word: &str) -> String {
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
 /// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
-pub async fn operate_all(
-    ways: web::Data<Ways>,
+pub async fn operate_on_all(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
-    By(by): By,
+    PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let word = path.into_inner();
-    let asked = SearchQuery::parse(&ways.common, query.into_pairs(), Kind::Bulk).await?;
-    let (order, beyond, limit) = (asked.order, asked.beyond(), asked.limit());
+    let search = SearchQuery::parse(&ways.common, query.into_pairs(), SearchPurpose::Bulk).await?;
+    let (order, beyond, limit) = (search.order, search.after(), search.limit());
     // Checked before anything is done.
-    if let Some(operation) = operation(&word, asked.step.clone())? {
-        request(operation, asked.reason.clone(), By(None))?;
-    } else if asked.reason.is_some() {
+    if let Some(operation) = parse_operation(&word, search.step.clone())? {
+        build_request(operation, search.reason.clone(), PrincipalName(None))?;
+    } else if search.reason.is_some() {
         return Err(Problem::malformed(
             "delete takes no reason: nothing is left of the job's record".to_owned(),
         ));
     }
-    if asked.filter.is_empty() {
+    if search.filter.is_empty() {
         return Err(Problem::malformed(needs_filter(&word)));
     }
-    if asked.dry_run == Some(true) {
+    if search.dry_run == Some(true) {
         let common = ways.common.clone();
-        let told = reads::answer(&common, row_bytes(limit), move |reader, answer| {
-            let hits = reader.search(&asked.filter, order, beyond, limit)?;
-            let jobs = hits.iter().map(|hit| Row::of(hit, None, &ways)).collect();
-            answer.json(&Dry {
+        let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+            let hits = reader.search(&search.filter, order, beyond, limit)?;
+            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &ways)).collect();
+            answer.write_json(&Dry {
                 dry_run: true,
                 jobs,
                 matched: hits.len(),
@@ -238,23 +246,27 @@ pub async fn operate_all(
                 operation: &word,
             })
         });
-        return told.await;
+        return response.await;
     }
-    let filter = asked.filter.clone();
-    let hits =
-        read(&ways.common, move |reader| reader.search(&filter, order, beyond, limit)).await?;
+    let filter = search.filter.clone();
+    let hits = read_small(&ways.common, move |reader| reader.search(&filter, order, beyond, limit))
+        .await?;
     let (mut done, mut refusals) = (0, Vec::new());
-    for some in hits.chunks(BULK_AT_ONCE) {
-        let asks = some.iter().map(|hit| async {
-            match operation(&word, asked.step.clone())? {
+    for chunk in hits.chunks(BULK_AT_ONCE) {
+        let requests = chunk.iter().map(|hit| async {
+            match parse_operation(&word, search.step.clone())? {
                 Some(operation) => {
-                    let request = request(operation, asked.reason.clone(), By(by.clone()))?;
-                    respond(hit.id, door::operate(&ways, hit.id, request).await)
+                    let request = build_request(
+                        operation,
+                        search.reason.clone(),
+                        PrincipalName(name.clone()),
+                    )?;
+                    respond(hit.id, manager_handle::operate(&ways, hit.id, request).await)
                 }
-                None => respond_erased(hit.id, door::erase(&ways, hit.id).await),
+                None => respond_erased(hit.id, manager_handle::erase(&ways, hit.id).await),
             }
         });
-        for (hit, outcome) in some.iter().zip(join_all(asks).await) {
+        for (hit, outcome) in chunk.iter().zip(join_all(requests).await) {
             match outcome {
                 Ok(_) => done += 1,
                 Err(problem) => {
@@ -310,8 +322,11 @@ pub(super) struct Dry<'a> {
 }
 
 /// Handles `POST /api/reload`: reads the workflow files again, all or nothing.
-pub async fn reload(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
-    query.none()?;
+pub async fn reload_files(
+    ways: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
     match reload::reload(&ways).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
         Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),

@@ -1,9 +1,9 @@
 //! The page at `/`, whose files are part of the binary. It is a client of the API like any other.
 //! Its files are public and need no token; its requests do.
 
-use super::jobs::is_known;
+use super::jobs::matches_etag;
 use super::problem::Problem;
-use super::{get, only};
+use super::{get, resource_at};
 use crate::settings::HttpSettings;
 use actix_web::http::header::{
     self, ETag, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch,
@@ -22,13 +22,13 @@ struct Files;
 const ASSETS: &str = "/assets/";
 
 /// The path in `index.html` that is replaced by the one with the hash.
-const UNNAMED: &str = "assets/dev/";
+const DEV_ASSETS: &str = "assets/dev/";
 
 /// The cache policy of files whose path has the right hash: a year.
-const KEPT: &str = "public, max-age=31536000, immutable";
+const CACHE_FOR_A_YEAR: &str = "public, max-age=31536000, immutable";
 
 /// The cache policy of everything else: checked with the manager each time.
-const NOT_KEPT: &str = "no-cache";
+const NO_CACHE: &str = "no-cache";
 
 /// The security headers of the page: it loads nothing from elsewhere, runs only scripts that are
 /// files of its own, and cannot be framed.
@@ -56,10 +56,10 @@ static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
             all.update(file.metadata.sha256_hash());
         }
     }
-    let name: String = all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String = all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let index = Files::get("index.html").map(|file| file.data.into_owned()).unwrap_or_default();
-    let index = String::from_utf8_lossy(&index).replace(UNNAMED, &format!("assets/{name}/"));
-    (index, name)
+    let index = String::from_utf8_lossy(&index).replace(DEV_ASSETS, &format!("assets/{hash}/"));
+    (index, hash)
 });
 
 /// Returns whether a path belongs to the page. Such a request needs no token, and may come from a
@@ -68,41 +68,42 @@ pub(super) fn is_page(path: &str, http: &HttpSettings) -> bool {
     http.page && (path == "/" || path.starts_with(ASSETS))
 }
 
-pub(super) fn routes(http: &HttpSettings) -> Vec<Resource> {
+pub(super) fn page_routes(http: &HttpSettings) -> Vec<Resource> {
     if !http.page {
         return Vec::new();
     }
     vec![
-        only(vec!["/".to_owned()], "GET, HEAD").route(get().to(index)),
-        only(vec![format!("{ASSETS}{{name}}/{{path:.*}}")], "GET, HEAD").route(get().to(asset)),
+        resource_at(vec!["/".to_owned()], "GET, HEAD").route(get().to(serve_index)),
+        resource_at(vec![format!("{ASSETS}{{name}}/{{path:.*}}")], "GET, HEAD")
+            .route(get().to(serve_asset)),
     ]
 }
 
-async fn index(request: HttpRequest) -> HttpResponse {
+async fn serve_index(request: HttpRequest) -> HttpResponse {
     let (index, name) = &*INDEX;
     let tag = EntityTag::new_strong(name.clone());
-    let known = IfNoneMatch::parse(&request).ok();
-    let is_known = is_known(known.as_ref(), &tag);
-    let mut answer = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NOT_KEPT));
+    let if_none_match = IfNoneMatch::parse(&request).ok();
+    let is_current = matches_etag(if_none_match.as_ref(), &tag);
+    let mut answer = if is_current { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    answer.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NO_CACHE));
     for header in HEADERS {
         answer.insert_header(header);
     }
-    if is_known {
+    if is_current {
         return answer.finish();
     }
     answer.content_type("text/html; charset=utf-8").body(index.as_str())
 }
 
-async fn asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
+async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
     let (name, path) = path.into_inner();
     let file = Files::get(&path)
         .filter(|_| path != "index.html")
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
     let mut answer = HttpResponse::Ok();
     // Under another hash, as of another version, this version's file is sent, and not cached.
-    let kept = if name == INDEX.1 { KEPT } else { NOT_KEPT };
-    answer.insert_header((header::CACHE_CONTROL, kept));
+    let cache_control = if name == INDEX.1 { CACHE_FOR_A_YEAR } else { NO_CACHE };
+    answer.insert_header((header::CACHE_CONTROL, cache_control));
     for header in HEADERS {
         answer.insert_header(header);
     }

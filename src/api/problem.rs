@@ -1,6 +1,6 @@
 //! Errors of the API: problem details (RFC 9457).
 
-use crate::actors::health::{Want, lost};
+use crate::actors::health::{JournalWait, render_loss};
 use crate::engine::JobId;
 use crate::journal::{JournalError, Remedy};
 use actix_web::http::{StatusCode, header};
@@ -71,7 +71,7 @@ impl Problem {
     }
 
     /// Makes a 408: the request did not come in time.
-    pub fn late(detail: String) -> Problem {
+    pub fn timed_out(detail: String) -> Problem {
         Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
     }
 
@@ -106,7 +106,7 @@ impl Problem {
     }
 
     /// Makes a 500: something broke in the manager.
-    pub fn broken(detail: String) -> Problem {
+    pub fn internal(detail: String) -> Problem {
         Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
     }
 
@@ -119,11 +119,11 @@ impl Problem {
 impl Problem {
     /// Makes a 404: no job has this id.
     pub fn unknown_job(id: JobId) -> Problem {
-        Problem::not_found(unknown_job_text(id))
+        Problem::not_found(describe_unknown_job(id))
     }
 
     /// Adds a reason for programs.
-    pub fn because(self, reason: &'static str) -> Problem {
+    pub fn with_reason(self, reason: &'static str) -> Problem {
         Problem { reason: Some(reason), ..self }
     }
 
@@ -140,7 +140,7 @@ impl Problem {
 }
 
 /// Describes that no job has this id.
-pub(super) fn unknown_job_text(id: JobId) -> String {
+pub(super) fn describe_unknown_job(id: JobId) -> String {
     format!("unknown job id {id}: there is none, or its retention is over")
 }
 
@@ -195,14 +195,18 @@ impl From<JournalError> for Problem {
             return Problem::overloaded(why.to_string());
         }
         if let JournalError::Lost { loss, .. } = &error {
-            return Problem::overloaded(lost(loss));
+            return Problem::overloaded(render_loss(loss));
         }
         match error.remedy() {
-            Remedy::WaitForRoom => return Problem::overloaded(Want::Room.sentence().to_owned()),
-            Remedy::WaitForLock => return Problem::overloaded(Want::Lock.sentence().to_owned()),
+            Remedy::WaitForRoom => {
+                return Problem::overloaded(JournalWait::Room.as_str().to_owned());
+            }
+            Remedy::WaitForLock => {
+                return Problem::overloaded(JournalWait::Lock.as_str().to_owned());
+            }
             Remedy::Exit => {}
         }
         tracing::error!(%error, "a read of the journal failed");
-        Problem::broken(error.to_string())
+        Problem::internal(error.to_string())
     }
 }

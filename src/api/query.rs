@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use crate::clock;
-use crate::engine::words::{nearest, quoted};
+use crate::engine::text::{find_nearest, quote};
 use crate::engine::{JobState, Timestamp};
 use crate::journal::JobNumber;
 use crate::times;
@@ -22,22 +22,24 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Returns the values of these parameters. Each may be given once; any other parameter is
     /// refused.
-    pub(super) fn of<const N: usize>(
+    pub(super) fn extract<const N: usize>(
         self,
         names: [&'static str; N],
     ) -> Result<[Option<String>; N], Problem> {
         let mut values = [const { None }; N];
         for (key, value) in self.0 {
-            let at =
-                names.iter().position(|name| *name == key).ok_or_else(|| unknown(&key, &names))?;
-            set(&mut values[at], &key, value)?;
+            let at = names
+                .iter()
+                .position(|name| *name == key)
+                .ok_or_else(|| unknown_parameter(&key, &names))?;
+            set_once(&mut values[at], &key, value)?;
         }
         Ok(values)
     }
 
     /// Checks that there are no parameters.
-    pub(super) fn none(self) -> Result<(), Problem> {
-        self.of([]).map(|[]| ())
+    pub(super) fn check_empty(self) -> Result<(), Problem> {
+        self.extract([]).map(|[]| ())
     }
 
     /// Returns all parameters, for operations that do not know their names beforehand.
@@ -67,30 +69,30 @@ impl actix_web::FromRequest for Query {
 }
 
 /// Returns the problem of a parameter that an operation does not have.
-pub(super) fn unknown(key: &str, known: &[&str]) -> Problem {
-    let key_shown = quoted(key);
-    Problem::malformed(match (nearest(key, known.iter().copied()), known) {
-        (_, []) => format!("unknown parameter {key_shown}: this call takes none"),
-        (_, [only]) => format!("unknown parameter {key_shown}; the only one here is {only}"),
+pub(super) fn unknown_parameter(key: &str, known: &[&str]) -> Problem {
+    let quoted_key = quote(key);
+    Problem::malformed(match (find_nearest(key, known.iter().copied()), known) {
+        (_, []) => format!("unknown parameter {quoted_key}: this call takes none"),
+        (_, [only]) => format!("unknown parameter {quoted_key}; the only one here is {only}"),
         (Some(meant), _) => format!(
-            "unknown parameter {key_shown}; did you mean {}? Known are {}",
-            quoted(meant),
+            "unknown parameter {quoted_key}; did you mean {}? Known are {}",
+            quote(meant),
             known.join(", ")
         ),
-        (None, _) => format!("unknown parameter {key_shown}; known are {}", known.join(", ")),
+        (None, _) => format!("unknown parameter {quoted_key}; known are {}", known.join(", ")),
     })
 }
 
 /// Sets the value of a parameter, which may be given only once.
-pub(super) fn set<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
-    match place.replace(value) {
+pub(super) fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
+    match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(Problem::malformed(format!("{key} is given twice"))),
     }
 }
 
 /// Checks that a parameter is not given without the other that it needs.
-pub(super) fn refuse_alone(
+pub(super) fn check_requires(
     key: &str,
     is_given: bool,
     other: &str,
@@ -104,16 +106,16 @@ pub(super) fn refuse_alone(
 }
 
 /// Parses how far back a list goes, in minutes.
-pub(super) fn minutes(key: &str, text: &str) -> Result<u32, Problem> {
+pub(super) fn parse_minutes(key: &str, text: &str) -> Result<u32, Problem> {
     text.parse().map_err(|_| {
         Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
     })
 }
 
 /// Parses the largest number of rows.
-pub(super) fn limit(text: &str) -> Result<u32, Problem> {
-    let asked: Option<u32> = text.parse().ok();
-    asked.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
+pub(super) fn parse_limit(text: &str) -> Result<u32, Problem> {
+    let parsed: Option<u32> = text.parse().ok();
+    parsed.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
         Problem::malformed(format!(
             "limit is {text:?}, expected a whole number from 1 to {LIMIT_MAX}"
         ))
@@ -121,25 +123,25 @@ pub(super) fn limit(text: &str) -> Result<u32, Problem> {
 }
 
 /// Parses where a page of a list begins.
-pub(super) fn cursor(text: &str) -> Result<JobNumber, Problem> {
-    text.parse().map_err(|_| wrong_cursor(text))
+pub(super) fn parse_cursor(text: &str) -> Result<JobNumber, Problem> {
+    text.parse().map_err(|_| invalid_cursor(text))
 }
 
-pub(super) fn wrong_cursor(text: &str) -> Problem {
+pub(super) fn invalid_cursor(text: &str) -> Problem {
     Problem::malformed(format!(
         "cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"
     ))
 }
 
 /// Parses a job's state.
-pub(super) fn state(word: &str) -> Result<JobState, Problem> {
-    let words = JobState::ALL.map(JobState::word).join(", ");
-    JobState::of_word(word)
+pub(super) fn parse_state(word: &str) -> Result<JobState, Problem> {
+    let words = JobState::ALL.map(JobState::as_str).join(", ");
+    JobState::from_name(word)
         .ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
 }
 
 /// Parses the view of a job. Returns whether it is the light one.
-pub(super) fn is_light(view: &str) -> Result<bool, Problem> {
+pub(super) fn parse_is_light(view: &str) -> Result<bool, Problem> {
     match view {
         "light" => Ok(true),
         "whole" => Ok(false),
@@ -159,7 +161,7 @@ pub(super) enum ReplyType {
 }
 
 /// Parses the type of a reply; the default is a result.
-pub(super) fn reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
+pub(super) fn parse_reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
     match word {
         None | Some("result") => Ok(ReplyType::Result),
         Some("error") => Ok(ReplyType::Error),
@@ -171,7 +173,7 @@ pub(super) fn reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
 }
 
 /// Parses a flag; its name alone turns it on.
-pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
+pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
     match value {
         "" | "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
@@ -180,7 +182,7 @@ pub(super) fn flag(key: &str, value: &str) -> Result<bool, Problem> {
 }
 
 /// Parses a point in time, given as such or as how long ago it was.
-pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
+pub(super) fn parse_time(key: &str, text: &str) -> Result<Timestamp, Problem> {
     // A bare 0 would parse as a duration, though most likely a time was meant.
     let ago = if text == "0" { None } else { humantime::parse_duration(text).ok() };
     if let Some(ago) = ago {
@@ -188,8 +190,8 @@ pub(super) fn time(key: &str, text: &str) -> Result<Timestamp, Problem> {
             clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX)),
         ));
     }
-    times::parsed(text).ok_or_else(|| {
-        if times::parsed(&format!("{text}Z")).is_some() {
+    times::parse_rfc3339(text).ok_or_else(|| {
+        if times::parse_rfc3339(&format!("{text}Z")).is_some() {
             return Problem::malformed(format!(
                 "{key} is {text:?}, which has no time zone: add Z for UTC, or an offset such as \
                  +01:00"

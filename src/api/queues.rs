@@ -1,17 +1,17 @@
 //! The queues of the loaded workflows, and of the definitions that jobs under way still run: what
 //! they hold, and which steps use them.
 
-use super::lending::until;
+use super::leases::to_wall_clock;
 use super::problem::Problem;
 use super::query::Query;
 use super::redispatch;
-use crate::actors::bulk::Wait;
-use crate::actors::door;
-use crate::actors::ways::Ways;
-use crate::bus::{Address, BusKey, QueueLook};
-use crate::engine::words::quoted;
+use crate::actors::bulk_requests::WaitingStep;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use crate::bus::{Address, BusKey, QueueStatus};
+use crate::engine::text::quote;
 use crate::engine::{Definition, JobId, Step};
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const LEASES_MAX: usize = 100;
 #[derive(Serialize, ToSchema)]
 pub(super) struct Queues<'a> {
     /// When the broker was asked.
-    looked: Time,
+    looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
 }
 
@@ -48,7 +48,7 @@ struct QueueView<'a> {
     trouble: Option<&'a str>,
     /// When that service is called again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_call: Option<Time>,
+    next_call: Option<Rfc3339Time>,
     /// Whether the queue is full: the broker accepts no further message.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     full: bool,
@@ -75,7 +75,7 @@ struct Oldest<'a> {
     job: JobId,
     step: &'a str,
     /// When its attempt began.
-    since: Time,
+    since: Rfc3339Time,
 }
 
 /// A step whose messages go to a queue.
@@ -96,7 +96,7 @@ struct Use<'a> {
 #[derive(Serialize, ToSchema)]
 pub(super) struct OneQueue<'a> {
     /// When the broker was asked.
-    looked: Time,
+    looked: Rfc3339Time,
     #[serde(flatten)]
     queue: QueueView<'a>,
     /// The leased messages, those first whose lease ends first. Only for queues of the embedded bus
@@ -118,65 +118,71 @@ struct LeaseView {
     /// Which delivery of the message it is, from 1.
     delivery: u32,
     /// When the message is given to another worker.
-    lease_until: Time,
+    lease_until: Rfc3339Time,
 }
 
 /// Handles `GET /api/queue/{queue}[?bus=B][&vhost=V]`.
-pub(super) async fn one(
-    ways: web::Data<Ways>,
+pub(super) async fn get_queue(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [bus, vhost] = query.of(["bus", "vhost"])?;
-    let address = redispatch::address(&ways, &path.into_inner(), bus, vhost)?;
-    redispatch::known(&ways, &address, |other| {
+    let [bus, vhost] = query.extract(["bus", "vhost"])?;
+    let address = redispatch::parse_address(&ways, &path.into_inner(), bus, vhost)?;
+    redispatch::check_known(&ways, &address, |other| {
         Problem::not_found(format!(
             "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
              ?bus={other}",
-            quoted(&address.queue),
-            address.bus.bus
+            quote(&address.queue),
+            address.bus.name
         ))
     })
     .await?;
-    let looked = door::queues(&ways).await;
-    let (loaded, kept) = (ways.common.definitions(), named(ways.kept_definitions()));
-    let used_by = uses(&ways, &loaded, &kept).remove(&address).unwrap_or_default();
-    let place = (address.bus.clone(), address.queue.clone());
+    let scan = manager_handle::queue_report(&ways).await;
+    let (loaded, in_use) =
+        (ways.common.definitions(), with_full_names(ways.unloaded_definitions()));
+    let used_by = collect_uses(&ways, &loaded, &in_use).remove(&address).unwrap_or_default();
+    let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
-        oldest: looked.oldest.get(&address).map(Oldest::of),
-        ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by)
+        oldest: scan.oldest.get(&address).map(Oldest::from_wait),
+        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
-    let desk = ways.desks.of(&address.bus);
-    let leases = desk.map(|desk| desk.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
+    let lease_queue = ways.lease_queues.find(&address.bus);
+    let leases =
+        lease_queue.map(|desk| desk.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
     let leases = leases.into_iter().map(|lease| LeaseView {
         message_id: lease.id,
         worker: lease.worker,
         delivery: lease.delivery,
-        lease_until: until(lease.until),
+        lease_until: to_wall_clock(lease.until),
     });
-    let looked = Time(looked.at);
+    let looked = Rfc3339Time(scan.at);
     Ok(HttpResponse::Ok().json(OneQueue { looked, queue, leases: leases.collect() }))
 }
 
 /// Handles `GET /api/queues`.
-pub(super) async fn all(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
-    query.none()?;
-    let looked = door::queues(&ways).await;
-    let (loaded, kept) = (ways.common.definitions(), named(ways.kept_definitions()));
-    let mut uses = uses(&ways, &loaded, &kept);
+pub(super) async fn list_queues(
+    ways: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let scan = manager_handle::queue_report(&ways).await;
+    let (loaded, in_use) =
+        (ways.common.definitions(), with_full_names(ways.unloaded_definitions()));
+    let mut uses = collect_uses(&ways, &loaded, &in_use);
     let queues = uses.iter_mut().map(|(address, used_by)| {
-        let place = (address.bus.clone(), address.queue.clone());
+        let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
         QueueView {
-            oldest: looked.oldest.get(address).map(Oldest::of),
-            ..QueueView::of(&address.bus, &address.queue, looked.found.get(&place), used_by)
+            oldest: scan.oldest.get(address).map(Oldest::from_wait),
+            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
         }
     });
-    Ok(HttpResponse::Ok().json(Queues { looked: Time(looked.at), queues: queues.collect() }))
+    Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
 }
 
 /// Pairs definitions with their full names, and sorts them.
-fn named(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
+fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
     let named = |definition: Arc<Definition>| (definition.full_name(), definition);
     let mut named: Vec<_> = definitions.into_iter().map(named).collect();
     named.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -185,24 +191,24 @@ fn named(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
 
 /// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
 /// with the steps that use it.
-fn uses<'a>(
-    ways: &Ways,
+fn collect_uses<'a>(
+    ways: &ActorHandles,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
-    kept: &'a [(String, Arc<Definition>)],
+    in_use: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<Use<'a>>> {
     let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
-        for (step, used) in of_definition(name, definition) {
+        for (step, used) in sending_steps(name, definition) {
             uses.entry(ways.buses.address(definition, step)).or_default().push(used);
         }
     }
-    for (name, definition) in kept {
-        for (step, used) in of_definition(name, definition) {
-            let of_queue = uses.entry(ways.buses.address(definition, step)).or_default();
-            let kept = Use { no_longer_in_files: true, ..used };
+    for (name, definition) in in_use {
+        for (step, used) in sending_steps(name, definition) {
+            let queue_uses = uses.entry(ways.buses.address(definition, step)).or_default();
+            let old_use = Use { no_longer_in_files: true, ..used };
             // The files may have changed elsewhere in the workflow, or more than once.
-            if !of_queue.contains(&used) && !of_queue.contains(&kept) {
-                of_queue.push(kept);
+            if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {
+                queue_uses.push(old_use);
             }
         }
     }
@@ -210,7 +216,7 @@ fn uses<'a>(
 }
 
 /// Returns the steps of a definition that send messages.
-fn of_definition<'a>(
+fn sending_steps<'a>(
     workflow: &'a str,
     definition: &'a Definition,
 ) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
@@ -227,22 +233,22 @@ fn of_definition<'a>(
 }
 
 impl<'a> Oldest<'a> {
-    fn of(wait: &'a Wait) -> Oldest<'a> {
-        Oldest { job: wait.job, step: &wait.step, since: Time(wait.since) }
+    fn from_wait(wait: &'a WaitingStep) -> Oldest<'a> {
+        Oldest { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
     }
 }
 
 impl<'a> QueueView<'a> {
-    fn of(
+    fn new(
         key: &'a BusKey,
         queue: &'a str,
-        look: Option<&'a QueueLook>,
+        look: Option<&'a QueueStatus>,
         used_by: Vec<Use<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
             queue,
             vhost: &key.vhost,
-            bus: &key.bus,
+            bus: &key.name,
             messages: None,
             unacknowledged: None,
             consumers: None,
@@ -256,22 +262,24 @@ impl<'a> QueueView<'a> {
             used_by,
         };
         match look {
-            Some(QueueLook::There { messages, unacknowledged, consumers, is_full }) => QueueView {
-                full: *is_full,
-                messages: Some(*messages),
-                unacknowledged: *unacknowledged,
-                consumers: Some(*consumers),
-                ..view
-            },
-            Some(QueueLook::Service { waiting, calls, trouble }) => QueueView {
+            Some(QueueStatus::Exists { messages, unacknowledged, consumers, is_full }) => {
+                QueueView {
+                    full: *is_full,
+                    messages: Some(*messages),
+                    unacknowledged: *unacknowledged,
+                    consumers: Some(*consumers),
+                    ..view
+                }
+            }
+            Some(QueueStatus::Endpoint { waiting, calls, failure: trouble }) => QueueView {
                 messages: Some(u32::try_from(*waiting).unwrap_or(u32::MAX)),
                 unacknowledged: Some(*calls as u64),
-                trouble: trouble.as_ref().map(|trouble| &*trouble.why),
-                next_call: trouble.as_ref().and_then(|trouble| trouble.next).map(Time),
+                trouble: trouble.as_ref().map(|trouble| &*trouble.reason),
+                next_call: trouble.as_ref().and_then(|trouble| trouble.retry_at).map(Rfc3339Time),
                 ..view
             },
-            Some(QueueLook::Missing) => QueueView { missing: true, ..view },
-            Some(QueueLook::Unknown(reason)) => QueueView { unknown: Some(reason), ..view },
+            Some(QueueStatus::Missing) => QueueView { missing: true, ..view },
+            Some(QueueStatus::Unknown(reason)) => QueueView { unknown: Some(reason), ..view },
             None => QueueView { unknown: Some("it was loaded since the last look"), ..view },
         }
     }

@@ -5,10 +5,10 @@
 
 use super::problem::Problem;
 use crate::actors::common::Common;
+use crate::budget::{Permit, ResourceBudget};
 use crate::engine::JobId;
 use crate::journal::JournalError;
-use crate::journal::{KeptJob, Records};
-use crate::room::{Room, Taken};
+use crate::journal::{Records, StoredJob};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::header::{self, HeaderMap};
 use actix_web::{HttpResponse, web};
@@ -33,11 +33,11 @@ const REBUILT_FACTOR: usize = 3;
 
 /// What a job and the response that shows it take, as a multiple of its entries' size. A response
 /// repeats each message once or twice.
-const SHOWN_FACTOR: usize = 2 * REBUILT_FACTOR;
+const RENDERED_FACTOR: usize = 2 * REBUILT_FACTOR;
 
 /// The size of the chunks in which a response is built, held and sent, in bytes. One chunk is not
 /// counted.
-const PIECE_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// How many ids are read and sent at once while a list is streamed.
 pub(super) const PAGE_ROWS: u32 = 1_000;
@@ -45,17 +45,17 @@ pub(super) const PAGE_ROWS: u32 = 1_000;
 /// The most that a row of a page takes, in bytes: as it is read, and as text.
 const ROW_BYTES: usize = 512;
 
-pub(super) fn row_bytes(limit: u32) -> usize {
-    rows_bytes(limit, ROW_BYTES)
+pub(super) fn page_bytes(limit: u32) -> usize {
+    page_bytes_for(limit, ROW_BYTES)
 }
 
 /// Returns the most that a page of `limit` rows takes, if each takes at most `each` bytes.
-pub(super) fn rows_bytes(limit: u32, each: usize) -> usize {
+pub(super) fn page_bytes_for(limit: u32, each: usize) -> usize {
     each * usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Truncates a text to a number of characters, and marks the cut with an ellipsis.
-pub(super) fn cut(text: &str, chars_max: usize) -> String {
+pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -63,83 +63,88 @@ pub(super) fn cut(text: &str, chars_max: usize) -> String {
 }
 
 /// Reads something small.
-pub(super) async fn read<T: Send + 'static>(
+pub(super) async fn read_small<T: Send + 'static>(
     common: &Arc<Common>,
     query: impl FnOnce(&dyn Records) -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, Problem> {
-    placed(common, move |reader| Ok(query(reader)?)).await
+    read_with_permit(common, move |reader| Ok(query(reader)?)).await
 }
 
 /// Responds with what `query` writes, which is about `bytes` bytes in total.
-pub(super) async fn answer(
+pub(super) async fn respond(
     common: &Arc<Common>,
     bytes: usize,
-    query: impl FnOnce(&dyn Records, &mut Written) -> Result<(), Problem> + Send + 'static,
+    query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
 ) -> Result<HttpResponse, Problem> {
-    Ok(written(common, bytes, query).await?.into_response())
+    Ok(write_response(common, bytes, query).await?.into_response())
 }
 
 /// Buffers what `query` writes, which is about `bytes` bytes in total.
-pub(super) async fn written(
+pub(super) async fn write_response(
     common: &Arc<Common>,
     bytes: usize,
-    query: impl FnOnce(&dyn Records, &mut Written) -> Result<(), Problem> + Send + 'static,
-) -> Result<Written, Problem> {
-    let taken = waited(common, &common.rooms.answers, bytes).await?;
-    let mut written = Written::new(common, taken, 0);
-    placed(common, move |reader| query(reader, &mut written).map(|()| written)).await
+    query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
+) -> Result<BufferedResponse, Problem> {
+    let permit = acquire(common, &common.budgets.answers, bytes).await?;
+    let mut written = BufferedResponse::new(common, permit, 0);
+    read_with_permit(common, move |reader| query(reader, &mut written).map(|()| written)).await
 }
 
 /// Applies `view` to the job with this id. The caller must hold the returned response, which has
 /// the permit, for as long as anything of the job is left.
-pub(super) async fn job<T: Send + 'static>(
+pub(super) async fn with_job<T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
-    view: impl FnOnce(KeptJob, &mut Written) -> Result<T, Problem> + Send + 'static,
-) -> Result<(T, Written), Problem> {
-    let load = move |reader: &dyn Records| reader.job(id)?.ok_or_else(|| Problem::unknown_job(id));
-    rebuilt(common, id, load, view).await
+    view: impl FnOnce(StoredJob, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, BufferedResponse), Problem> {
+    let load =
+        move |reader: &dyn Records| reader.load_job(id)?.ok_or_else(|| Problem::unknown_job(id));
+    with_rebuilt_job(common, id, load, view).await
 }
 
 /// Applies `view` to what `load` rebuilds from the record of the job with this id.
-pub(super) async fn rebuilt<J: 'static, T: Send + 'static>(
+pub(super) async fn with_rebuilt_job<J: 'static, T: Send + 'static>(
     common: &Arc<Common>,
     id: JobId,
     load: impl Fn(&dyn Records) -> Result<J, Problem> + Clone + Send + 'static,
-    view: impl FnOnce(J, &mut Written) -> Result<T, Problem> + Send + 'static,
-) -> Result<(T, Written), Problem> {
-    let first = load.clone();
-    let none = common.rooms.answers.take(0).ok_or_else(|| full(common))?;
-    let mut written = Written::new(common, none, 0);
-    let looked = placed(common, move |reader| match reader.job_bytes(id)? {
+    view: impl FnOnce(J, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, BufferedResponse), Problem> {
+    let load_small = load.clone();
+    let permit = common.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(common))?;
+    let mut written = BufferedResponse::new(common, permit, 0);
+    let outcome = read_with_permit(common, move |reader| match reader.rebuild_bytes(id)? {
         None => Err(Problem::unknown_job(id)),
-        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(Looked::Large(bytes, view)),
-        Some(_) => Ok(Looked::Seen(view(first(reader)?, &mut written)?, written)),
+        Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(SizedRead::Large(bytes, view)),
+        Some(_) => Ok(SizedRead::Done(view(load_small(reader)?, &mut written)?, written)),
     });
-    let (bytes, view) = match looked.await? {
-        Looked::Seen(seen, written) => return Ok((seen, written)),
-        Looked::Large(bytes, view) => (bytes, view),
+    let (bytes, view) = match outcome.await? {
+        SizedRead::Done(seen, written) => return Ok((seen, written)),
+        SizedRead::Large(bytes, view) => (bytes, view),
     };
-    let taken = waited(common, &common.rooms.answers, SHOWN_FACTOR * bytes).await?;
-    let mut written = Written::new(common, taken, REBUILT_FACTOR * bytes);
-    placed(common, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
+    let permit = acquire(common, &common.budgets.answers, RENDERED_FACTOR * bytes).await?;
+    let mut written = BufferedResponse::new(common, permit, REBUILT_FACTOR * bytes);
+    read_with_permit(common, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
 }
 
-enum Looked<T, V> {
-    Seen(T, Written),
+enum SizedRead<T, V> {
+    Done(T, BufferedResponse),
     /// The job is larger than what is read without a permit.
     Large(usize, V),
 }
 
 /// Acquires a permit; waits only a moment for it.
-async fn waited(common: &Common, room: &Room, amount: usize) -> Result<Taken, Problem> {
-    match tokio::time::timeout(common.settings.http.reads_wait.0, room.wait(amount)).await {
+async fn acquire(
+    common: &Common,
+    budget: &ResourceBudget,
+    amount: usize,
+) -> Result<Permit, Problem> {
+    match tokio::time::timeout(common.settings.http.reads_wait.0, budget.acquire(amount)).await {
         Ok(Some(taken)) => Ok(taken),
-        Ok(None) | Err(_) => Err(full(common)),
+        Ok(None) | Err(_) => Err(reads_overloaded(common)),
     }
 }
 
-fn full(common: &Common) -> Problem {
+fn reads_overloaded(common: &Common) -> Problem {
     let http = &common.settings.http;
     Problem::overloaded(format!(
         "too many reads at once: there are {} places (setting http.reads_max) and there is room \
@@ -149,23 +154,23 @@ fn full(common: &Common) -> Problem {
 }
 
 /// Runs a read of something small, with a permit for one of the concurrent reads.
-pub(super) async fn placed<T: Send + 'static>(
+pub(super) async fn read_with_permit<T: Send + 'static>(
     common: &Arc<Common>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let place = waited(common, &common.rooms.reads, 1).await?;
+    let permit = acquire(common, &common.budgets.reads, 1).await?;
     let reader = common.reader.clone();
     let result = web::block(move || {
         // Held here: a read goes on after its client has disconnected.
-        let _place = place;
+        let _place = permit;
         query(&*reader)
     });
-    result.await.map_err(|_| Problem::broken("the read was cancelled".to_owned()))?
+    result.await.map_err(|_| Problem::internal("the read was cancelled".to_owned()))?
 }
 
 /// Streams a response while it is read: `next` makes one chunk after another, until it returns
 /// `None`. Each chunk waits for a permit without a time limit, because the response has begun.
-pub(super) fn pieces<S: Send + 'static>(
+pub(super) fn stream_chunks<S: Send + 'static>(
     common: &Arc<Common>,
     state: S,
     next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
@@ -175,10 +180,10 @@ pub(super) fn pieces<S: Send + 'static>(
         let common = common.clone();
         async move {
             let mut state = state?;
-            let place = common.rooms.reads.wait(1).await?;
+            let permit = common.budgets.reads.acquire(1).await?;
             let step = web::block(move || {
                 let piece = next(&mut state);
-                drop(place);
+                drop(permit);
                 (state, piece)
             });
             match step.await {
@@ -194,105 +199,111 @@ pub(super) fn pieces<S: Send + 'static>(
 
 /// A range of bytes of a response (RFC 9110, section 14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ByteRange {
     first: usize,
     last: usize,
 }
 
-impl Part {
+impl ByteRange {
     /// Parses the range that a request asks for. Returns `None`, for the whole response, unless it
     /// is a single range with a beginning.
-    pub(super) fn asked_for(headers: &HeaderMap) -> Option<Part> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<ByteRange> {
         let range = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
         let (first, last) = range.split_once('-')?;
         let first = first.parse().ok()?;
         let last = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
-        (first <= last).then_some(Part { first, last })
+        (first <= last).then_some(ByteRange { first, last })
     }
 }
 
 /// A JSON response that is buffered in chunks, with the permit for its bytes.
-pub(super) struct Written {
+pub(super) struct BufferedResponse {
     common: Arc<Common>,
-    taken: Taken,
+    permit: Permit,
     /// Further permits that are held until all of it is sent.
-    _rooms: Vec<Taken>,
+    _permits: Vec<Permit>,
     /// Bytes that are held besides the response.
-    besides: usize,
+    extra_bytes: usize,
     /// The requested range of it.
-    part: Option<Part>,
+    range: Option<ByteRange>,
     /// How many bytes were written, of the whole response.
-    whole: usize,
-    pieces: VecDeque<Bytes>,
-    last: Vec<u8>,
+    total: usize,
+    chunks: VecDeque<Bytes>,
+    chunk: Vec<u8>,
     length: usize,
 }
 
-impl Written {
-    fn new(common: &Arc<Common>, taken: Taken, besides: usize) -> Written {
-        Written {
+impl BufferedResponse {
+    fn new(common: &Arc<Common>, permit: Permit, besides: usize) -> BufferedResponse {
+        BufferedResponse {
             common: common.clone(),
-            taken,
-            _rooms: Vec::new(),
-            besides,
-            part: None,
-            whole: 0,
-            pieces: VecDeque::new(),
-            last: Vec::new(),
+            permit,
+            _permits: Vec::new(),
+            extra_bytes: besides,
+            range: None,
+            total: 0,
+            chunks: VecDeque::new(),
+            chunk: Vec::new(),
             length: 0,
         }
     }
 
     /// Buffers a text, and holds these permits until it is sent.
-    pub(super) fn of(
+    pub(super) fn from_bytes(
         common: &Arc<Common>,
         mut text: Bytes,
-        rooms: Vec<Taken>,
-    ) -> Result<Written, Problem> {
-        let none = common.rooms.answers.take(0).ok_or_else(|| full(common))?;
-        let mut written = Written { _rooms: rooms, ..Written::new(common, none, 0) };
+        rooms: Vec<Permit>,
+    ) -> Result<BufferedResponse, Problem> {
+        let permit =
+            common.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(common))?;
+        let mut written =
+            BufferedResponse { _permits: rooms, ..BufferedResponse::new(common, permit, 0) };
         written.length = text.len();
         while !text.is_empty() {
-            written.pieces.push_back(text.split_to(PIECE_BYTES.min(text.len())));
+            written.chunks.push_back(text.split_to(CHUNK_BYTES.min(text.len())));
         }
         Ok(written)
     }
 
     /// Buffers only this range of what is written from now on.
-    pub(super) fn only(&mut self, part: Option<Part>) {
-        self.part = part;
+    pub(super) fn set_range(&mut self, part: Option<ByteRange>) {
+        self.range = part;
     }
 
-    pub(super) fn json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
+    pub(super) fn write_json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
             let has_no_room = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
-            if has_no_room { full(&self.common) } else { Problem::broken(error.to_string()) }
+            if has_no_room {
+                reads_overloaded(&self.common)
+            } else {
+                Problem::internal(error.to_string())
+            }
         })
     }
 
-    fn cut(&mut self) {
-        if !self.last.is_empty() {
-            self.pieces.push_back(std::mem::take(&mut self.last).into());
+    fn finish_chunk(&mut self) {
+        if !self.chunk.is_empty() {
+            self.chunks.push_back(std::mem::take(&mut self.chunk).into());
         }
     }
 
     pub(super) fn into_response(self) -> HttpResponse {
-        self.into_response_of(mime::APPLICATION_JSON)
+        self.into_response_with(mime::APPLICATION_JSON)
     }
 
-    pub(super) fn into_response_of(self, content: mime::Mime) -> HttpResponse {
+    pub(super) fn into_response_with(self, content: mime::Mime) -> HttpResponse {
         let mut answer = HttpResponse::Ok();
-        if let Some(part) = self.part {
-            if part.first >= self.whole {
+        if let Some(part) = self.range {
+            if part.first >= self.total {
                 return HttpResponse::RangeNotSatisfiable()
-                    .insert_header((header::CONTENT_RANGE, format!("bytes */{}", self.whole)))
+                    .insert_header((header::CONTENT_RANGE, format!("bytes */{}", self.total)))
                     .finish();
             }
             let last = part.first + self.length - 1;
             answer = HttpResponse::PartialContent();
             answer.insert_header((
                 header::CONTENT_RANGE,
-                format!("bytes {}-{last}/{}", part.first, self.whole),
+                format!("bytes {}-{last}/{}", part.first, self.total),
             ));
         }
         answer.content_type(content);
@@ -301,27 +312,27 @@ impl Written {
 
     /// Converts it to a body that releases its permit as it is sent.
     pub(super) fn into_body(mut self) -> BoxBody {
-        if self.pieces.is_empty() {
-            return BoxBody::new(self.last);
+        if self.chunks.is_empty() {
+            return BoxBody::new(self.chunk);
         }
-        self.cut();
-        self.common.rooms.answers.shrink(&mut self.taken, self.length);
-        BoxBody::new(Sending::new(self))
+        self.finish_chunk();
+        self.common.budgets.answers.shrink(&mut self.permit, self.length);
+        BoxBody::new(ExpiringBody::new(self))
     }
 }
 
-impl io::Write for Written {
+impl io::Write for BufferedResponse {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(part) = self.part else { return self.keep(bytes) };
+        let Some(part) = self.range else { return self.buffer(bytes) };
         // Bytes before the range, or behind it, are counted and dropped.
-        let before = part.first.saturating_sub(self.whole).min(bytes.len());
-        let wanted = part.last.saturating_add(1).saturating_sub(self.whole.max(part.first));
+        let before = part.first.saturating_sub(self.total).min(bytes.len());
+        let wanted = part.last.saturating_add(1).saturating_sub(self.total.max(part.first));
         let done = match &bytes[before..] {
             _ if before > 0 => before,
             behind if wanted == 0 => behind.len(),
-            inside => self.keep(&inside[..inside.len().min(wanted)])?,
+            inside => self.buffer(&inside[..inside.len().min(wanted)])?,
         };
-        self.whole += done;
+        self.total += done;
         Ok(done)
     }
 
@@ -330,54 +341,54 @@ impl io::Write for Written {
     }
 }
 
-impl Written {
-    fn keep(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.last.len() >= PIECE_BYTES {
+impl BufferedResponse {
+    fn buffer(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.chunk.len() >= CHUNK_BYTES {
             if !self
                 .common
-                .rooms
+                .budgets
                 .answers
-                .grow(&mut self.taken, self.besides + self.length + PIECE_BYTES)
+                .try_grow(&mut self.permit, self.extra_bytes + self.length + CHUNK_BYTES)
             {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            self.cut();
+            self.finish_chunk();
         }
-        if self.last.capacity() == 0 && self.length > 0 {
-            self.last.reserve_exact(PIECE_BYTES);
+        if self.chunk.capacity() == 0 && self.length > 0 {
+            self.chunk.reserve_exact(CHUNK_BYTES);
         }
-        let some = &bytes[..bytes.len().min(PIECE_BYTES - self.last.len())];
-        self.last.extend_from_slice(some);
-        self.length += some.len();
-        Ok(some.len())
+        let part = &bytes[..bytes.len().min(CHUNK_BYTES - self.chunk.len())];
+        self.chunk.extend_from_slice(part);
+        self.length += part.len();
+        Ok(part.len())
     }
 }
 
 /// The body of a large response. It frees chunks as they are sent, and all of them if the client
 /// does not fetch them in time.
-struct Sending {
+struct ExpiringBody {
     length: u64,
-    left: Rc<RefCell<Option<Written>>>,
+    remaining: Rc<RefCell<Option<BufferedResponse>>>,
     timer: actix_rt::task::JoinHandle<()>,
 }
 
-impl Sending {
-    fn new(written: Written) -> Sending {
+impl ExpiringBody {
+    fn new(written: BufferedResponse) -> ExpiringBody {
         let time = written.common.settings.http.answer_timeout.0;
         let length = u64::try_from(written.length).unwrap_or(u64::MAX);
         let left = Rc::new(RefCell::new(Some(written)));
-        let held = Rc::downgrade(&left);
+        let weak = Rc::downgrade(&left);
         let timer = actix_rt::spawn(async move {
             tokio::time::sleep(time).await;
-            if let Some(left) = held.upgrade() {
+            if let Some(left) = weak.upgrade() {
                 left.take();
             }
         });
-        Sending { length, left, timer }
+        ExpiringBody { length, remaining: left, timer }
     }
 }
 
-impl Drop for Sending {
+impl Drop for ExpiringBody {
     fn drop(&mut self) {
         self.timer.abort();
     }
@@ -386,10 +397,10 @@ impl Drop for Sending {
 /// The client did not fetch the response in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not taken in time (setting http.answer_timeout)")]
-struct NotTaken;
+struct BodyExpired;
 
-impl MessageBody for Sending {
-    type Error = NotTaken;
+impl MessageBody for ExpiringBody {
+    type Error = BodyExpired;
 
     fn size(&self) -> BodySize {
         BodySize::Sized(self.length)
@@ -398,13 +409,13 @@ impl MessageBody for Sending {
     fn poll_next(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, NotTaken>>> {
-        let mut left = self.left.borrow_mut();
-        let Some(written) = left.as_mut() else { return Poll::Ready(Some(Err(NotTaken))) };
-        let piece = written.pieces.pop_front();
+    ) -> Poll<Option<Result<Bytes, BodyExpired>>> {
+        let mut left = self.remaining.borrow_mut();
+        let Some(written) = left.as_mut() else { return Poll::Ready(Some(Err(BodyExpired))) };
+        let piece = written.chunks.pop_front();
         if let Some(piece) = &piece {
             written.length -= piece.len();
-            written.common.rooms.answers.shrink(&mut written.taken, written.length);
+            written.common.budgets.answers.shrink(&mut written.permit, written.length);
         }
         Poll::Ready(piece.map(Ok))
     }

@@ -1,16 +1,16 @@
 //! Sends step messages again, as the same attempts (docs/http-api.md): those of one step, or of all
 //! steps that wait on a queue.
 
-use super::holder::By;
-use super::named::job_id;
-use super::operations::{refused, request, respond, why};
+use super::operations::{build_request, parse_reason, refusal_problem, respond};
+use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query};
-use crate::actors::bulk::Bulk;
-use crate::actors::door;
-use crate::actors::ways::Ways;
+use super::resolve::parse_job_id;
+use crate::actors::bulk_requests::BulkRedispatch;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
 use crate::bus::Address;
-use crate::engine::words::did_you_mean;
+use crate::engine::text::did_you_mean;
 use crate::engine::{Definition, Operation};
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -18,42 +18,44 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Handles `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`.
-pub async fn one(
-    ways: web::Data<Ways>,
+pub async fn redispatch_step(
+    ways: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
-    by: By,
+    principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    let [reason] = query.of(["reason"])?;
-    let id = job_id(&id)?;
-    let request = request(Operation::Redispatch { step }, reason, by)?;
-    respond(id, door::operate(&ways, id, request).await)
+    let [reason] = query.extract(["reason"])?;
+    let id = parse_job_id(&id)?;
+    let request = build_request(Operation::Redispatch { step }, reason, principal)?;
+    respond(id, manager_handle::operate(&ways, id, request).await)
 }
 
 /// Handles `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`;
 /// answers once all is committed.
-pub async fn by_queue(
-    ways: web::Data<Ways>,
+pub async fn redispatch_queue(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
-    By(by): By,
+    PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
-    let [bus, vhost, dry_run, reason] = query.of(["bus", "vhost", "dryRun", "reason"])?;
+    let [bus, vhost, dry_run, reason] = query.extract(["bus", "vhost", "dryRun", "reason"])?;
     let queue = path.into_inner();
-    let address = address(&ways, &queue, bus, vhost)?;
+    let address = parse_address(&ways, &queue, bus, vhost)?;
     let vhost = address.bus.vhost.to_string();
-    let is_dry_run = dry_run.map_or(Ok(false), |value| query::flag("dryRun", &value))?;
-    let bulk = Bulk::new(address.clone()).dry_run(is_dry_run).asked(why(reason)?, by);
-    let (steps, jobs) = door::redispatch(&ways, bulk)
+    let is_dry_run = dry_run.map_or(Ok(false), |value| query::parse_flag("dryRun", &value))?;
+    let bulk = BulkRedispatch::new(address.clone())
+        .with_dry_run(is_dry_run)
+        .with_reason(parse_reason(reason)?, name);
+    let (steps, jobs) = manager_handle::redispatch(&ways, bulk)
         .await
-        .map_err(|refusal| refused(refusal, || format!("unknown queue {queue}")))?;
+        .map_err(|refusal| refusal_problem(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        known(&ways, &address, |other| {
+        check_known(&ways, &address, |other| {
             Problem::not_found(format!(
                 "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
                  {other}: ask with ?bus={other}",
-                address.bus.bus
+                address.bus.name
             ))
         })
         .await?;
@@ -63,7 +65,7 @@ pub async fn by_queue(
         dry_run: is_dry_run,
         jobs,
         operation,
-        bus: address.bus.bus.to_string(),
+        bus: address.bus.name.to_string(),
         queue,
         steps,
         vhost,
@@ -71,16 +73,18 @@ pub async fn by_queue(
 }
 
 /// Parses the queue that a request names. Without a bus it is on the default one.
-pub(super) fn address(
-    ways: &Ways,
+pub(super) fn parse_address(
+    ways: &ActorHandles,
     queue: &str,
     bus: Option<String>,
     vhost: Option<String>,
 ) -> Result<Address, Problem> {
-    if let Some(objection) = bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus(bus)) {
+    if let Some(objection) =
+        bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus_error(bus))
+    {
         return Err(Problem::not_found(format!("bus is {objection}")));
     }
-    let bus = ways.buses.named(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
+    let bus = ways.buses.resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })
 }
 
@@ -103,8 +107,8 @@ pub(super) struct Redispatched {
 /// Checks that a queue on which nothing waits belongs to a loaded workflow, or to a job under way,
 /// which keeps the definition that it began with. Otherwise its name is most likely misspelt.
 /// `elsewhere` makes the problem for a queue of another bus.
-pub(super) async fn known(
-    ways: &Ways,
+pub(super) async fn check_known(
+    ways: &ActorHandles,
     queue: &Address,
     elsewhere: impl FnOnce(&str) -> Problem,
 ) -> Result<(), Problem> {
@@ -117,20 +121,20 @@ pub(super) async fn known(
         return Ok(());
     }
     // The job may have just been created, or be one of the journal's after a start.
-    door::routed(ways).await;
-    let kept = ways.kept_definitions();
-    let there: Vec<Address> = loaded
+    manager_handle::wait_for_router(ways).await;
+    let in_use = ways.unloaded_definitions();
+    let candidates: Vec<Address> = loaded
         .into_iter()
-        .chain(kept.iter().flat_map(of_steps))
+        .chain(in_use.iter().flat_map(of_steps))
         .filter(|known| known.bus.vhost == queue.bus.vhost)
         .collect();
-    if there.contains(queue) {
+    if candidates.contains(queue) {
         return Ok(());
     }
-    if let Some(other) = there.iter().find(|known| known.queue == queue.queue) {
-        return Err(elsewhere(&other.bus.bus));
+    if let Some(other) = candidates.iter().find(|known| known.queue == queue.queue) {
+        return Err(elsewhere(&other.bus.name));
     }
-    let here = there.iter().filter(|known| known.bus == queue.bus);
+    let here = candidates.iter().filter(|known| known.bus == queue.bus);
     let hint = did_you_mean(&queue.queue, here.map(|known| &*known.queue));
     let (name, vhost) = (&queue.queue, &queue.bus.vhost);
     let place = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };

@@ -1,15 +1,15 @@
 //! Searches jobs: for a list, or for an operation on all that are found.
 
-use super::named::{job_id, with_jobs};
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{self, PAGE_ROWS, cut, read, rows_bytes};
+use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
+use super::resolve::{parse_job_id, resolve_workflow};
 use crate::actors::common::Common;
-use crate::actors::ways::Ways;
-use crate::engine::words::quoted;
+use crate::actors::handles::ActorHandles;
+use crate::engine::text::quote;
 use crate::engine::{JobId, JobState};
-use crate::journal::{Family, Filter, Hit, JobNumber, SearchOrder};
-use crate::times::Time;
+use crate::journal::{JobFilter, JobNumber, ParentRecord, SearchHit, SearchOrder};
+use crate::times::Rfc3339Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) const FILTERS: [&str; 8] =
     ["workflow", "state", "id", "after", "before", "endedAfter", "endedBefore", "status.<step>"];
 
 /// The parameters of a search that do not filter.
-const OTHERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
+const OTHER_PARAMETERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
 
 /// Jobs are counted up to this number.
 const COUNT_MAX: u32 = 10_000;
@@ -37,24 +37,24 @@ const ID_DIGITS: usize = 32;
 /// The most that a row takes, in bytes: as it is read, with its reason, and as text.
 const ROW_BYTES: usize = 4 * 1024;
 
-pub(super) fn row_bytes(limit: u32) -> usize {
-    rows_bytes(limit, ROW_BYTES)
+pub(super) fn page_bytes(limit: u32) -> usize {
+    page_bytes_for(limit, ROW_BYTES)
 }
 
 /// The purpose of a search.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SearchPurpose {
     List,
     /// An operation on all jobs that are found.
     Bulk,
 }
 
-impl Kind {
+impl SearchPurpose {
     /// Returns the parameters that only this purpose has.
-    fn own(self) -> &'static [&'static str] {
+    fn own_parameters(self) -> &'static [&'static str] {
         match self {
-            Kind::List => &["count", "parent"],
-            Kind::Bulk => &["dryRun", "step", "reason"],
+            SearchPurpose::List => &["count", "parent"],
+            SearchPurpose::Bulk => &["dryRun", "step", "reason"],
         }
     }
 }
@@ -62,13 +62,13 @@ impl Kind {
 /// The parsed query of a search, or of a bulk operation.
 #[derive(Default)]
 pub(super) struct SearchQuery {
-    pub(super) filter: Filter,
+    pub(super) filter: JobFilter,
     pub(super) order: SearchOrder,
     limit: Option<u32>,
-    beyond: Option<JobNumber>,
-    counts: Option<bool>,
+    after: Option<JobNumber>,
+    with_count: Option<bool>,
     /// The job whose child jobs are searched.
-    parent: Option<Family>,
+    parent: Option<ParentRecord>,
     pub(super) dry_run: Option<bool>,
     pub(super) step: Option<String>,
     pub(super) reason: Option<String>,
@@ -78,63 +78,66 @@ impl SearchQuery {
     pub(super) async fn parse(
         common: &Arc<Common>,
         pairs: Vec<(String, String)>,
-        kind: Kind,
+        kind: SearchPurpose,
     ) -> Result<SearchQuery, Problem> {
-        let mut asked = SearchQuery::default();
+        let mut search = SearchQuery::default();
         let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
         let mut parent = None;
         for (key, value) in pairs {
-            let own = kind.own().contains(&key.as_str());
-            let filter = &mut asked.filter;
-            let time = || query::time(&key, &value);
+            let is_own = kind.own_parameters().contains(&key.as_str());
+            let filter = &mut search.filter;
+            let time = || query::parse_time(&key, &value);
             match key.as_str() {
-                "vhost" => query::set(&mut vhost, &key, value)?,
-                "workflow" => query::set(&mut workflow, &key, value)?,
+                "vhost" => query::set_once(&mut vhost, &key, value)?,
+                "workflow" => query::set_once(&mut workflow, &key, value)?,
                 "state" => {
                     let each: Result<Vec<JobState>, _> =
-                        value.split(',').map(query::state).collect();
-                    query::set(&mut states, &key, each?)?;
+                        value.split(',').map(query::parse_state).collect();
+                    query::set_once(&mut states, &key, each?)?;
                 }
-                "id" => query::set(&mut filter.ids, &key, ids(&value)?)?,
-                "after" => query::set(&mut filter.created_from, &key, time()?)?,
-                "before" => query::set(&mut filter.created_before, &key, time()?)?,
-                "endedAfter" => query::set(&mut filter.ended_from, &key, time()?)?,
-                "endedBefore" => query::set(&mut filter.ended_before, &key, time()?)?,
-                "order" => query::set(&mut order, &key, order_of(&value)?)?,
-                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
-                "cursor" => query::set(&mut asked.beyond, &key, query::cursor(&value)?)?,
-                "count" if own => query::set(&mut asked.counts, &key, query::flag(&key, &value)?)?,
-                "parent" if own => query::set(&mut parent, &key, job_id(&value)?)?,
-                "dryRun" if own => {
-                    query::set(&mut asked.dry_run, &key, query::flag(&key, &value)?)?
+                "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
+                "after" => query::set_once(&mut filter.created_from, &key, time()?)?,
+                "before" => query::set_once(&mut filter.created_before, &key, time()?)?,
+                "endedAfter" => query::set_once(&mut filter.ended_from, &key, time()?)?,
+                "endedBefore" => query::set_once(&mut filter.ended_before, &key, time()?)?,
+                "order" => query::set_once(&mut order, &key, parse_order(&value)?)?,
+                "limit" => query::set_once(&mut search.limit, &key, query::parse_limit(&value)?)?,
+                "cursor" => query::set_once(&mut search.after, &key, query::parse_cursor(&value)?)?,
+                "count" if is_own => {
+                    query::set_once(&mut search.with_count, &key, query::parse_flag(&key, &value)?)?
                 }
-                "step" if own => query::set(&mut asked.step, &key, value)?,
-                "reason" if own => query::set(&mut asked.reason, &key, value)?,
+                "parent" if is_own => query::set_once(&mut parent, &key, parse_job_id(&value)?)?,
+                "dryRun" if is_own => {
+                    query::set_once(&mut search.dry_run, &key, query::parse_flag(&key, &value)?)?
+                }
+                "step" if is_own => query::set_once(&mut search.step, &key, value)?,
+                "reason" if is_own => query::set_once(&mut search.reason, &key, value)?,
                 _ => match key.strip_prefix("status.") {
                     Some(step) => filter.statuses.push((step.to_owned(), value)),
                     None => {
-                        let known = [&FILTERS[..], &OTHERS, kind.own()].concat();
-                        return Err(query::unknown(&key, &known));
+                        let known =
+                            [&FILTERS[..], &OTHER_PARAMETERS, kind.own_parameters()].concat();
+                        return Err(query::unknown_parameter(&key, &known));
                     }
                 },
             }
         }
-        query::refuse_alone("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
+        query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
         let states = states.unwrap_or_default();
-        asked.filter.states =
+        search.filter.states =
             JobState::ALL.into_iter().filter(|state| states.contains(state)).collect();
-        asked.order = order.unwrap_or_default();
+        search.order = order.unwrap_or_default();
         if let Some(name) = workflow {
-            asked.filter.workflow = Some(with_jobs(common, &name, vhost.as_deref()).await?);
+            search.filter.workflow = Some(resolve_workflow(common, &name, vhost.as_deref()).await?);
         }
         if let Some(id) = parent {
-            let family = read(common, move |reader| reader.family(id)).await?;
-            let family = family.ok_or_else(|| Problem::unknown_job(id))?;
-            asked.filter.parent = Some(family.row());
-            asked.parent = Some(family);
+            let tree = read_small(common, move |reader| reader.find_parent_job(id)).await?;
+            let tree = tree.ok_or_else(|| Problem::unknown_job(id))?;
+            search.filter.parent = Some(tree.key());
+            search.parent = Some(tree);
         }
-        asked.check_steps(common).await?;
-        Ok(asked)
+        search.check_steps(common).await?;
+        Ok(search)
     }
 
     pub(super) fn limit(&self) -> u32 {
@@ -142,8 +145,8 @@ impl SearchQuery {
     }
 
     /// Returns the number of the job behind which the page begins.
-    pub(super) fn beyond(&self) -> JobNumber {
-        self.beyond.unwrap_or(self.order.start())
+    pub(super) fn after(&self) -> JobNumber {
+        self.after.unwrap_or(self.order.start_cursor())
     }
 
     async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
@@ -164,7 +167,7 @@ impl SearchQuery {
             }
             None => {
                 let workflow = workflow.clone();
-                read(common, move |reader| reader.status_columns(&workflow))
+                read_small(common, move |reader| reader.load_status_columns(&workflow))
                     .await?
                     .unwrap_or_default()
             }
@@ -180,26 +183,26 @@ impl SearchQuery {
 }
 
 /// Parses the beginning of an id. Returns the first and the last id that begin so.
-fn ids(text: &str) -> Result<(JobId, JobId), Problem> {
+fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let fits = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
-    let filled = |digit: char| {
+    let pad = |digit: char| {
         let whole: String =
             digits.chars().chain(std::iter::repeat(digit)).take(ID_DIGITS).collect();
         u128::from_str_radix(&whole, 16).ok().map(|id| JobId(uuid::Uuid::from_u128(id)))
     };
     let is_hex = digits.chars().all(|c| c.is_ascii_hexdigit());
-    match (filled('0'), filled('f')) {
+    match (pad('0'), pad('f')) {
         (Some(first), Some(last)) if fits && is_hex => Ok((first, last)),
         _ => Err(Problem::malformed(format!(
             "id is {}, expected a job's id or its beginning: {ID_DIGITS_MIN} to {ID_DIGITS} hex \
              digits, hyphens are ignored",
-            quoted(text)
+            quote(text)
         ))),
     }
 }
 
-fn order_of(word: &str) -> Result<SearchOrder, Problem> {
+fn parse_order(word: &str) -> Result<SearchOrder, Problem> {
     match word {
         "newest" => Ok(SearchOrder::NewestFirst),
         "oldest" => Ok(SearchOrder::OldestFirst),
@@ -209,24 +212,30 @@ fn order_of(word: &str) -> Result<SearchOrder, Problem> {
 
 /// Handles `GET /api/jobs/search?…`: finds root jobs, or the child jobs of one job, in pages; with
 /// `count=true` it also counts them.
-pub(super) async fn search(ways: web::Data<Ways>, query: Query) -> Result<HttpResponse, Problem> {
+pub(super) async fn search_jobs(
+    ways: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
     let common = ways.common.clone();
-    let asked = SearchQuery::parse(&common, query.into_pairs(), Kind::List).await?;
-    let limit = asked.limit();
-    let found = reads::answer(&common, row_bytes(limit), move |reader, answer| {
-        let hits = reader.search(&asked.filter, asked.order, asked.beyond(), limit)?;
-        let count = match asked.counts {
-            Some(true) => Some(reader.count(&asked.filter, COUNT_MAX + 1)?),
+    let search = SearchQuery::parse(&common, query.into_pairs(), SearchPurpose::List).await?;
+    let limit = search.limit();
+    let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+        let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
+        let count = match search.with_count {
+            Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
             Some(false) | None => None,
         };
-        answer.json(&SearchAnswer {
-            jobs: hits.iter().map(|hit| Row::of(hit, asked.parent.as_ref(), &ways)).collect(),
+        answer.write_json(&SearchAnswer {
+            jobs: hits
+                .iter()
+                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &ways))
+                .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
             count_is_minimum: count.is_some_and(|count| count > COUNT_MAX),
         })
     });
-    found.await
+    response.await
 }
 
 /// The jobs that a search found.
@@ -248,9 +257,9 @@ pub(super) struct SearchAnswer<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = FoundJob)]
 pub(super) struct Row<'a> {
-    created: Time,
+    created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<Time>,
+    ended: Option<Rfc3339Time>,
     /// The index of the item, for a child job.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
@@ -279,26 +288,30 @@ struct StepCounts {
 
 impl<'a> Row<'a> {
     /// Makes the row of a hit. `parent` is the job whose child jobs were searched.
-    pub(super) fn of(hit: &'a Hit, parent: Option<&'a Family>, ways: &Ways) -> Row<'a> {
-        let step = |family: &'a Family| {
-            let (step, _) = hit.place?;
-            Some(&*family.graph().steps.get(usize::from(step.0))?.name)
+    pub(super) fn from_hit(
+        hit: &'a SearchHit,
+        parent: Option<&'a ParentRecord>,
+        ways: &ActorHandles,
+    ) -> Row<'a> {
+        let step = |tree: &'a ParentRecord| {
+            let (step, _) = hit.parent_item?;
+            Some(&*tree.graph().steps.get(usize::from(step.0))?.name)
         };
         // For a job that failed or was cancelled only its record tells how far it got: too much to
         // read for a list.
-        let done = |total| match JobState::of_word(&hit.state)? {
+        let done = |total| match JobState::from_name(&hit.state)? {
             JobState::Running | JobState::Paused => ways.routes.steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };
         Row {
-            item: hit.place.map(|(_, item)| item),
+            item: hit.parent_item.map(|(_, item)| item),
             step: parent.and_then(step),
             steps: hit.steps.map(|total| StepCounts { done: done(total), total }),
-            created: Time(hit.created),
-            ended: hit.ended.map(Time),
+            created: Rfc3339Time(hit.created),
+            ended: hit.ended.map(Rfc3339Time),
             job: hit.id,
-            reason: hit.reason.as_ref().map(|reason| cut(reason, REASON_CHARS_MAX)),
+            reason: hit.reason.as_ref().map(|reason| truncate(reason, REASON_CHARS_MAX)),
             state: &hit.state,
             workflow: &hit.workflow,
         }
@@ -306,6 +319,6 @@ impl<'a> Row<'a> {
 }
 
 /// Returns the cursor of the next page.
-pub(super) fn next_page(hits: &[Hit], limit: u32) -> Option<String> {
+pub(super) fn next_page(hits: &[SearchHit], limit: u32) -> Option<String> {
     hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
 }

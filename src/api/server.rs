@@ -2,9 +2,9 @@
 
 use super::app;
 use super::connection::Connection;
-use super::connections::connections_max;
-use super::places::Places;
-use crate::actors::ways::Ways;
+use super::connection_limits::http_connections_max;
+use super::connection_slots::ConnectionSlots;
+use crate::actors::handles::ActorHandles;
 use actix_http::HttpService;
 use actix_http::error::DispatchError;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
@@ -21,7 +21,7 @@ const HTTP_WORKERS: usize = 2;
 
 /// How long the server reads and drops what a client still sends after it was answered, so that the
 /// response reaches the client before the connection closes.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that the operating system queues until they are accepted, if it allows that many.
 const BACKLOG: u32 = 4096;
@@ -35,7 +35,7 @@ const BACKLOG: u32 = 4096;
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve(ways: Arc<Ways>) -> io::Result<(Server, SocketAddr)> {
+pub fn serve(ways: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
     let socket = bind(ways.common.settings.http.listen)?;
     serve_at(ways, socket)
 }
@@ -45,24 +45,25 @@ pub fn serve(ways: Arc<Ways>) -> io::Result<(Server, SocketAddr)> {
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
+pub fn serve_at(ways: Arc<ActorHandles>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
     let common = ways.common.clone();
     let http = common.settings.http.clone();
     let certificate = common.access.certificate(&http.tls).map_err(io::Error::other)?;
     let listener = socket.listen(BACKLOG)?.into_std()?;
     let address = listener.local_addr()?;
-    let max = connections_max(&common.settings);
-    let places = Places::new(&common, "http.connections_max", max, http.address_connections_max);
+    let max = http_connections_max(&common.settings);
+    let slots =
+        ConnectionSlots::new(&common, "http.connections_max", max, http.address_connections_max);
     let builder = Server::build();
     let stop = builder.graceful_shutdown_signal();
     let service = move || {
         let app = app(ways.clone())
             .into_factory()
             .map_err(|error: actix_web::Error| error.as_response_error().error_response());
-        let is_secret = certificate.is_some();
+        let is_tls = certificate.is_some();
         // The only way to build a server without HTTP/2.
-        let of_app = move |()| AppConfig::__priv_test_new(is_secret, address.to_string(), address);
-        let (certificate, places) = (certificate.clone(), places.clone());
+        let app_config = move |()| AppConfig::__priv_test_new(is_tls, address.to_string(), address);
+        let (certificate, slots) = (certificate.clone(), slots.clone());
         let timeout = http.header_timeout.0;
         let stop = stop.clone();
         let mut http_service = HttpService::build()
@@ -72,23 +73,23 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
             })
             .keep_alive(http.keep_alive.0)
             .client_request_timeout(timeout)
-            .client_disconnect_timeout(LINGER)
+            .client_disconnect_timeout(LINGER_TIMEOUT)
             // A client that closes its end has gone, as a worker that was killed: its pending
             // request is cancelled.
             .h1_allow_half_closed(false)
             .on_connect_ext(|connection: &Connection, data| {
-                data.insert(connection.place().clone());
+                data.insert(connection.slot().clone());
             })
             .local_addr(address);
-        if is_secret {
+        if is_tls {
             http_service = http_service.secure();
         }
-        let http_service = http_service.h1(map_config(app, of_app));
+        let http_service = http_service.h1(map_config(app, app_config));
         fn_service(move |socket: TcpStream| {
             // Each connection gets the certificate of its time.
-            let tls = certificate.as_ref().map(|certificate| certificate.shown().http);
-            let entered = entered(socket, tls.map(TlsAcceptor::from), &places, timeout);
-            async move { entered.map_err(DispatchError::Io) }
+            let tls = certificate.as_ref().map(|certificate| certificate.current().http);
+            let connection = open_connection(socket, tls.map(TlsAcceptor::from), &slots, timeout);
+            async move { connection.map_err(DispatchError::Io) }
         })
         .and_then(http_service)
     };
@@ -102,15 +103,15 @@ pub fn serve_at(ways: Arc<Ways>, socket: TcpSocket) -> io::Result<(Server, Socke
 }
 
 /// Makes the connection of a socket, once it has a slot.
-fn entered(
+fn open_connection(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
-    places: &Arc<Places>,
+    slots: &Arc<ConnectionSlots>,
     head_timeout: Duration,
 ) -> io::Result<(Connection, Option<SocketAddr>)> {
     let address = socket.peer_addr()?;
-    let seated = places.enter(address).ok_or(io::ErrorKind::ConnectionRefused)?;
-    Ok((Connection::new(socket, tls.as_ref(), seated, head_timeout), Some(address)))
+    let slot_guard = slots.acquire_slot(address).ok_or(io::ErrorKind::ConnectionRefused)?;
+    Ok((Connection::new(socket, tls.as_ref(), slot_guard, head_timeout), Some(address)))
 }
 
 /// Binds a socket to an address, without listening yet.

@@ -11,8 +11,8 @@ use tokio_rustls::{Accept, TlsAcceptor};
 /// A socket. The TLS handshake makes progress whenever the socket is polled.
 pub(super) enum Socket {
     Plain(TcpStream),
-    Shaking(Box<Accept<TcpStream>>),
-    Secret(Box<TlsStream<TcpStream>>),
+    Handshaking(Box<Accept<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// A stream that bytes are read from and written to.
@@ -21,18 +21,18 @@ pub(super) trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
 
 impl Socket {
-    pub(super) fn of(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
+    pub(super) fn accept(socket: TcpStream, tls: Option<&TlsAcceptor>) -> Socket {
         // Responses are short, and a client waits for each.
         let _ = socket.set_nodelay(true);
         match tls {
             None => Socket::Plain(socket),
-            Some(tls) => Socket::Shaking(Box::new(tls.accept(socket))),
+            Some(tls) => Socket::Handshaking(Box::new(tls.accept(socket))),
         }
     }
 
     /// Returns whether the TLS handshake is under way.
-    pub(super) fn is_shaking(&self) -> bool {
-        matches!(self, Socket::Shaking(_))
+    pub(super) fn is_handshaking(&self) -> bool {
+        matches!(self, Socket::Handshaking(_))
     }
 
     /// Polls `act` on the socket, once the handshake is done.
@@ -41,15 +41,15 @@ impl Socket {
         context: &mut Context<'_>,
         act: impl FnOnce(Pin<&mut (dyn ReadWrite + '_)>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if let Socket::Shaking(accept) = self {
-            let shaken = std::task::ready!(Pin::new(accept).poll(context))?;
-            *self = Socket::Secret(Box::new(shaken));
+        if let Socket::Handshaking(accept) = self {
+            let stream = std::task::ready!(Pin::new(accept).poll(context))?;
+            *self = Socket::Tls(Box::new(stream));
         }
         match self {
             Socket::Plain(socket) => act(Pin::new(socket), context),
-            Socket::Secret(socket) => act(Pin::new(&mut **socket), context),
+            Socket::Tls(socket) => act(Pin::new(&mut **socket), context),
             // The handshake was completed above.
-            Socket::Shaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+            Socket::Handshaking(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }

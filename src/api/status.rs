@@ -1,17 +1,17 @@
 //! The statuses of a workflow's jobs (docs/http-api.md), as JSON in pages or as one CSV, both sent
 //! while they are read.
 
-use super::named::with_jobs;
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{pieces, read};
+use super::reads::{read_small, stream_chunks};
+use super::resolve::resolve_workflow;
 use crate::actors::common::Common;
-use crate::actors::health::Want;
+use crate::actors::health::JournalWait;
 use crate::engine::id::InvalidJobId;
-use crate::engine::words::{did_you_mean, escaped, quoted};
+use crate::engine::text::{did_you_mean, escape, quote};
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::{JobNumber, JournalError, Records};
-use crate::journal::{NEWEST, StatusFilter, StatusRow};
+use crate::journal::{NEWEST_CURSOR, StatusFilter, StatusRow};
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
@@ -30,43 +30,44 @@ const STEP_PREFIX: &str = "step.";
 
 /// Handles `GET
 /// /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`.
-pub async fn of_workflow(
+pub async fn list_statuses(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let asked = StatusQuery::parse(query.into_pairs())?;
-    let workflow = with_jobs(&common, &path, asked.vhost.as_deref()).await?;
+    let status_query = StatusQuery::parse(query.into_pairs())?;
+    let workflow = resolve_workflow(&common, &path, status_query.vhost.as_deref()).await?;
     let name = workflow.clone();
-    let columns = read(&common, move |reader| reader.status_columns(&name)).await?;
+    let columns = read_small(&common, move |reader| reader.load_status_columns(&name)).await?;
     let Some(columns) = columns else {
-        if common.health.is_journal_full() {
-            return Err(Problem::overloaded(Want::Room.sentence().to_owned()));
+        if common.health.is_journal_waiting() {
+            return Err(Problem::overloaded(JournalWait::Room.as_str().to_owned()));
         }
         let detail = format!(
             "the table of statuses of {workflow} is missing: the next start makes it, or the next \
              change of a job"
         );
-        return Err(Problem::broken(detail));
+        return Err(Problem::internal(detail));
     };
     let definition = common.definitions().get(&workflow).cloned();
     let names: Vec<String> =
-        columns.iter().map(|column| spelling(definition.as_deref(), column)).collect();
+        columns.iter().map(|column| original_name(definition.as_deref(), column)).collect();
     let filter = StatusFilter {
-        job: asked.job,
-        state: asked.state,
-        steps: asked.steps(&workflow, &columns, &names)?,
+        job: status_query.job,
+        state: status_query.state,
+        steps: status_query.find_columns(&workflow, &columns, &names)?,
     };
     let is_csv = wants_csv(&request);
-    let rows_left = asked.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
+    let rows_left =
+        status_query.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
     let reader = common.reader.clone();
     let file = format!(
         "attachment; filename=\"status_{}.csv\"",
         workflow.rsplit('/').next().unwrap_or_default()
     );
-    let before = asked.cursor.unwrap_or(NEWEST);
-    let sheet = Sheet {
+    let before = status_query.cursor.unwrap_or(NEWEST_CURSOR);
+    let sheet = StatusSheet {
         reader,
         workflow,
         columns,
@@ -74,8 +75,8 @@ pub async fn of_workflow(
         filter,
         before,
         rows_left,
-        began: false,
-        ended: false,
+        has_begun: false,
+        has_ended: false,
     };
     let mut answer = HttpResponse::Ok();
     answer.insert_header((header::VARY, "Accept"));
@@ -83,18 +84,18 @@ pub async fn of_workflow(
         answer
             .content_type("text/csv; charset=utf-8; header=present")
             .insert_header((header::CONTENT_DISPOSITION, file));
-        return Ok(answer.streaming(pieces(&common, sheet, Sheet::next_csv)));
+        return Ok(answer.streaming(stream_chunks(&common, sheet, StatusSheet::next_csv)));
     }
-    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(pieces(
+    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
         &common,
         sheet,
-        Sheet::next_json,
+        StatusSheet::next_json,
     )))
 }
 
 /// Returns a step's name as the loaded definition spells it, or the name of its column if no loaded
 /// definition has the step.
-fn spelling(definition: Option<&Definition>, column: &str) -> String {
+fn original_name(definition: Option<&Definition>, column: &str) -> String {
     let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
     let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
     step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
@@ -124,30 +125,36 @@ struct StatusQuery {
 
 impl StatusQuery {
     fn parse(pairs: Vec<(String, String)>) -> Result<StatusQuery, Problem> {
-        let mut asked = StatusQuery::default();
+        let mut status_query = StatusQuery::default();
         for (key, value) in pairs {
             match key.as_str() {
-                "vhost" => query::set(&mut asked.vhost, &key, value)?,
+                "vhost" => query::set_once(&mut status_query.vhost, &key, value)?,
                 "job" => {
                     let id = value.parse().map_err(|error: InvalidJobId| {
                         Problem::malformed(format!("job in the query: {error}"))
                     })?;
-                    query::set(&mut asked.job, &key, id)?;
+                    query::set_once(&mut status_query.job, &key, id)?;
                 }
-                "state" => query::set(&mut asked.state, &key, query::state(&value)?)?,
-                "limit" => query::set(&mut asked.limit, &key, query::limit(&value)?)?,
-                "cursor" => query::set(&mut asked.cursor, &key, query::cursor(&value)?)?,
+                "state" => {
+                    query::set_once(&mut status_query.state, &key, query::parse_state(&value)?)?
+                }
+                "limit" => {
+                    query::set_once(&mut status_query.limit, &key, query::parse_limit(&value)?)?
+                }
+                "cursor" => {
+                    query::set_once(&mut status_query.cursor, &key, query::parse_cursor(&value)?)?
+                }
                 _ => {
                     let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
-                    asked.steps.push((key.clone(), step, value));
+                    status_query.steps.push((key.clone(), step, value));
                 }
             }
         }
-        Ok(asked)
+        Ok(status_query)
     }
 
     /// Returns the columns of the steps in the query, with the status of each.
-    fn steps(
+    fn find_columns(
         &self,
         workflow: &str,
         columns: &[String],
@@ -165,7 +172,7 @@ impl StatusQuery {
                 let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
                 Err(Problem::malformed(format!(
                     "{workflow} has no step {}{hint} (its steps: {})",
-                    quoted(step),
+                    quote(step),
                     names.join(", ")
                 )))
             }
@@ -175,7 +182,7 @@ impl StatusQuery {
 }
 
 /// The state of a sheet that is read page by page.
-struct Sheet {
+struct StatusSheet {
     reader: Arc<dyn Records>,
     workflow: String,
     columns: Vec<String>,
@@ -183,25 +190,25 @@ struct Sheet {
     filter: StatusFilter,
     before: JobNumber,
     rows_left: u64,
-    began: bool,
-    ended: bool,
+    has_begun: bool,
+    has_ended: bool,
 }
 
-impl Sheet {
+impl StatusSheet {
     fn next_json(&mut self) -> Result<Option<Bytes>, JournalError> {
-        if self.ended {
+        if self.has_ended {
             return Ok(None);
         }
-        let mut body = if self.began { Vec::new() } else { b"{\"rows\":[".to_vec() };
+        let mut body = if self.has_begun { Vec::new() } else { b"{\"rows\":[".to_vec() };
         let (rows, next) = self.next_rows()?;
         for row in &rows {
-            if std::mem::replace(&mut self.began, true) {
+            if std::mem::replace(&mut self.has_begun, true) {
                 body.push(b',');
             }
             // Writing texts to memory cannot fail.
             let _ = serde_json::to_writer(&mut body, &RowView { row, names: &self.names });
         }
-        if self.ended {
+        if self.has_ended {
             body.push(b']');
             if let Some(next) = next {
                 body.extend_from_slice(format!(",\"next\":\"{next}\"").as_bytes());
@@ -212,20 +219,20 @@ impl Sheet {
     }
 
     fn next_csv(&mut self) -> Result<Option<Bytes>, JournalError> {
-        if self.ended {
+        if self.has_ended {
             return Ok(None);
         }
         let mut table = csv::Writer::from_writer(Vec::new());
         // Writing rows of the same length to memory cannot fail.
-        if !std::mem::replace(&mut self.began, true) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             let own = ["job", "state", "created", "updated"];
             let _ =
                 table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
         }
         for row in &self.next_rows()?.0 {
             let own = [&row.job, &row.state, &row.created, &row.updated];
-            let _ =
-                table.write_record(own.into_iter().chain(&row.statuses).map(|cell| harmless(cell)));
+            let _ = table
+                .write_record(own.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell)));
         }
         Ok(Some(table.into_inner().unwrap_or_default().into()))
     }
@@ -235,9 +242,9 @@ impl Sheet {
     fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
         let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
         // One row more than wanted shows whether there are more.
-        let asked = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
-        let limit = u32::try_from(asked).unwrap_or(u32::MAX);
-        let mut rows = self.reader.statuses(
+        let wanted = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
+        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let mut rows = self.reader.load_statuses(
             &self.workflow,
             &self.columns,
             &self.filter,
@@ -251,7 +258,7 @@ impl Sheet {
         }
         self.rows_left = self.rows_left.saturating_sub(found);
         self.before = rows.last().map_or(self.before, |row| row.number);
-        self.ended = has_more || found < asked;
+        self.has_ended = has_more || found < wanted;
         Ok((rows, has_more.then_some(self.before)))
     }
 }
@@ -261,9 +268,9 @@ impl Sheet {
 const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
 /// Escapes a cell so that no spreadsheet takes it for a formula, and no terminal for a command.
-fn harmless(cell: &str) -> String {
+fn escape_cell(cell: &str) -> String {
     let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
-    format!("{apostrophe}{}", escaped(cell))
+    format!("{apostrophe}{}", escape(cell))
 }
 
 struct RowView<'a> {
@@ -302,14 +309,14 @@ mod tests {
     #[test]
     fn a_cell_is_no_formula_and_stays_in_its_line() {
         for plain in ["", "PASSED", "a=b", "1-2", "Zoë", "'quoted"] {
-            assert_eq!(harmless(plain), plain);
+            assert_eq!(escape_cell(plain), plain);
         }
         for begin in ["=", "+", "-", "@", "＝", "＋", "－", "＠"] {
-            assert_eq!(harmless(&format!("{begin}1+1")), format!("'{begin}1+1"));
+            assert_eq!(escape_cell(&format!("{begin}1+1")), format!("'{begin}1+1"));
         }
-        assert_eq!(harmless("\n=1+1"), r"'\n=1+1");
-        assert_eq!(harmless("\t=1+1"), r"'\t=1+1");
-        assert_eq!(harmless("\r=1+1"), r"'\r=1+1");
-        assert_eq!(harmless("a\u{1b}[2J\nforged\u{202e}"), r"a\u{1b}[2J\nforged\u{202e}");
+        assert_eq!(escape_cell("\n=1+1"), r"'\n=1+1");
+        assert_eq!(escape_cell("\t=1+1"), r"'\t=1+1");
+        assert_eq!(escape_cell("\r=1+1"), r"'\r=1+1");
+        assert_eq!(escape_cell("a\u{1b}[2J\nforged\u{202e}"), r"a\u{1b}[2J\nforged\u{202e}");
     }
 }

@@ -1,18 +1,18 @@
 //! One step of a job: its attempts, its input and its output.
 
+use super::active_jobs;
 use super::history::{self, PAGE_BYTES_MAX};
-use super::live;
-use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
-use super::reads::{self, Part};
+use super::reads::{self, ByteRange};
+use super::resolve::parse_job_id;
 use crate::actors::common::Common;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
 use crate::clock;
-use crate::engine::words::{did_you_mean, quoted};
+use crate::engine::text::{did_you_mean, quote};
 use crate::engine::{Graph, Job, JobId, Message, StepIndex};
-use crate::journal::{JobAt, Records};
-use crate::view::{Attempts, StepDetail};
+use crate::journal::{JobAtEntry, Records};
+use crate::view::{AttemptHistory, StepDetail};
 use actix_web::{HttpRequest, HttpResponse, web};
 use std::sync::Arc;
 
@@ -20,110 +20,111 @@ use std::sync::Arc;
 const ENTRIES_AT_ONCE: u32 = 10_000;
 
 /// Handles `GET /api/job/{id}/step/{step}[?at=N]`.
-pub(super) async fn detail(
-    ways: web::Data<Ways>,
+pub(super) async fn get_step(
+    ways: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let [at] = query.of(["at"])?;
+    let [at] = query.extract(["at"])?;
     let (id, name) = path.into_inner();
-    let id = job_id(&id)?;
-    let at = at.map(|at| history::number("at", &at)).transpose()?;
-    let attempts = attempts(&ways.common, id, name.clone(), at).await?;
+    let id = parse_job_id(&id)?;
+    let at = at.map(|at| history::parse_entry_number("at", &at)).transpose()?;
+    let attempts = load_attempts(&ways.common, id, name.clone(), at).await?;
     if let Some(at) = at {
         let load = move |reader: &dyn Records| {
-            reader.job_at(id, at)?.ok_or_else(|| Problem::unknown_job(id))
+            reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
         };
-        let shown = reads::rebuilt(&ways.common, id, load, move |then, answer| match then {
-            JobAt::Was { job, at } => {
-                let step = step_of(job.graph(), id, &name)?;
-                answer.json(&StepDetail::of(&job, step, attempts, at))
-            }
-            JobAt::Never { entries } => Err(history::no_entry(id, at, entries)),
-        });
-        return Ok(shown.await?.1.into_response());
+        let response =
+            reads::with_rebuilt_job(&ways.common, id, load, move |then, answer| match then {
+                JobAtEntry::Found { job, at } => {
+                    let step = find_step(job.graph(), id, &name)?;
+                    answer.write_json(&StepDetail::new(&job, step, attempts, at))
+                }
+                JobAtEntry::NoSuchEntry { entries } => Err(history::unknown_entry(id, at, entries)),
+            });
+        return Ok(response.await?.1.into_response());
     }
-    let (now, known, step) = (clock::now(), attempts.clone(), name.clone());
-    let told = live::look(&ways, id, move |job| {
-        let step = step_of(job.graph(), id, &step).ok()?;
-        serde_json::to_vec(&StepDetail::of(job, step, known, now)).ok()
+    let (now, known_attempts, step) = (clock::now(), attempts.clone(), name.clone());
+    let found = active_jobs::inspect_job(&ways, id, move |job| {
+        let step = find_step(job.graph(), id, &step).ok()?;
+        serde_json::to_vec(&StepDetail::new(job, step, known_attempts, now)).ok()
     });
-    if let Some(Some(body)) = told.await {
+    if let Some(Some(body)) = found.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let kept = reads::job(&ways.common, id, move |found, answer| {
-        let step = step_of(found.job.graph(), id, &name)?;
-        answer.json(&StepDetail::of(&found.job, step, attempts, now))
+    let response = reads::with_job(&ways.common, id, move |found, answer| {
+        let step = find_step(found.job.graph(), id, &name)?;
+        answer.write_json(&StepDetail::new(&found.job, step, attempts, now))
     });
-    Ok(kept.await?.1.into_response())
+    Ok(response.await?.1.into_response())
 }
 
 /// Loads the attempts of a step, up to the entry numbered `upto`.
-async fn attempts(
+async fn load_attempts(
     common: &Arc<Common>,
     id: JobId,
     name: String,
     upto: Option<u64>,
-) -> Result<Attempts, Problem> {
+) -> Result<AttemptHistory, Problem> {
     let upto = upto.unwrap_or(u64::MAX);
-    let gathered = reads::placed(common, move |reader| {
+    let loaded = reads::read_with_permit(common, move |reader| {
         let page_after = |after| {
             reader
-                .record(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)?
+                .load_record_page(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)?
                 .ok_or_else(|| Problem::unknown_job(id))
         };
         let mut page = page_after(0)?;
-        let mut attempts = Attempts::of(step_of(page.graph(), id, &name)?);
+        let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
         loop {
-            page.rows.iter().for_each(|row| attempts.take(row, upto));
-            match page.next().filter(|next| *next < upto) {
+            page.rows.iter().for_each(|row| attempts.apply(row, upto));
+            match page.next_cursor().filter(|next| *next < upto) {
                 Some(next) => page = page_after(next)?,
                 None => return Ok(attempts),
             }
         }
     });
-    gathered.await
+    loaded.await
 }
 
 /// Finds the step with this name.
-pub(super) fn step_of(graph: &Graph, id: JobId, name: &str) -> Result<StepIndex, Problem> {
-    graph.index_of(name).ok_or_else(|| {
+pub(super) fn find_step(graph: &Graph, id: JobId, name: &str) -> Result<StepIndex, Problem> {
+    graph.find_index(name).ok_or_else(|| {
         let hint = did_you_mean(name, graph.steps.iter().map(|step| &*step.name));
-        Problem::not_found(format!("job {id} has no step {}{hint}", quoted(name)))
+        Problem::not_found(format!("job {id} has no step {}{hint}", quote(name)))
     })
 }
 
 /// A payload of a job, which is returned as the text that was sent.
 #[derive(Clone)]
-enum Payload {
+enum PayloadKind {
     Message,
     Input(String),
     Output(String),
 }
 
-impl Payload {
-    fn of(&self, job: &Job) -> Result<Message, Problem> {
+impl PayloadKind {
+    fn find_in(&self, job: &Job) -> Result<Message, Problem> {
         match self {
-            Payload::Message => Ok(job.message().clone()),
-            Payload::Input(name) => {
-                let step = step_of(job.graph(), job.id(), name)?;
-                job.given_input(step).ok_or_else(|| {
+            PayloadKind::Message => Ok(job.message().clone()),
+            PayloadKind::Input(name) => {
+                let step = find_step(job.graph(), job.id(), name)?;
+                job.started_input(step).ok_or_else(|| {
                     Problem::not_found(format!(
                         "step {} of job {} has no input: it is {}",
-                        quoted(name),
+                        quote(name),
                         job.id(),
-                        job.step_state(step).word()
+                        job.step_state(step).as_str()
                     ))
                 })
             }
-            Payload::Output(name) => {
-                let step = step_of(job.graph(), job.id(), name)?;
+            PayloadKind::Output(name) => {
+                let step = find_step(job.graph(), job.id(), name)?;
                 job.step(step).output.clone().ok_or_else(|| {
                     Problem::not_found(format!(
                         "step {} of job {} has no output: it is {}",
-                        quoted(name),
+                        quote(name),
                         job.id(),
-                        job.step_state(step).word()
+                        job.step_state(step).as_str()
                     ))
                 })
             }
@@ -132,65 +133,66 @@ impl Payload {
 }
 
 /// Handles `GET /api/job/{id}/step/{step}/input`.
-pub(super) async fn input(
-    ways: web::Data<Ways>,
+pub(super) async fn get_input(
+    ways: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    payload(&ways, &request, &id, query, Payload::Input(step)).await
+    respond_payload(&ways, &request, &id, query, PayloadKind::Input(step)).await
 }
 
 /// Handles `GET /api/job/{id}/step/{step}/output`.
-pub(super) async fn output(
-    ways: web::Data<Ways>,
+pub(super) async fn get_output(
+    ways: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    payload(&ways, &request, &id, query, Payload::Output(step)).await
+    respond_payload(&ways, &request, &id, query, PayloadKind::Output(step)).await
 }
 
 /// Handles `GET /api/job/{id}/message`.
-pub(super) async fn message(
-    ways: web::Data<Ways>,
+pub(super) async fn get_message(
+    ways: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    payload(&ways, &request, &path, query, Payload::Message).await
+    respond_payload(&ways, &request, &path, query, PayloadKind::Message).await
 }
 
-async fn payload(
-    ways: &Ways,
+async fn respond_payload(
+    ways: &ActorHandles,
     request: &HttpRequest,
     id: &str,
     query: Query,
-    which: Payload,
+    kind: PayloadKind,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
-    let id = job_id(id)?;
-    let part = Part::asked_for(request.headers());
-    let asked = which.clone();
-    let written = match live::look(ways, id, move |job| asked.of(job)).await {
-        Some(message) => {
-            let message = message?;
-            let bytes = message.encoded_len();
-            reads::written(&ways.common, bytes, move |_, answer| {
-                answer.only(part);
-                answer.json(&message)
-            })
-            .await?
-        }
-        None => {
-            let kept = reads::job(&ways.common, id, move |found, answer| {
-                answer.only(part);
-                answer.json(&which.of(&found.job)?)
-            });
-            kept.await?.1
-        }
-    };
+    query.check_empty()?;
+    let id = parse_job_id(id)?;
+    let range = ByteRange::from_headers(request.headers());
+    let active_kind = kind.clone();
+    let written =
+        match active_jobs::inspect_job(ways, id, move |job| active_kind.find_in(job)).await {
+            Some(message) => {
+                let message = message?;
+                let bytes = message.encoded_len();
+                reads::write_response(&ways.common, bytes, move |_, answer| {
+                    answer.set_range(range);
+                    answer.write_json(&message)
+                })
+                .await?
+            }
+            None => {
+                let response = reads::with_job(&ways.common, id, move |found, answer| {
+                    answer.set_range(range);
+                    answer.write_json(&kind.find_in(&found.job)?)
+                });
+                response.await?.1
+            }
+        };
     Ok(written.into_response())
 }

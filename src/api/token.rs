@@ -1,16 +1,16 @@
 //! Authentication and authorisation by tokens. The audit lines of the log record who has changed
 //! what.
 
-use super::lending::Receipt;
-use super::places::Place;
+use super::connection_slots::ConnectionSlot;
+use super::leases::Receipt;
 use super::problem::Problem;
 use super::{guard, page};
-use crate::access::{Failed, Holder, Needed};
+use crate::access::{LoginPenalty, Principal, RequiredScope};
 use crate::actors::common::Common;
-use crate::actors::ways::Ways;
+use crate::actors::handles::ActorHandles;
 use crate::bus::BusKey;
 use crate::engine::Sender;
-use crate::engine::words::{enumerated, escaped, quoted, shortened};
+use crate::engine::text::{enumerate_quoted, escape, quote, shorten};
 use crate::settings::{HttpSettings, Scope};
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: Bearer <token>\"";
 
 /// The target of the log's audit lines.
-const AUDIT: &str = "workflow_manager::audit";
+const AUDIT_TARGET: &str = "workflow_manager::audit";
 
 /// Middleware: with tokens configured, every request except for health needs one.
 pub(super) async fn authorise(
@@ -40,22 +40,21 @@ pub(super) async fn authorise(
     let mut given = request.headers().get_all(header::AUTHORIZATION);
     let (given, second) = (given.next(), given.next());
     if second.is_some() {
-        let problem = twice().error_response();
+        let problem = duplicate_authorization().error_response();
         return Ok(request.into_response(problem).map_into_right_body());
     }
-    let given = given.and_then(|value| value.to_str().ok()).and_then(bearer);
-    let holder = common.access.tokens().holder(given);
+    let given = given.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
+    let principal = common.access.tokens().find_principal(given);
     // The path as the router reads it, percent-decoded.
     let path = request.match_info().as_str();
-    let needed = needed(request.method(), path, &common.settings.http);
-    let refusal = match (&needed, &holder) {
+    let required = required_scope(request.method(), path, &common.settings.http);
+    let refusal = match (&required, &principal) {
         (None, _) => None,
-        (Some(needed), Some(holder)) => {
-            (!holder.may(needed)).then(|| forbidden(holder, needed).error_response())
-        }
+        (Some(needed), Some(principal)) => (!principal.is_allowed(needed))
+            .then(|| insufficient_scope(principal, needed).error_response()),
         (Some(_), None) => {
-            let stranger = Stranger { has_token: given.is_some() };
-            let problem = stranger.problem(&common, request.path(), request.peer_addr()).await;
+            let failure = AuthenticationFailure { has_token: given.is_some() };
+            let problem = failure.into_problem(&common, request.path(), request.peer_addr()).await;
             let mut response = problem.error_response();
             if response.status() == StatusCode::TOO_MANY_REQUESTS {
                 response.head_mut().set_connection_type(ConnectionType::Close);
@@ -63,13 +62,13 @@ pub(super) async fn authorise(
             Some(response)
         }
     };
-    let audited = Audited::of(&request, needed.as_ref(), holder.as_ref());
-    let place = needed.as_ref().and_then(|_| request.conn_data::<Arc<Place>>().cloned());
+    let audit = AuditEntry::from_request(&request, required.as_ref(), principal.as_ref());
+    let slot = required.as_ref().and_then(|_| request.conn_data::<Arc<ConnectionSlot>>().cloned());
     let is_admitted = refusal.is_none();
     let response = match refusal {
         None => {
-            if let Some(holder) = holder {
-                request.extensions_mut().insert(holder);
+            if let Some(principal) = principal {
+                request.extensions_mut().insert(principal);
             }
             next.call(request).await?.map_into_left_body()
         }
@@ -77,43 +76,43 @@ pub(super) async fn authorise(
     };
     // Where no token is required, only a request without a client error marks its connection as
     // admitted.
-    let is_known = common.access.tokens().are_asked_for() || !response.status().is_client_error();
-    if let Some(place) = place.filter(|_| is_admitted && is_known) {
-        place.admit();
+    let is_accepted = common.access.tokens().are_required() || !response.status().is_client_error();
+    if let Some(slot) = slot.filter(|_| is_admitted && is_accepted) {
+        slot.mark_admitted();
     }
-    if let Some(mut audited) = audited {
+    if let Some(mut audited) = audit {
         audited.status = Some(response.status().as_u16());
     }
     Ok(response)
 }
 
 /// Returns what a request requires. `None`: anybody may send it.
-fn needed(method: &Method, path: &str, http: &HttpSettings) -> Option<Needed> {
+fn required_scope(method: &Method, path: &str, http: &HttpSettings) -> Option<RequiredScope> {
     if page::is_page(path, http) || guard::is_health(path) {
         return None;
     }
-    if let Some(queue) = queue_in(path) {
+    if let Some(queue) = parse_worker_queue(path) {
         return Some(match queue {
             // Its virtual host is in the query, and is checked together with the message.
-            Ok(queue) => Needed::Queue { queue, vhost: None },
-            Err(_) => Needed::Scope(Scope::Admin),
+            Ok(queue) => RequiredScope::Queue { queue, vhost: None },
+            Err(_) => RequiredScope::Scope(Scope::Admin),
         });
     }
     let path = path.trim_end_matches('/');
     let scope = match *method {
-        _ if path == "/api/whoami" => return Some(Needed::Token),
+        _ if path == "/api/whoami" => return Some(RequiredScope::Token),
         Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
         // What was deleted cannot be looked at any more.
         Method::DELETE => Scope::Admin,
         _ if matches!(path, "/api/reload" | "/api/jobs/delete") => Scope::Admin,
         _ => Scope::Operate,
     };
-    Some(Needed::Scope(scope))
+    Some(RequiredScope::Scope(scope))
 }
 
 /// Parses the queue in the path of a worker's request: `/api/queue/{queue}/receive` or
 /// `/api/queue/{queue}/message/…`.
-fn queue_in(path: &str) -> Option<Result<String, Utf8Error>> {
+fn parse_worker_queue(path: &str) -> Option<Result<String, Utf8Error>> {
     let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
     let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
     is_workers.then(|| percent_decode_str(queue).decode_utf8().map(Into::into))
@@ -121,18 +120,23 @@ fn queue_in(path: &str) -> Option<Result<String, Utf8Error>> {
 
 /// The principal that sends an admitted request.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(Holder);
+pub(super) struct Authenticated(Principal);
 
-impl Caller {
+impl Authenticated {
     /// Checks that the principal may take messages of a queue in a virtual host.
-    pub(super) fn may_use(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
-        let needed = Needed::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
-        if self.0.may(&needed) { Ok(()) } else { Err(forbidden(&self.0, &needed)) }
+    pub(super) fn check_queue_access(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
+        let required =
+            RequiredScope::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
+        if self.0.is_allowed(&required) {
+            Ok(())
+        } else {
+            Err(insufficient_scope(&self.0, &required))
+        }
     }
 
     /// Waits until the token is revoked, or allows something else.
-    pub(super) async fn taken_away(&self, common: &Common) {
-        common.access.taken_away(&self.0).await;
+    pub(super) async fn wait_revoked(&self, common: &Common) {
+        common.access.wait_revoked(&self.0).await;
     }
 
     /// Returns the sender of the principal's replies: the name of the token.
@@ -142,59 +146,64 @@ impl Caller {
 
     /// Checks that the principal may settle what a receipt names: the queue must be among its own,
     /// and the message must belong to that queue.
-    pub(super) async fn may_settle(
+    pub(super) async fn check_settle_access(
         &self,
-        ways: &Ways,
+        ways: &ActorHandles,
         bus: &BusKey,
         receipt: &Receipt,
     ) -> Result<(), Problem> {
-        self.may_use(&receipt.queue, &receipt.vhost)?;
-        if self.0.scope == Some(Scope::Admin) || receipt.is_of_its_queue(ways, bus).await {
+        self.check_queue_access(&receipt.queue, &receipt.vhost)?;
+        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(ways, bus).await {
             return Ok(());
         }
         Err(Problem::forbidden(format!(
             "the token {} is for messages of its queues alone, and this message is not of the \
              queue {}",
-            quoted(self.0.name.as_deref().unwrap_or_default()),
-            quoted(&receipt.queue)
+            quote(self.0.name.as_deref().unwrap_or_default()),
+            quote(&receipt.queue)
         )))
     }
 }
 
-impl FromRequest for Caller {
+impl FromRequest for Authenticated {
     type Error = Problem;
-    type Future = Ready<Result<Caller, Problem>>;
+    type Future = Ready<Result<Authenticated, Problem>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        let holder = request.extensions().get::<Holder>().cloned();
+        let principal = request.extensions().get::<Principal>().cloned();
         // Only requests that need no token have no principal.
-        ready(holder.map(Caller).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())))
+        ready(
+            principal.map(Authenticated).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())),
+        )
     }
 }
 
 /// Returns the problem of a request with two tokens: a proxy in between may have checked the other
 /// one.
-pub(super) fn twice() -> Problem {
+pub(super) fn duplicate_authorization() -> Problem {
     Problem::malformed("the header Authorization is there twice, expected it once".to_owned())
 }
 
 /// Authenticates a gRPC request by its metadata.
 #[cfg(feature = "grpc")]
-pub(super) fn caller(common: &Common, header: Option<&str>) -> Result<Caller, Stranger> {
-    let given = header.and_then(bearer);
-    let holder = common.access.tokens().holder(given);
-    holder.map(Caller).ok_or(Stranger { has_token: given.is_some() })
+pub(super) fn authenticate(
+    common: &Common,
+    header: Option<&str>,
+) -> Result<Authenticated, AuthenticationFailure> {
+    let given = header.and_then(parse_bearer);
+    let principal = common.access.tokens().find_principal(given);
+    principal.map(Authenticated).ok_or(AuthenticationFailure { has_token: given.is_some() })
 }
 
 /// A request without a valid token.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stranger {
+pub(super) struct AuthenticationFailure {
     has_token: bool,
 }
 
-impl Stranger {
+impl AuthenticationFailure {
     /// Returns the problem to answer with. It comes late if the client has tried many tokens.
-    pub(super) async fn problem(
+    pub(super) async fn into_problem(
         self,
         common: &Common,
         path: &str,
@@ -206,13 +215,13 @@ impl Stranger {
         if !self.has_token {
             return Problem::unauthorized(NO_TOKEN.to_owned());
         }
-        match common.access.logins.failed(peer.map(|peer| peer.ip())).await {
-            Failed::Told | Failed::Paused => Problem::unauthorized(
+        match common.access.login_limiter.record_failure(peer.map(|peer| peer.ip())).await {
+            LoginPenalty::Immediate | LoginPenalty::Delayed => Problem::unauthorized(
                 "the token is none of those in the settings (http.token, http.tokens, \
                  http.tokens_file, http.workers)"
                     .to_owned(),
             ),
-            Failed::TooMany => Problem::too_many(
+            LoginPenalty::Rejected => Problem::too_many(
                 "too many wrong tokens came from this address: try again later, with the right one"
                     .to_owned(),
             ),
@@ -222,9 +231,9 @@ impl Stranger {
     /// Logs the request, in a way that guessing at tokens cannot fill the log;
     /// `workflow_api_logins_failed_total` counts every attempt.
     fn log(self, common: &Common, path: &str, peer: Option<SocketAddr>) {
-        let Stranger { has_token } = self;
-        if common.throttle.may_log(if has_token { "wrong_token" } else { "no_token" }) {
-            let (peer, path) = (peer.map(|peer| peer.to_string()), shortened(path));
+        let AuthenticationFailure { has_token } = self;
+        if common.log_limiter.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+            let (peer, path) = (peer.map(|peer| peer.to_string()), shorten(path));
             tracing::warn!(
                 peer,
                 path,
@@ -236,22 +245,22 @@ impl Stranger {
 }
 
 /// Returns the problem of a token that does not allow the request.
-fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
-    let name = quoted(holder.name.as_deref().unwrap_or_default());
-    let scope = holder.scope.map(|scope| format!("the scope {}", scope.word()));
-    let queues = (!holder.queues.is_empty()).then(|| {
-        let noun = if holder.queues.len() == 1 { "queue" } else { "queues" };
-        let names = enumerated(holder.queues.iter().map(String::as_str), "and");
-        format!("messages of the {noun} {names}{}", in_vhost(&holder.vhost))
+fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Problem {
+    let name = quote(principal.name.as_deref().unwrap_or_default());
+    let scope = principal.scope.map(|scope| format!("the scope {}", scope.as_str()));
+    let queues = (!principal.queues.is_empty()).then(|| {
+        let noun = if principal.queues.len() == 1 { "queue" } else { "queues" };
+        let names = enumerate_quoted(principal.queues.iter().map(String::as_str), "and");
+        format!("messages of the {noun} {names}{}", format_vhost(&principal.vhost))
     });
     let allows: Vec<String> = scope.into_iter().chain(queues).collect();
     let allows = allows.join(" and ");
-    let needs = match needed {
-        Needed::Token => "a token".to_owned(),
-        Needed::Scope(scope) => format!("the scope {}", scope.word()),
-        Needed::Queue { queue, vhost } => {
-            let place = in_vhost(vhost.as_deref().unwrap_or_default());
-            format!("the queue {}{place}, or the scope admin", quoted(queue))
+    let needs = match required {
+        RequiredScope::Token => "a token".to_owned(),
+        RequiredScope::Scope(scope) => format!("the scope {}", scope.as_str()),
+        RequiredScope::Queue { queue, vhost } => {
+            let place = format_vhost(vhost.as_deref().unwrap_or_default());
+            format!("the queue {}{place}, or the scope admin", quote(queue))
         }
     };
     Problem::forbidden(format!(
@@ -260,24 +269,24 @@ fn forbidden(holder: &Holder, needed: &Needed) -> Problem {
     ))
 }
 
-fn in_vhost(vhost: &str) -> String {
+fn format_vhost(vhost: &str) -> String {
     if vhost.is_empty() {
         return String::new();
     }
-    format!(" of the virtual host {}", quoted(vhost))
+    format!(" of the virtual host {}", quote(vhost))
 }
 
 /// Returns the token of an `Authorization` header. The name of the scheme is case-insensitive (RFC
 /// 9110, section 11.1).
-fn bearer(header: &str) -> Option<&str> {
+fn parse_bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// A request that changes something, for the audit log. Creations of jobs and messages of workers
 /// are not logged: the journal records them.
-struct Audited {
-    by: Arc<str>,
+struct AuditEntry {
+    principal: Arc<str>,
     peer: Option<String>,
     method: String,
     path: String,
@@ -287,33 +296,34 @@ struct Audited {
     status: Option<u16>,
 }
 
-impl Audited {
-    fn of(
+impl AuditEntry {
+    fn from_request(
         request: &ServiceRequest,
-        needed: Option<&Needed>,
-        holder: Option<&Holder>,
-    ) -> Option<Audited> {
-        let by = holder?.name.clone().unwrap_or_else(|| "anybody".into());
-        let is_operation = matches!(needed, Some(Needed::Scope(Scope::Operate | Scope::Admin)))
-            && !request.match_info().as_str().starts_with("/api/workflow/");
-        is_operation.then(|| Audited {
-            by,
+        required: Option<&RequiredScope>,
+        principal: Option<&Principal>,
+    ) -> Option<AuditEntry> {
+        let by = principal?.name.clone().unwrap_or_else(|| "anybody".into());
+        let is_operation =
+            matches!(required, Some(RequiredScope::Scope(Scope::Operate | Scope::Admin)))
+                && !request.match_info().as_str().starts_with("/api/workflow/");
+        is_operation.then(|| AuditEntry {
+            principal: by,
             peer: request.peer_addr().map(|peer| peer.ip().to_string()),
             method: request.method().to_string(),
-            path: shortened(request.path()),
-            query: shortened(&percent_decode_str(request.query_string()).decode_utf8_lossy()),
+            path: shorten(request.path()),
+            query: shorten(&percent_decode_str(request.query_string()).decode_utf8_lossy()),
             status: None,
         })
     }
 }
 
 /// Logs the request when it is over, also if its client does not wait for the response.
-impl Drop for Audited {
+impl Drop for AuditEntry {
     fn drop(&mut self) {
-        let Audited { by, peer, method, path, query, status } = self;
-        let (path, query) = (escaped(path), escaped(query));
+        let AuditEntry { principal: by, peer, method, path, query, status } = self;
+        let (path, query) = (escape(path), escape(query));
         tracing::info!(
-            target: AUDIT,
+            target: AUDIT_TARGET,
             by = &**by,
             peer = peer.as_deref(),
             method = method.as_str(),
@@ -343,7 +353,7 @@ mod tests {
             ("/api/job/price/receive", None),
             ("//api/queue/price/receive", None),
         ] {
-            let found = queue_in(path).map(|found| found.unwrap_or_default());
+            let found = parse_worker_queue(path).map(|found| found.unwrap_or_default());
             assert_eq!(found.as_deref(), queue, "{path}");
         }
     }
@@ -352,16 +362,16 @@ mod tests {
     fn what_erases_or_replaces_needs_more_than_what_does_not() {
         let http = Settings::defaults().expect("defaults").http;
         let (read, operate, admin) = (
-            Some(Needed::Scope(Scope::Read)),
-            Some(Needed::Scope(Scope::Operate)),
-            Some(Needed::Scope(Scope::Admin)),
+            Some(RequiredScope::Scope(Scope::Read)),
+            Some(RequiredScope::Scope(Scope::Operate)),
+            Some(RequiredScope::Scope(Scope::Admin)),
         );
         for (method, path, expected) in [
             (Method::GET, "/readyz", None),
             (Method::GET, "/", None),
             (Method::GET, "/metrics", read.clone()),
             (Method::GET, "/api/settings", read.clone()),
-            (Method::GET, "/api/whoami", Some(Needed::Token)),
+            (Method::GET, "/api/whoami", Some(RequiredScope::Token)),
             (Method::GET, "/nowhere", read),
             (Method::POST, "/api/workflow/chain", operate.clone()),
             (Method::POST, "/api/job/x/cancel", operate.clone()),
@@ -375,11 +385,11 @@ mod tests {
             (
                 Method::POST,
                 "/api/queue/price/receive",
-                Some(Needed::Queue { queue: "price".to_owned(), vhost: None }),
+                Some(RequiredScope::Queue { queue: "price".to_owned(), vhost: None }),
             ),
-            (Method::POST, "/api/queue/%FF/receive", Some(Needed::Scope(Scope::Admin))),
+            (Method::POST, "/api/queue/%FF/receive", Some(RequiredScope::Scope(Scope::Admin))),
         ] {
-            assert_eq!(needed(&method, path, &http), expected, "{method} {path}");
+            assert_eq!(required_scope(&method, path, &http), expected, "{method} {path}");
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Explains why a step does not move whose message went to a Kafka topic. A topic shows how far its
 //! workers have committed, and who they are, but not who has which message.
 
-use crate::bus::QueueLook;
+use crate::bus::QueueStatus;
 use crate::settings::KafkaSection;
 
 /// Where a message most likely is.
-pub(super) enum Where {
+pub(super) enum MessageLocation {
     /// On its way to the topic.
     Sending,
     /// In the topic, with no worker to take it.
-    Unattended,
+    WithoutWorker,
     /// With a worker, or behind messages that workers have.
-    Attended,
+    WithWorkers,
     /// The brokers do not tell.
     Unknown,
 }
@@ -27,54 +27,60 @@ pub(super) struct TopicStep<'a> {
 
 impl TopicStep<'_> {
     /// Locates the message, and explains what is known about it.
-    pub(super) fn where_it_is(&self, section: &KafkaSection, found: QueueLook) -> (Where, String) {
+    pub(super) fn locate(
+        &self,
+        section: &KafkaSection,
+        found: QueueStatus,
+    ) -> (MessageLocation, String) {
         let TopicStep { name, queue, timeout, is_confirmed } = self;
         let (topic, group) = (section.topic(queue), section.group(queue));
         match found {
-            QueueLook::There { .. } if !is_confirmed => (
-                Where::Sending,
+            QueueStatus::Exists { .. } if !is_confirmed => (
+                MessageLocation::Sending,
                 format!(
                     "on its way: the brokers have not confirmed the message of step \"{name}\" to \
                      the topic {topic} yet; the manager keeps it, and sends it again until then"
                 ),
             ),
-            QueueLook::There { consumers: 0, messages, .. } => (
-                Where::Unattended,
+            QueueStatus::Exists { consumers: 0, messages, .. } => (
+                MessageLocation::WithoutWorker,
                 format!(
                     "no worker of the group {group} is there: start one for step \"{name}\" on the \
                      topic {topic}, of which the group has {messages} messages still to commit; \
                      {timeout}"
                 ),
             ),
-            QueueLook::There { consumers, messages: 0, .. } => (
-                Where::Attended,
+            QueueStatus::Exists { consumers, messages: 0, .. } => (
+                MessageLocation::WithWorkers,
                 format!(
                     "the {consumers} workers of the group {group} have committed all of the \
                      topic {topic}: the reply of step \"{name}\" is on its way, or its message was \
                      passed over; {timeout}"
                 ),
             ),
-            QueueLook::There { consumers, messages, .. } => (
-                Where::Attended,
+            QueueStatus::Exists { consumers, messages, .. } => (
+                MessageLocation::WithWorkers,
                 format!(
                     "the {consumers} workers of the group {group} have {messages} messages of the \
                      topic {topic} still to commit; that of step \"{name}\" is with one of them, \
                      or waits; {timeout}"
                 ),
             ),
-            QueueLook::Missing => (
-                Where::Unattended,
+            QueueStatus::Missing => (
+                MessageLocation::WithoutWorker,
                 format!("the topic {topic} of step \"{name}\" is missing: it is created soon"),
             ),
-            QueueLook::Unknown(reason) => (
-                Where::Unknown,
+            QueueStatus::Unknown(reason) => (
+                MessageLocation::Unknown,
                 format!(
                     "step \"{name}\" waits for a reply to its message in the topic {topic}, about \
                      which the brokers tell nothing: {reason}"
                 ),
             ),
             // No topic is a web service.
-            QueueLook::Service { .. } => (Where::Unknown, format!("{topic} is a web service")),
+            QueueStatus::Endpoint { .. } => {
+                (MessageLocation::Unknown, format!("{topic} is a web service"))
+            }
         }
     }
 }

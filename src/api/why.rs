@@ -1,21 +1,23 @@
 //! Explains why a job does not move, in one sentence that names the cause first.
 
-use super::named::job_id;
 use super::problem::Problem;
 use super::query::Query;
 use super::reads;
-use super::topic::{TopicStep, Where};
-use super::why_words::{all_busy, condition_of, counted, counted_long, left};
-use crate::actors::health::Want;
-use crate::actors::ways::Ways;
-use crate::actors::{door, queue_watch};
-use crate::bus::{BusKey, BusState, QueueLook, Trouble};
+use super::resolve::parse_job_id;
+use super::topic::{MessageLocation, TopicStep};
+use super::why_text::{
+    describe_all_busy, describe_condition, format_count, format_count_u64, format_time_left,
+};
+use crate::actors::handles::ActorHandles;
+use crate::actors::health::JournalWait;
+use crate::actors::{manager_handle, queue_watch};
+use crate::bus::{BusKey, BusState, EndpointFailure, QueueStatus};
 use crate::clock;
 use crate::engine::{
     Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState,
 };
-use crate::times::rfc3339;
-use crate::view::failures;
+use crate::times::format_rfc3339;
+use crate::view::describe_failures;
 use actix_web::{HttpResponse, web};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
@@ -66,61 +68,70 @@ pub(super) struct Why {
 }
 
 /// Handles `GET /api/job/{id}/why`.
-pub async fn why(
-    ways: web::Data<Ways>,
+pub async fn get_why(
+    ways: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    query.none()?;
-    let id = job_id(&path)?;
-    Ok(HttpResponse::Ok().json(of_job(&ways, id, 0).await?))
+    query.check_empty()?;
+    let id = parse_job_id(&path)?;
+    Ok(HttpResponse::Ok().json(explain_job(&ways, id, 0).await?))
 }
 
-fn of_job(ways: &Ways, id: JobId, depth: usize) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+fn explain_job(
+    ways: &ActorHandles,
+    id: JobId,
+    depth: usize,
+) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // The permit is held for as long as the job is.
-        let (job, _room) = reads::job(&ways.common, id, |found, _| Ok(found.job)).await?;
-        if let Some(why) = of_state(ways, &job) {
+        let (job, _room) = reads::with_job(&ways.common, id, |found, _| Ok(found.job)).await?;
+        if let Some(why) = explain_job_state(ways, &job) {
             return Ok(why);
         }
         let mut causes = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            causes.push(of_step(ways, &job, step, depth).await?);
+            causes.push(explain_step(ways, &job, step, depth).await?);
         }
         causes.sort_by_key(|why| why.cause);
-        Ok(causes.into_iter().next().unwrap_or_else(|| waiting(&job)))
+        Ok(causes.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
     })
 }
 
 /// Explains what follows from the state of the manager and of the job alone, without its steps.
-fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
-    let told = |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
+fn explain_job_state(ways: &ActorHandles, job: &Job) -> Option<Why> {
+    let explain =
+        |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
     match job.state() {
         JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
             Some((step, _)) => {
                 let when = step.when.as_ref().map_or("", |when| when.text());
-                told(WaitCause::Condition, condition_of(&step.name, when) + &failures(job))
+                explain(
+                    WaitCause::Condition,
+                    describe_condition(&step.name, when) + &describe_failures(job),
+                )
             }
-            None => {
-                told(WaitCause::Ended, format!("completed: every step is done{}", failures(job)))
-            }
+            None => explain(
+                WaitCause::Ended,
+                format!("completed: every step is done{}", describe_failures(job)),
+            ),
         },
         JobState::Failed => {
-            told(WaitCause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
+            explain(WaitCause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
         }
-        JobState::Cancelled => told(WaitCause::Ended, format!("cancelled{reason}")),
-        JobState::Paused => told(
+        JobState::Cancelled => explain(WaitCause::Ended, format!("cancelled{reason}")),
+        JobState::Paused => explain(
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running => match ways.common.health.journal_wants() {
-            Some(Want::Room) => told(
+        JobState::Running => match ways.common.health.journal_wait() {
+            Some(JournalWait::Room) => explain(
                 WaitCause::JournalFull,
                 "no room on the journal's disk: nothing goes on until there is".to_owned(),
             ),
-            Some(Want::Lock) => told(
+            Some(JournalWait::Lock) => explain(
                 WaitCause::JournalFull,
                 "another program keeps the journal's file locked: nothing goes on until it lets go"
                     .to_owned(),
@@ -130,29 +141,34 @@ fn of_state(ways: &Ways, job: &Job) -> Option<Why> {
     }
 }
 
-async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Result<Why, Problem> {
+async fn explain_step(
+    ways: &ActorHandles,
+    job: &Job,
+    index: StepIndex,
+    depth: usize,
+) -> Result<Why, Problem> {
     let (step, run) = (job.graph().step(index), job.step(index));
     let name = &step.name;
-    let told = |cause: WaitCause, why: String| {
+    let explain = |cause: WaitCause, why: String| {
         Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
     };
     if let Some(at) = run.retry_at() {
         let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
-        let left = left(at);
-        return told(
+        let left = format_time_left(at);
+        return explain(
             WaitCause::BackOff,
             format!(
                 "backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}",
-                rfc3339(at),
+                format_rfc3339(at),
                 run.attempt
             ),
         );
     }
     if step.external {
         let until =
-            run.deadline().map_or_else(String::new, |at| format!(", until {}", rfc3339(at)));
+            run.deadline().map_or_else(String::new, |at| format!(", until {}", format_rfc3339(at)));
         let id = job.id();
-        return told(
+        return explain(
             WaitCause::Person,
             format!(
                 "waiting for a person or another system: step \"{name}\" is external, POST \
@@ -161,30 +177,30 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         );
     }
     if step.task.is_some() {
-        return of_fan_out(ways, job, index, depth).await;
+        return explain_fan_out(ways, job, index, depth).await;
     }
-    let timeout = timeout_of(step, run);
-    let bus = ways.buses.of_step(job.definition(), step);
+    let timeout = describe_timeout(step, run);
+    let bus = ways.buses.bus_of_step(job.definition(), step);
     match ways.common.health.bus(&bus) {
         Some(BusState::Connected | BusState::CatchingUp) => {}
-        Some(BusState::Unfit { queues, reason })
+        Some(BusState::QueuesUnusable { queues, reason })
             if queues.contains(&step.queue) && !run.confirmed =>
         {
-            return told(
+            return explain(
                 WaitCause::BrokerBlocked,
                 format!("the message of step \"{name}\" is not sent: {reason}"),
             );
         }
-        Some(BusState::Unfit { .. }) => {}
-        Some(BusState::Silent { .. }) if run.confirmed => {}
-        Some(state @ BusState::Silent { .. }) => {
-            return told(
+        Some(BusState::QueuesUnusable { .. }) => {}
+        Some(BusState::Unresponsive { .. }) if run.confirmed => {}
+        Some(state @ BusState::Unresponsive { .. }) => {
+            return explain(
                 WaitCause::BrokerBlocked,
                 format!("{state}: the message of step \"{name}\" waits for it; {timeout}"),
             );
         }
         Some(BusState::Blocked { reason }) if !run.confirmed => {
-            return told(
+            return explain(
                 WaitCause::BrokerBlocked,
                 format!(
                     "the broker blocks publishing ({reason}): the message of step \"{name}\" \
@@ -194,13 +210,13 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
         Some(BusState::Blocked { .. }) => {}
         Some(BusState::Disconnected { reason }) => {
-            return told(
+            return explain(
                 WaitCause::BrokerGone,
                 format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"),
             );
         }
         None => {
-            return told(
+            return explain(
                 WaitCause::BrokerGone,
                 format!(
                     "step \"{name}\" sends to the bus \"{bus}\", which was not started: the \
@@ -210,30 +226,30 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         }
     }
     let queue = &step.queue;
-    let has_broker = ways.common.settings.amqp_bus(&bus.bus).is_some();
-    let found = look(ways, &bus, queue).await;
-    if let Some(section) = ways.common.settings.kafka_bus(&bus.bus) {
+    let has_broker = ways.common.settings.amqp_bus(&bus.name).is_some();
+    let found = inspect_queue(ways, &bus, queue).await;
+    if let Some(section) = ways.common.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
-        let asked = TopicStep { name, queue, timeout: &timeout, is_confirmed };
-        let (place, why) = asked.where_it_is(section, found);
-        let cause = match place {
-            Where::Sending => WaitCause::Sending,
-            Where::Unattended => WaitCause::NoConsumer,
-            Where::Attended => WaitCause::Working,
-            Where::Unknown => WaitCause::Unknown,
+        let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
+        let (location, why) = topic_step.locate(section, found);
+        let cause = match location {
+            MessageLocation::Sending => WaitCause::Sending,
+            MessageLocation::WithoutWorker => WaitCause::NoConsumer,
+            MessageLocation::WithWorkers => WaitCause::Working,
+            MessageLocation::Unknown => WaitCause::Unknown,
         };
-        return told(cause, why);
+        return explain(cause, why);
     }
     if has_broker && run.confirmed {
-        let asked = ConfirmedStep { ways, job, index, timeout: &timeout };
-        if let Some((cause, why)) = asked.where_it_is(&found) {
-            return told(cause, why);
+        let confirmed_step = ConfirmedStep { ways, job, index, timeout: &timeout };
+        if let Some((cause, why)) = confirmed_step.explain(&found) {
+            return explain(cause, why);
         }
     }
-    let is_lent = |lease: &Lease| lease.until > clock::now();
-    if let Some(Lease { delivery, until }) = run.lease.as_deref().copied().filter(is_lent) {
-        let until = rfc3339(until);
-        return told(
+    let is_leased = |lease: &Lease| lease.until > clock::now();
+    if let Some(Lease { delivery, until }) = run.lease.as_deref().copied().filter(is_leased) {
+        let until = format_rfc3339(until);
+        return explain(
             WaitCause::Working,
             format!(
                 "a worker has it: delivery {delivery} of the message of step \"{name}\" is lent \
@@ -242,64 +258,68 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
         );
     }
     match found {
-        QueueLook::Service { waiting, calls, trouble } => {
+        QueueStatus::Endpoint { waiting, calls, failure: trouble } => {
             let is_taken_over = run.confirmed;
-            let asked = ServiceStep { name, queue, timeout: &timeout, is_taken_over };
-            let (cause, why) = asked.where_it_is(waiting, calls, trouble);
-            told(cause, why)
+            let service_step =
+                ServiceStep { name, queue, timeout: &timeout, is_accepted: is_taken_over };
+            let (cause, why) = service_step.explain(waiting, calls, trouble);
+            explain(cause, why)
         }
-        QueueLook::There { messages, consumers, is_full: true, .. } if !run.confirmed => told(
-            WaitCause::QueueFull,
-            format!(
-                "queue full: the broker takes no more on queue \"{queue}\" (overflow \
+        QueueStatus::Exists { messages, consumers, is_full: true, .. } if !run.confirmed => {
+            explain(
+                WaitCause::QueueFull,
+                format!(
+                    "queue full: the broker takes no more on queue \"{queue}\" (overflow \
                  reject-publish), and the manager sends the message of step \"{name}\" until it \
                  does; {} there for its {}",
-                counted(messages, "message waits", "messages wait"),
-                counted(consumers, "consumer", "consumers")
-            ),
-        ),
-        QueueLook::There { messages, consumers: 0, .. } if has_broker => told(
+                    format_count(messages, "message waits", "messages wait"),
+                    format_count(consumers, "consumer", "consumers")
+                ),
+            )
+        }
+        QueueStatus::Exists { messages, consumers: 0, .. } if has_broker => explain(
             WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
-                counted(messages, "message waits", "messages wait")
+                format_count(messages, "message waits", "messages wait")
             ),
         ),
-        QueueLook::There { messages, consumers: 0, .. } => told(
+        QueueStatus::Exists { messages, consumers: 0, .. } => explain(
             WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": start a worker for step \"{name}\", with \
                  workflow-manager work {queue} -- CMD, or one that asks for messages by POST \
                  /api/queue/{queue}/receive; {} there",
-                counted(messages, "message waits", "messages wait")
+                format_count(messages, "message waits", "messages wait")
             ),
         ),
-        QueueLook::There { .. } if has_broker => told(
+        QueueStatus::Exists { .. } if has_broker => explain(
             WaitCause::Sending,
             format!(
                 "on its way: the broker has not confirmed the message of step \"{name}\" to queue \
                  \"{queue}\" yet; the manager keeps it, and sends it again until then"
             ),
         ),
-        QueueLook::There { messages: 0, .. } => told(
+        QueueStatus::Exists { messages: 0, .. } => explain(
             WaitCause::Working,
             format!(
                 "a worker has it: it took the message of step \"{name}\" and has not replied; \
                  {timeout}"
             ),
         ),
-        QueueLook::There { messages, consumers, .. } => {
-            told(WaitCause::AllBusy, all_busy(name, queue, messages, consumers, &timeout))
-        }
-        QueueLook::Missing => told(
+        QueueStatus::Exists { messages, consumers, .. } => explain(
+            WaitCause::AllBusy,
+            describe_all_busy(name, queue, messages, consumers, &timeout),
+        ),
+        QueueStatus::Missing => explain(
             WaitCause::NoConsumer,
             format!(
                 "no consumer on queue \"{queue}\": the queue itself is missing; within {} it is \
                  declared, and the message sent again",
-                Millis::of(queue_watch::LOOKED_EVERY)
+                Millis::from_duration(queue_watch::CHECK_INTERVAL)
             ),
         ),
-        QueueLook::Unknown(reason) => told(
+        QueueStatus::Unknown(reason) => explain(
             WaitCause::Unknown,
             format!(
                 "step \"{name}\" waits for a reply to its message on queue \"{queue}\", about \
@@ -310,12 +330,13 @@ async fn of_step(ways: &Ways, job: &Job, index: StepIndex, depth: usize) -> Resu
 }
 
 /// Describes when the running attempt of a step fails for lack of a reply.
-fn timeout_of(step: &Step, run: &StepRun) -> String {
-    let start =
-        run.start_by().map_or_else(String::new, |at| format!("; it fails at {}", rfc3339(at)));
+fn describe_timeout(step: &Step, run: &StepRun) -> String {
+    let start = run
+        .start_by()
+        .map_or_else(String::new, |at| format!("; it fails at {}", format_rfc3339(at)));
     match (run.deadline(), step.timeout) {
-        (Some(at), _) => format!("its timeout is {}", rfc3339(at)),
-        (None, Some(span)) if run.waits_for_start() => {
+        (Some(at), _) => format!("its timeout is {}", format_rfc3339(at)),
+        (None, Some(span)) if run.is_waiting_for_start() => {
             format!("its timeout of {span} has not begun, because nobody has taken it{start}")
         }
         (None, _) => format!(
@@ -330,17 +351,17 @@ struct ServiceStep<'a> {
     queue: &'a str,
     timeout: &'a str,
     /// Whether the service has accepted the message and will reply later.
-    is_taken_over: bool,
+    is_accepted: bool,
 }
 
 impl ServiceStep<'_> {
-    fn where_it_is(
+    fn explain(
         &self,
         waiting: usize,
         calls: usize,
-        trouble: Option<Trouble>,
+        trouble: Option<EndpointFailure>,
     ) -> (WaitCause, String) {
-        let ServiceStep { name, queue, timeout, is_taken_over } = self;
+        let ServiceStep { name, queue, timeout, is_accepted: is_taken_over } = self;
         if *is_taken_over {
             let why = format!(
                 "a worker has it: the web service of queue \"{queue}\" took the message of step \
@@ -348,14 +369,14 @@ impl ServiceStep<'_> {
             );
             return (WaitCause::Working, why);
         }
-        let wait = counted_long(waiting as u64, "message waits", "messages wait");
-        if let Some(Trouble { why, next }) = trouble {
+        let wait = format_count_u64(waiting as u64, "message waits", "messages wait");
+        if let Some(EndpointFailure { reason: why, retry_at: next }) = trouble {
             let next = next.map_or_else(
                 || {
                     "it goes on when the settings have one and the manager is started again"
                         .to_owned()
                 },
-                |at| format!("it is called again at {}", rfc3339(at)),
+                |at| format!("it is called again at {}", format_rfc3339(at)),
             );
             let why = format!(
                 "not delivered: the web service of queue \"{queue}\" does not take the message of \
@@ -384,7 +405,7 @@ impl ServiceStep<'_> {
                     "all busy: {wait} for the web service of queue \"{queue}\", which has {} \
                      (setting concurrency); the message of step \"{name}\" is among them or under \
                      way; {timeout}",
-                    counted_long(calls as u64, "call under way", "calls under way")
+                    format_count_u64(calls as u64, "call under way", "calls under way")
                 ),
             ),
         }
@@ -403,24 +424,26 @@ const LOST_BY: &str = "rejected or expired where no policy sends dead letters to
 /// A step whose message the broker has confirmed. What is known about the message is told apart
 /// from what is guessed.
 struct ConfirmedStep<'a> {
-    ways: &'a Ways,
+    ways: &'a ActorHandles,
     job: &'a Job,
     index: StepIndex,
     timeout: &'a str,
 }
 
 impl ConfirmedStep<'_> {
-    fn where_it_is(&self, found: &QueueLook) -> Option<(WaitCause, String)> {
+    fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
         let ConfirmedStep { ways, job, index, timeout } = self;
-        let QueueLook::There { messages, unacknowledged, consumers, .. } = *found else {
+        let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *found else {
             return None;
         };
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(loss) = ways.common.losses.of(&ways.buses.address(job.definition(), step)) {
+        if let Some(loss) =
+            ways.common.queue_losses.find(&ways.buses.address(job.definition(), step))
+        {
             let amqp =
-                ways.common.settings.amqp_bus(&ways.buses.of_step(job.definition(), step).bus);
+                ways.common.settings.amqp_bus(&ways.buses.bus_of_step(job.definition(), step).name);
             let span = amqp.unwrap_or(&ways.common.settings.amqp).lost_after;
             let start = if consumers == 0 {
                 format!("no consumer on queue \"{queue}\", and messages are lost")
@@ -432,8 +455,8 @@ impl ConfirmedStep<'_> {
                  workers or answered; most likely the others were {LOST_BY}. The message of step \
                  \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
                  {queue}` sends all of the queue again; {timeout}",
-                counted_long(loss.waiting, "step waits", "steps wait"),
-                counted_long(loss.held, "message", "messages"),
+                format_count_u64(loss.waiting, "step waits", "steps wait"),
+                format_count_u64(loss.held, "message", "messages"),
             );
             return Some((WaitCause::Lost, why));
         }
@@ -446,7 +469,7 @@ impl ConfirmedStep<'_> {
             );
             return Some((WaitCause::Working, why));
         }
-        let consumed = counted(consumers, "consumer", "consumers");
+        let consumed = format_count(consumers, "consumer", "consumers");
         let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
         let is_settled = sent_ms.is_none_or(|age_ms| {
             age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
@@ -484,7 +507,7 @@ impl ConfirmedStep<'_> {
                 format!(
                     "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
                      none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
-                    counted_long(held, "message is", "messages are")
+                    format_count_u64(held, "message is", "messages are")
                 ),
             )),
             (0, _, None) => Some((
@@ -496,24 +519,25 @@ impl ConfirmedStep<'_> {
                      amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
                 ),
             )),
-            (_, _, _) => {
-                Some((WaitCause::AllBusy, all_busy(name, queue, messages, consumers, timeout)))
-            }
+            (_, _, _) => Some((
+                WaitCause::AllBusy,
+                describe_all_busy(name, queue, messages, consumers, timeout),
+            )),
         }
     }
 }
 
-async fn of_fan_out(
-    ways: &Ways,
+async fn explain_fan_out(
+    ways: &ActorHandles,
     job: &Job,
     index: StepIndex,
     depth: usize,
 ) -> Result<Why, Problem> {
     let name = job.graph().step(index).name.clone();
-    let told =
+    let explain =
         |cause: WaitCause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
     let Some(fan_out) = &job.step(index).fan_out else {
-        return Ok(told(
+        return Ok(explain(
             WaitCause::Unknown,
             format!("step \"{name}\" is about to start its child jobs"),
         ));
@@ -530,38 +554,38 @@ async fn of_fan_out(
             break;
         }
         // A child job that was just started may not exist yet.
-        if let Ok(why) = of_job(ways, child, depth + 1).await
+        if let Ok(why) = explain_job(ways, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {
             first = Some(why);
         }
     }
     let under_way = started - ended;
-    let of_step =
+    let progress =
         format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
     Ok(match first {
         Some(child) if child.cause < WaitCause::WindowFull => {
-            told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
+            explain(child.cause, format!("{} ({progress}; child job {})", child.why, child.job))
         }
         Some(child) if started < items => {
             let left = items - started;
-            told(
+            explain(
                 WaitCause::WindowFull,
                 format!(
-                    "window full: {left} child jobs wait for a place, {of_step}; of child job {}: \
+                    "window full: {left} child jobs wait for a place, {progress}; of child job {}: \
                      {}",
                     child.job, child.why
                 ),
             )
         }
         Some(child) => {
-            told(child.cause, format!("{} ({of_step}; child job {})", child.why, child.job))
+            explain(child.cause, format!("{} ({progress}; child job {})", child.why, child.job))
         }
-        None => told(WaitCause::Waiting, of_step),
+        None => explain(WaitCause::Waiting, progress),
     })
 }
 
-fn waiting(job: &Job) -> Why {
+fn explain_waiting(job: &Job) -> Why {
     let names: Vec<&str> = job
         .steps()
         .filter(|(_, run)| run.state == StepState::Waiting)
@@ -575,7 +599,10 @@ fn waiting(job: &Job) -> Why {
     }
 }
 
-async fn look(ways: &Ways, bus: &BusKey, queue: &Arc<str>) -> QueueLook {
-    let unknown = || QueueLook::Unknown("the bus does not tell".to_owned());
-    door::inspect(ways, bus, vec![queue.clone()]).await.pop().unwrap_or_else(unknown)
+async fn inspect_queue(ways: &ActorHandles, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
+    let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
+    manager_handle::inspect_queues(ways, bus, vec![queue.clone()])
+        .await
+        .pop()
+        .unwrap_or_else(unknown)
 }

@@ -2,14 +2,14 @@
 
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::reads::{cut, read};
+use super::reads::{read_small, truncate};
 use crate::actors::common::Common;
 use crate::clock;
-use crate::engine::words::quoted;
+use crate::engine::text::quote;
 use crate::engine::{JobId, JobState};
-use crate::journal::{Filter, Hit, JournalError, Records, SearchOrder};
+use crate::journal::{JobFilter, JournalError, Records, SearchHit, SearchOrder};
 use crate::telemetry::rates::Rate;
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,16 +57,16 @@ struct Stats {
 #[schema(as = KnownJob)]
 struct Known {
     job: JobId,
-    created: Time,
+    created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<Time>,
+    ended: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
 /// What the journal contributes to a workflow's statistics.
 #[derive(Default)]
-struct Kept {
+struct StoredStats {
     states: BTreeMap<&'static str, i64>,
     oldest_running: Option<Known>,
     last_failed: Option<Known>,
@@ -75,20 +75,23 @@ struct Kept {
 /// Handles `GET /api/workflows[?all=true][&stats=SPAN]`: lists the loaded workflows; with `all`
 /// also those that are not loaded any more but have jobs under way; with `stats` how their jobs
 /// fared in that time span.
-pub(super) async fn all(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
-    let [all, stats] = query.of(["all", "stats"])?;
-    let all = all.map_or(Ok(false), |value| query::flag("all", &value))?;
-    let minutes = stats.as_deref().map(minutes).transpose()?;
+pub(super) async fn list_workflows(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [all, stats] = query.extract(["all", "stats"])?;
+    let all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
+    let minutes = stats.as_deref().map(parse_minutes).transpose()?;
     let definitions = common.definitions();
-    let counts = read(&common, |reader| reader.running_counts()).await?;
+    let counts = read_small(&common, |reader| reader.count_running_root_jobs()).await?;
     let others =
         counts.iter().map(|(full, _)| full).filter(|full| !definitions.contains_key(*full));
     let others = others.filter(|_| all).cloned();
     let names: Vec<String> = definitions.keys().cloned().chain(others).collect();
-    let mut kept = match minutes {
+    let mut stored = match minutes {
         Some(_) => {
             let names = names.clone();
-            read(&common, move |reader| kept(reader, &names)).await?
+            read_small(&common, move |reader| load_stats(reader, &names)).await?
         }
         None => BTreeMap::new(),
     };
@@ -99,12 +102,13 @@ pub(super) async fn all(common: web::Data<Common>, query: Query) -> Result<HttpR
             Some(definition) => (definition.vhost.as_str(), definition.name.as_str()),
             None => full.rsplit_once('/').unwrap_or(("", full)),
         };
-        let Kept { states, oldest_running, last_failed } = kept.remove(full).unwrap_or_default();
+        let StoredStats { states, oldest_running, last_failed } =
+            stored.remove(full).unwrap_or_default();
         let stats = |minutes| Stats {
             states,
             oldest_running,
             last_failed,
-            rate: common.rates.of(full, now, minutes),
+            rate: common.rates.rate(full, now, minutes),
         };
         let count = counts.iter().find(|(workflow, _)| workflow == full);
         WorkflowRow {
@@ -118,49 +122,52 @@ pub(super) async fn all(common: web::Data<Common>, query: Query) -> Result<HttpR
     Ok(HttpResponse::Ok().json(rows.collect::<Vec<_>>()))
 }
 
-fn kept(reader: &dyn Records, names: &[String]) -> Result<BTreeMap<String, Kept>, JournalError> {
-    let mut all: BTreeMap<String, Kept> =
-        names.iter().map(|name| (name.clone(), Kept::default())).collect();
-    for (workflow, state, count) in reader.state_counts()? {
-        if let Some(kept) = all.get_mut(&workflow) {
-            kept.states.insert(state.word(), count);
+fn load_stats(
+    reader: &dyn Records,
+    names: &[String],
+) -> Result<BTreeMap<String, StoredStats>, JournalError> {
+    let mut all: BTreeMap<String, StoredStats> =
+        names.iter().map(|name| (name.clone(), StoredStats::default())).collect();
+    for (workflow, state, count) in reader.count_root_jobs_by_state()? {
+        if let Some(stats) = all.get_mut(&workflow) {
+            stats.states.insert(state.as_str(), count);
         }
     }
     let first = |workflow: &str, states: &[JobState], order: SearchOrder| {
-        let filter = Filter {
+        let filter = JobFilter {
             workflow: Some(workflow.to_owned()),
             states: states.to_vec(),
-            ..Filter::default()
+            ..JobFilter::default()
         };
-        let mut hits = reader.search(&filter, order, order.start(), 1)?;
-        Ok::<_, JournalError>(hits.pop().map(Known::of))
+        let mut hits = reader.search(&filter, order, order.start_cursor(), 1)?;
+        Ok::<_, JournalError>(hits.pop().map(Known::from_hit))
     };
-    for (workflow, kept) in &mut all {
+    for (workflow, stats) in &mut all {
         let under_way = [JobState::Running, JobState::Paused];
-        kept.oldest_running = first(workflow, &under_way, SearchOrder::OldestFirst)?;
-        kept.last_failed = first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
+        stats.oldest_running = first(workflow, &under_way, SearchOrder::OldestFirst)?;
+        stats.last_failed = first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
     }
     Ok(all)
 }
 
 impl Known {
-    fn of(hit: Hit) -> Known {
+    fn from_hit(hit: SearchHit) -> Known {
         Known {
             job: hit.id,
-            created: Time(hit.created),
-            ended: hit.ended.map(Time),
-            reason: hit.reason.map(|reason| cut(&reason, REASON_CHARS_MAX)),
+            created: Rfc3339Time(hit.created),
+            ended: hit.ended.map(Rfc3339Time),
+            reason: hit.reason.map(|reason| truncate(&reason, REASON_CHARS_MAX)),
         }
     }
 }
 
 /// Parses the time span of statistics. Returns it in minutes.
-fn minutes(text: &str) -> Result<usize, Problem> {
+fn parse_minutes(text: &str) -> Result<usize, Problem> {
     let span = humantime::parse_duration(text).ok();
     let span = span.filter(|span| (MINUTE..=SPAN_MAX).contains(span)).ok_or_else(|| {
         Problem::malformed(format!(
             "stats is {}, expected how far back to count, from 1m to 24h, such as 1h",
-            quoted(text)
+            quote(text)
         ))
     })?;
     Ok(usize::try_from(span.as_secs() / MINUTE.as_secs()).unwrap_or(usize::MAX))

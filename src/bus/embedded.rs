@@ -7,13 +7,14 @@
 //! A message to the queue of a workflow is a call, as over AMQP, unless a worker of the process
 //! serves that queue. The end of the called job is the reply.
 
-use super::desk::{Desk, Desks, Lending};
+use super::lease_queue::{LeasePolicy, LeaseQueue, LeaseQueues};
 use super::{
-    Addressee, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, ERROR, EventSink, Header,
-    Over, Publication, QueueLook, Served, Settled, Settlement, Verdict,
+    Addressee, AttemptEnd, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, Disposition,
+    ERROR_KIND, EventSink, Header, Publication, QueueStatus, ServedQueues, SettleCommand,
+    Settlement,
 };
 use crate::engine::{Sender, TraceContext};
-use crate::settings::EMBEDDED_REPLIES as REPLIES;
+use crate::settings::EMBEDDED_REPLY_QUEUE as REPLIES;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use std::collections::{HashMap, HashSet};
@@ -50,7 +51,7 @@ impl Workers {
     }
 
     /// Adds a worker for `queue` on `threads` threads.
-    pub fn with<F>(mut self, queue: &str, threads: usize, work: F) -> Workers
+    pub fn with_worker<F>(mut self, queue: &str, threads: usize, work: F) -> Workers
     where
         F: Fn(&Publication) -> Result<Bytes, WorkerError> + Send + Sync + 'static,
     {
@@ -60,48 +61,48 @@ impl Workers {
 }
 
 /// What an embedded bus is created from.
-pub struct EmbeddedOpening {
+pub struct EmbeddedConfig {
     /// The key of the bus.
     pub key: BusKey,
     /// The workers of this process.
     pub workers: Workers,
     /// How messages are leased to workers elsewhere.
-    pub lending: Lending,
+    pub policy: LeasePolicy,
     /// The registry in which the bus enters its lease queue.
-    pub desks: Arc<Desks>,
+    pub lease_queues: Arc<LeaseQueues>,
 }
 
 /// The queues of this process.
 pub struct EmbeddedBus {
     /// The queues on which messages ask for jobs.
     calls: HashSet<Arc<str>>,
-    desk: Arc<Desk>,
+    lease_queue: Arc<LeaseQueue>,
     /// The queues whose worker threads were started.
-    staffed: HashSet<Arc<str>>,
+    started: HashSet<Arc<str>>,
     workers: Workers,
-    outside: Arc<Outside>,
+    replies: Arc<ReplyDelivery>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 /// Delivers the replies of worker threads, until they are settled.
-struct Outside {
+struct ReplyDelivery {
     sink: EventSink,
-    settle: mpsc::UnboundedSender<Settled>,
-    unsettled: Mutex<Unsettled>,
+    settle: mpsc::UnboundedSender<SettleCommand>,
+    unsettled: Mutex<UnsettledReplies>,
 }
 
 #[derive(Default)]
-struct Unsettled {
+struct UnsettledReplies {
     next_tag: u64,
-    replies: HashMap<u64, Reply>,
+    replies: HashMap<u64, EmbeddedReply>,
 }
 
 #[derive(Clone)]
-struct Reply {
+struct EmbeddedReply {
     correlation_id: Option<Arc<str>>,
     attempt: Option<u32>,
     kind: Option<&'static str>,
-    dead: Option<DeadLetter>,
+    dead_letter: Option<DeadLetter>,
     body: Bytes,
     /// Set if the message is a call, which asks for a job.
     call: Option<CallHeaders>,
@@ -119,42 +120,42 @@ struct CallHeaders {
 impl EmbeddedBus {
     /// Creates a bus with these workers and a lease queue, which it registers. The bus reports to
     /// `sink`, and must be created on an arbiter.
-    pub fn new(opening: EmbeddedOpening, served: Served, sink: EventSink) -> EmbeddedBus {
-        let EmbeddedOpening { key, workers, lending, desks } = opening;
+    pub fn new(config: EmbeddedConfig, served: ServedQueues, sink: EventSink) -> EmbeddedBus {
+        let EmbeddedConfig { key, workers, policy: lending, lease_queues: desks } = config;
         let (settle, settled) = mpsc::unbounded_channel();
-        let desk = Arc::new(Desk::new(lending, sink.clone()));
-        let outside = Arc::new(Outside { sink, settle, unsettled: Mutex::default() });
-        actix_rt::spawn(settle_all(settled, Arc::downgrade(&outside)));
-        let tells = outside.clone();
-        actix_rt::spawn(Desk::let_leases_end(desk.clone(), move |message| {
-            tells.deliver(dead_letter(message, "delivery_limit"));
+        let lease_queue = Arc::new(LeaseQueue::new(lending, sink.clone()));
+        let outside = Arc::new(ReplyDelivery { sink, settle, unsettled: Mutex::default() });
+        actix_rt::spawn(run_settlements(settled, Arc::downgrade(&outside)));
+        let dead_letters = outside.clone();
+        actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), move |message| {
+            dead_letters.deliver(dead_letter(message, "delivery_limit"));
         }));
-        desks.add(key, &desk);
+        desks.add(key, &lease_queue);
         (outside.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
-            calls: served.calls.into_iter().collect(),
-            desk,
-            staffed: HashSet::new(),
+            calls: served.call_queues.into_iter().collect(),
+            lease_queue,
+            started: HashSet::new(),
             workers,
-            outside,
+            replies: outside,
             threads: Vec::new(),
         }
     }
 
     /// Starts the worker threads of a queue, once.
-    fn staff(&mut self, queue: &Arc<str>) {
-        if !self.staffed.insert(queue.clone()) {
+    fn start_workers(&mut self, queue: &Arc<str>) {
+        if !self.started.insert(queue.clone()) {
             return;
         }
         if let Some((work, threads)) = self.workers.0.get(&**queue) {
-            self.desk.staff(queue, *threads);
+            self.lease_queue.set_thread_count(queue, *threads);
             for _ in 0..*threads {
-                let (queue, desk) = (queue.clone(), self.desk.clone());
-                let (outside, work) = (self.outside.clone(), work.clone());
+                let (queue, desk) = (queue.clone(), self.lease_queue.clone());
+                let (outside, work) = (self.replies.clone(), work.clone());
                 self.threads.push(std::thread::spawn(move || {
-                    while let Some(message) = desk.next(&queue) {
-                        outside.begun(&message);
-                        outside.deliver(answer(&message, &work));
+                    while let Some(message) = desk.take_blocking(&queue) {
+                        outside.report_handed_over(&message);
+                        outside.deliver(run_worker(&message, &work));
                     }
                 }));
             }
@@ -164,52 +165,54 @@ impl EmbeddedBus {
 
 impl Bus for EmbeddedBus {
     fn publish(&mut self, message: Publication) {
-        let queue = message.to.queue.clone();
+        let queue = message.address.queue.clone();
         match message.addressee {
-            Addressee::Caller => return self.outside.answer(message),
+            Addressee::Caller => return self.replies.answer_caller(message),
             Addressee::Worker
                 if self.calls.contains(&queue) && !self.workers.0.contains_key(&*queue) =>
             {
-                self.outside.begun(&message);
-                return self.outside.deliver(call(message));
+                self.replies.report_handed_over(&message);
+                return self.replies.deliver(call_from_publication(message));
             }
             Addressee::Worker => {}
         }
-        self.staff(&queue);
-        self.desk.put(message);
+        self.start_workers(&queue);
+        self.lease_queue.enqueue(message);
     }
 
     /// Withdraws the message. Its worker is notified at once if it has a session, else when it
     /// extends the lease.
-    fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
-        self.desk.withdraw(queue, id, over);
+    fn withdraw(&mut self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
+        self.lease_queue.withdraw(queue, id, end);
     }
 
     fn unconfirmed(&self) -> usize {
-        self.desk.unsettled()
+        self.lease_queue.unsettled()
     }
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
-        let look = |queue: &Arc<str>| {
-            self.staff(queue);
-            self.desk.look(queue)
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
+        let inspect = |queue: &Arc<str>| {
+            self.start_workers(queue);
+            self.lease_queue.inspect(queue)
         };
-        Box::pin(std::future::ready(queues.iter().map(look).collect()))
+        Box::pin(std::future::ready(queues.iter().map(inspect).collect()))
     }
 
     /// Turns the messages that waited for a reloaded workflow into calls.
-    fn serve(&mut self, served: Served) {
-        self.calls = served.calls.into_iter().collect();
+    fn set_served(&mut self, served: ServedQueues) {
+        self.calls = served.call_queues.into_iter().collect();
         for queue in self.calls.iter().filter(|queue| !self.workers.0.contains_key(&***queue)) {
-            let waited = self.desk.take_waiting(queue);
-            waited.into_iter().for_each(|message| self.outside.deliver(call(message)));
+            let waiting = self.lease_queue.drain_waiting(queue);
+            waiting
+                .into_iter()
+                .for_each(|message| self.replies.deliver(call_from_publication(message)));
         }
     }
 
     /// Lets workers finish the messages that they have. Waiting messages are dispatched again at
     /// the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        self.desk.close();
+        self.lease_queue.close();
         let threads = std::mem::take(&mut self.threads);
         Box::pin(async move {
             // A thread that panicked outside a worker has nothing left to close.
@@ -221,22 +224,23 @@ impl Bus for EmbeddedBus {
     }
 }
 
-fn call(message: Publication) -> Reply {
-    let (attempt, depth) = (message.number("attempt"), message.number("depth"));
-    let text = |name| Header::text_in(&message.headers, name).map(|text| &**text);
-    let trace = text("traceparent").and_then(|asked| TraceContext::read(asked, text("tracestate")));
+fn call_from_publication(message: Publication) -> EmbeddedReply {
+    let (attempt, depth) = (message.number_header("attempt"), message.number_header("depth"));
+    let text = |name| Header::find_text(&message.headers, name).map(|text| &**text);
+    let trace =
+        text("traceparent").and_then(|asked| TraceContext::parse(asked, text("tracestate")));
     let body = message.body.to_bytes();
-    let Publication { to, id, correlation_id, .. } = message;
+    let Publication { address: to, id, correlation_id, .. } = message;
     let call = Some(CallHeaders { queue: to.queue, message_id: id, depth, trace });
-    Reply { correlation_id, attempt, kind: None, dead: None, body, call }
+    EmbeddedReply { correlation_id, attempt, kind: None, dead_letter: None, body, call }
 }
 
-fn answer(message: &Publication, work: &Worker) -> Reply {
-    let reply = |body: Bytes| Reply {
+fn run_worker(message: &Publication, work: &Worker) -> EmbeddedReply {
+    let reply = |body: Bytes| EmbeddedReply {
         correlation_id: message.correlation_id.clone(),
-        attempt: message.number("attempt"),
+        attempt: message.number_header("attempt"),
         kind: None,
-        dead: None,
+        dead_letter: None,
         body,
         call: None,
     };
@@ -244,59 +248,67 @@ fn answer(message: &Publication, work: &Worker) -> Reply {
         Ok(Ok(body)) => reply(body),
         Ok(Err(error)) => {
             let body = serde_json::json!({ "error": error.reason }).to_string();
-            Reply { kind: Some(ERROR), ..reply(body.into()) }
+            EmbeddedReply { kind: Some(ERROR_KIND), ..reply(body.into()) }
         }
-        Err(_) => Reply {
-            dead: Some(DeadLetter::of(message, "rejected")),
+        Err(_) => EmbeddedReply {
+            dead_letter: Some(DeadLetter::from_publication(message, "rejected")),
             ..reply(message.body.to_bytes())
         },
     }
 }
 
 /// Creates the dead letter of a message that no worker could handle.
-fn dead_letter(message: Publication, reason: &str) -> Reply {
-    Reply {
+fn dead_letter(message: Publication, reason: &str) -> EmbeddedReply {
+    EmbeddedReply {
         correlation_id: message.correlation_id.clone(),
-        attempt: message.number("attempt"),
+        attempt: message.number_header("attempt"),
         kind: None,
-        dead: Some(DeadLetter::of(&message, reason)),
+        dead_letter: Some(DeadLetter::from_publication(&message, reason)),
         body: message.body.to_bytes(),
         call: None,
     }
 }
 
-impl Outside {
+impl ReplyDelivery {
     /// Delivers an answer to its caller: a step of this process, or nobody.
-    fn answer(&self, answer: Publication) {
-        let attempt = answer.number("attempt");
-        let Publication { to, correlation_id, kind, body, receipt, .. } = answer;
+    fn answer_caller(&self, answer: Publication) {
+        let attempt = answer.number_header("attempt");
+        let Publication { address: to, correlation_id, kind, body, confirm_token: receipt, .. } =
+            answer;
         if *to.queue != *REPLIES {
             return (self.sink)(BusEvent::Unroutable(receipt));
         }
         let body = body.to_bytes();
-        self.deliver(Reply { correlation_id, attempt, kind, dead: None, body, call: None });
-        (self.sink)(BusEvent::Taken(receipt));
+        self.deliver(EmbeddedReply {
+            correlation_id,
+            attempt,
+            kind,
+            dead_letter: None,
+            body,
+            call: None,
+        });
+        (self.sink)(BusEvent::Confirmed(receipt));
     }
 
     /// Reports that a message was handed over.
-    fn begun(&self, message: &Publication) {
-        if let Some(receipt) = message.receipt.again() {
-            (self.sink)(BusEvent::Begun(receipt));
+    fn report_handed_over(&self, message: &Publication) {
+        if let Some(receipt) = message.confirm_token.try_clone() {
+            (self.sink)(BusEvent::HandedOver(receipt));
         }
     }
 
-    fn deliver(&self, reply: Reply) {
+    fn deliver(&self, reply: EmbeddedReply) {
         let tag = {
-            let mut unsettled = guard(&self.unsettled);
+            let mut unsettled = lock(&self.unsettled);
             unsettled.next_tag += 1;
             let tag = unsettled.next_tag;
             unsettled.replies.insert(tag, reply.clone());
             tag
         };
-        self.send(tag, reply, false);
+        self.report_reply(tag, reply, false);
     }
 
-    fn send(&self, tag: u64, reply: Reply, redelivered: bool) {
+    fn report_reply(&self, tag: u64, reply: EmbeddedReply, redelivered: bool) {
         let mut delivery = Delivery::new(
             reply.correlation_id.as_deref().map(str::to_owned),
             reply.body,
@@ -304,10 +316,10 @@ impl Outside {
         );
         delivery.kind = reply.kind.map(str::to_owned);
         delivery.attempt = reply.attempt;
-        delivery.dead_letter = reply.dead;
+        delivery.dead_letter = reply.dead_letter;
         delivery.redelivered = redelivered;
         // All of these come from this process.
-        delivery.from = Sender::Manager;
+        delivery.sender = Sender::Manager;
         (self.sink)(match reply.call {
             None => BusEvent::Reply(delivery),
             Some(CallHeaders { queue, message_id, depth, trace }) => {
@@ -322,26 +334,26 @@ impl Outside {
 }
 
 /// Forgets replies that were acknowledged, and delivers those that were requeued again.
-async fn settle_all(
-    mut settled: mpsc::UnboundedReceiver<Settled>,
-    outside: std::sync::Weak<Outside>,
+async fn run_settlements(
+    mut settled: mpsc::UnboundedReceiver<SettleCommand>,
+    outside: std::sync::Weak<ReplyDelivery>,
 ) {
-    while let Some(verdict) = settled.recv().await {
+    while let Some(command) = settled.recv().await {
         let Some(outside) = outside.upgrade() else { return };
-        match verdict.verdict {
-            Verdict::Ack => {
-                guard(&outside.unsettled).replies.remove(&verdict.tag);
+        match command.disposition {
+            Disposition::Ack => {
+                lock(&outside.unsettled).replies.remove(&command.tag);
             }
-            Verdict::Requeue => {
-                let reply = guard(&outside.unsettled).replies.get(&verdict.tag).cloned();
+            Disposition::Requeue => {
+                let reply = lock(&outside.unsettled).replies.get(&command.tag).cloned();
                 if let Some(reply) = reply {
-                    outside.send(verdict.tag, reply, true);
+                    outside.report_reply(command.tag, reply, true);
                 }
             }
         }
     }
 }
 
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! The events that a bus reports, and its state.
 
-use super::{Delivery, LeaseLeft, Receipt};
+use super::{ConfirmToken, Delivery, RemainingLease};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum BusState {
     /// Connected and publishing, but still reading the replies that were there when it connected.
     CatchingUp,
     /// Connected, but some queues cannot be used as they are.
-    Unfit {
+    QueuesUnusable {
         /// The queues.
         queues: Vec<Arc<str>>,
         /// What is wrong with them, in one line.
@@ -27,9 +27,9 @@ pub enum BusState {
     },
     /// Connected, but the broker does not confirm the messages that it was sent. The network or the
     /// broker may have stopped.
-    Silent {
+    Unresponsive {
         /// How long it has confirmed nothing, at least.
-        span: Duration,
+        elapsed: Duration,
     },
     /// The broker blocks publishers (an alarm). Deliveries are still acknowledged.
     Blocked {
@@ -47,8 +47,8 @@ impl fmt::Display for BusState {
             BusState::Disconnected { reason } => write!(f, "not connected: {reason}"),
             BusState::Connected => f.write_str("connected"),
             BusState::CatchingUp => f.write_str("connected, reads the replies that lay there"),
-            BusState::Unfit { reason, .. } => write!(f, "connected, but {reason}"),
-            BusState::Silent { span } => write!(
+            BusState::QueuesUnusable { reason, .. } => write!(f, "connected, but {reason}"),
+            BusState::Unresponsive { elapsed: span } => write!(
                 f,
                 "connected, but the broker has confirmed nothing for {span:?} although messages \
                  wait for that: has the network stopped, or the broker?"
@@ -71,19 +71,19 @@ pub enum BusEvent {
         delivery: Delivery,
     },
     /// The broker has confirmed a publication.
-    Taken(Receipt),
+    Confirmed(ConfirmToken),
     /// A worker has leased a message, or its lease ends at another time than was reported before.
     Leased {
         /// Another confirm token of the message.
-        receipt: Receipt,
+        confirm_token: ConfirmToken,
         /// The lease, counted from now.
-        lease: LeaseLeft,
+        lease: RemainingLease,
     },
     /// A message was handed over for good: to a worker or a workflow of this process, or in a call
     /// of a web service (possibly one of several). It is not confirmed by that.
-    Begun(Receipt),
+    HandedOver(ConfirmToken),
     /// The queue that a caller named does not exist: nobody will ever read the message.
-    Unroutable(Receipt),
+    Unroutable(ConfirmToken),
     /// A message could not be read. It is off its queue.
     Unreadable {
         /// The queue that it came on.
@@ -95,7 +95,7 @@ pub enum BusEvent {
         /// The size of its body.
         bytes: usize,
         /// Whether it was quarantined; otherwise it was dropped.
-        is_kept: bool,
+        is_quarantined: bool,
     },
     /// The state changed.
     State(BusState),
@@ -106,30 +106,30 @@ pub enum BusEvent {
         /// The queue.
         queue: Arc<str>,
         /// Answered after the commit.
-        taken: oneshot::Sender<()>,
+        journaled: oneshot::Sender<()>,
     },
     /// All records before this offset of a topic are done. The offset is journaled, for the broker
     /// does not store it.
-    Reached(Position),
+    OffsetReached(TopicOffset),
     /// The bus can never work, whatever is retried: another process consumes the reply queue. The
     /// daemon stops.
-    Refused(String),
+    Fatal(String),
     /// A call of a web service has ended.
-    ServiceCalled {
+    EndpointCalled {
         /// The queue of the endpoint.
         queue: Arc<str>,
         /// The outcome of the call.
-        came: ServiceCall,
+        outcome: CallOutcome,
         /// The time from its beginning to its end.
-        took: Duration,
+        duration: Duration,
     },
     /// Something about a single message that is only counted.
-    Noted(BusNotice),
+    Notice(BusNotice),
 }
 
 /// How far a partition of a topic has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct TopicOffset {
     /// The topic.
     pub topic: Arc<str>,
     /// The partition.
@@ -140,25 +140,25 @@ pub struct Position {
 
 /// The outcome of a call of a web service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceCall {
+pub enum CallOutcome {
     /// The service returned a result.
     Result,
     /// The attempt failed.
     Error,
     /// The service accepted the message and replies later.
-    TakenOver,
+    Deferred,
     /// The service did not get the message, or returned it.
     NotDelivered,
 }
 
-impl ServiceCall {
+impl CallOutcome {
     /// Returns the label of the outcome in metrics.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
-            ServiceCall::Result => "result",
-            ServiceCall::Error => "error",
-            ServiceCall::TakenOver => "taken_over",
-            ServiceCall::NotDelivered => "not_delivered",
+            CallOutcome::Result => "result",
+            CallOutcome::Error => "error",
+            CallOutcome::Deferred => "taken_over",
+            CallOutcome::NotDelivered => "not_delivered",
         }
     }
 }
@@ -169,30 +169,30 @@ pub enum BusNotice {
     /// The broker returned a message as unroutable; it is sent again.
     Returned,
     /// The broker negatively confirmed a publication; it is sent again.
-    Refused,
+    Nacked,
     /// A publication was sent again after a connection was lost.
     Resent,
     /// A call of a web service did not deliver its message, which waits for the next call.
     NotDelivered,
     /// A call of a web service was aborted because its attempt has ended.
-    BrokenOff,
+    CallAborted,
 }
 
 /// Receives the events of a bus. It may be called from any thread and never blocks.
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
 /// Runs a task of a bus, and reports a panic of it: a bus that is half dead must not look alive.
-pub(super) async fn watched(sink: EventSink, run: impl Future<Output = ()>) {
-    let _watch = Watch(sink);
+pub(super) async fn run_reporting_panic(sink: EventSink, run: impl Future<Output = ()>) {
+    let _reporter = PanicReporter(sink);
     run.await;
 }
 
-struct Watch(EventSink);
+struct PanicReporter(EventSink);
 
-impl Drop for Watch {
+impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.0)(BusEvent::Refused("the bus panicked; the log has the panic".to_owned()));
+            (self.0)(BusEvent::Fatal("the bus panicked; the log has the panic".to_owned()));
         }
     }
 }

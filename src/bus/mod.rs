@@ -9,19 +9,19 @@
 //! token. It reports all that happens through one [`EventSink`].
 
 pub mod amqp;
-pub mod desk;
+mod confirm_token;
 pub mod embedded;
 mod event;
+pub mod event_topic;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-mod look;
+pub mod lease_queue;
 pub mod push;
-mod receipt;
-pub mod topic;
+mod queue_status;
 
-pub use event::{BusEvent, BusNotice, BusState, EventSink, Position, ServiceCall};
-pub use look::{QueueDepth, QueueLook, Trouble};
-pub use receipt::{Issued, Receipt};
+pub use confirm_token::{ConfirmPayload, ConfirmToken};
+pub use event::{BusEvent, BusNotice, BusState, CallOutcome, EventSink, TopicOffset};
+pub use queue_status::{EndpointFailure, QueueDepth, QueueStatus};
 
 use crate::engine::{QueueDeclaration, Sender, TraceContext};
 use bytes::Bytes;
@@ -38,7 +38,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BusKey {
     /// The name.
-    pub bus: Arc<str>,
+    pub name: Arc<str>,
     /// The virtual host; empty means the one of the broker's address.
     pub vhost: Arc<str>,
 }
@@ -54,13 +54,13 @@ pub struct Address {
 
 impl fmt::Display for BusKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.bus)?;
+        write!(f, "{}", self.name)?;
         if self.vhost.is_empty() { Ok(()) } else { write!(f, " {}", self.vhost) }
     }
 }
 
 /// A message body that is built only when it is sent.
-pub trait BodyText: Send + Sync {
+pub trait LazyBody: Send + Sync {
     /// Builds the bytes to be sent.
     fn to_bytes(&self) -> Bytes;
 
@@ -76,23 +76,23 @@ pub trait BodyText: Send + Sync {
 /// The body of a message. A body that is built when it is sent shares its values with their other
 /// owners while it waits.
 #[derive(Clone)]
-pub struct Body(Content);
+pub struct Body(BodyContent);
 
 #[derive(Clone)]
-enum Content {
-    Text(Bytes),
-    Built(Arc<dyn BodyText>),
+enum BodyContent {
+    Ready(Bytes),
+    Lazy(Arc<dyn LazyBody>),
 }
 
 impl Body {
     /// Creates a body that is built when it is sent.
-    pub fn built(text: impl BodyText + 'static) -> Body {
-        Body(Content::Built(Arc::new(text)))
+    pub fn from_lazy(text: impl LazyBody + 'static) -> Body {
+        Body(BodyContent::Lazy(Arc::new(text)))
     }
 
     /// Creates the body of a message of kind [`ERROR_KIND`]: `reason` in one sentence, and whether
     /// another attempt may help.
-    pub fn error(reason: &str, retryable: bool) -> Body {
+    pub fn from_error(reason: &str, retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
             .into()
     }
@@ -100,16 +100,16 @@ impl Body {
     /// Returns the bytes to be sent.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
-            Content::Text(text) => text.clone(),
-            Content::Built(text) => text.to_bytes(),
+            BodyContent::Ready(text) => text.clone(),
+            BodyContent::Lazy(text) => text.to_bytes(),
         }
     }
 
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Content::Text(text) => text.len(),
-            Content::Built(text) => text.len(),
+            BodyContent::Ready(text) => text.len(),
+            BodyContent::Lazy(text) => text.len(),
         }
     }
 
@@ -127,12 +127,12 @@ impl fmt::Debug for Body {
 
 impl From<Bytes> for Body {
     fn from(text: Bytes) -> Body {
-        Body(Content::Text(text))
+        Body(BodyContent::Ready(text))
     }
 }
 
 /// The property `type` of a message that reports a failure (docs/worker-protocol.md).
-pub const ERROR: &str = "error";
+pub const ERROR_KIND: &str = "error";
 
 /// Who reads a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,17 +164,17 @@ pub enum HeaderValue {
 
 impl Header {
     /// Creates a header that holds a text.
-    pub fn text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
+    pub fn from_text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
         Header { name, value: HeaderValue::Text(text.into()) }
     }
 
     /// Creates a header that holds a number.
-    pub fn number(name: &'static str, number: impl Into<i64>) -> Header {
+    pub fn from_number(name: &'static str, number: impl Into<i64>) -> Header {
         Header { name, value: HeaderValue::Number(number.into()) }
     }
 
     /// Returns the value of the named header, if it is a text.
-    pub fn text_in<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
+    pub fn find_text<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
         match Header::find(headers, name)? {
             HeaderValue::Text(text) => Some(text),
             HeaderValue::Number(_) => None,
@@ -182,7 +182,7 @@ impl Header {
     }
 
     /// Returns the value of the named header, if it is a whole number that fits `N`.
-    pub fn number_in<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
+    pub fn find_number<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
         match Header::find(headers, name)? {
             HeaderValue::Number(number) => N::try_from(*number).ok(),
             HeaderValue::Text(_) => None,
@@ -198,7 +198,7 @@ impl Header {
 #[derive(Debug)]
 pub struct Publication {
     /// The destination.
-    pub to: Address,
+    pub address: Address,
     /// Who reads it there.
     pub addressee: Addressee,
     /// The message id. It stays the same when the message is sent again.
@@ -217,14 +217,14 @@ pub struct Publication {
     pub body: Body,
     /// The remaining lease, if a worker had leased the message before its job was rebuilt from the
     /// journal (at a start, or after a panic).
-    pub lease: Option<LeaseLeft>,
+    pub lease: Option<RemainingLease>,
     /// Whether the broker must verify the sender (property `user-id`). A dead letter of the message
     /// can then be told from a forged one.
-    pub names_sender: bool,
+    pub sets_user_id: bool,
     /// How long the message is of use.
     pub lifetime: Lifetime,
     /// Returned to the sender once the message is confirmed.
-    pub receipt: Receipt,
+    pub confirm_token: ConfirmToken,
 }
 
 /// How long a message is of use to workers. A broker that does not report who has the message may
@@ -232,37 +232,37 @@ pub struct Publication {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
     /// The time to live from when the broker has the message; `None`: it does not expire.
-    pub span: Option<Duration>,
+    pub ttl: Option<Duration>,
     /// The time by which a worker must have taken the message.
-    pub until: Option<Instant>,
+    pub take_by: Option<Instant>,
 }
 
 impl Lifetime {
     /// Returns the time to live for a broker that gets the message now; `None`: it does not expire.
-    pub fn left(self, now: Instant) -> Option<Duration> {
-        let until = self.until.map(|until| until.saturating_duration_since(now));
-        self.span.into_iter().chain(until).min()
+    pub fn remaining(self, now: Instant) -> Option<Duration> {
+        let until = self.take_by.map(|until| until.saturating_duration_since(now));
+        self.ttl.into_iter().chain(until).min()
     }
 }
 
 /// The rest of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseLeft {
+pub struct RemainingLease {
     /// The number of the delivery that the worker has, from 1.
     pub delivery: u32,
     /// How long the lease still lasts.
-    pub left: Duration,
+    pub remaining: Duration,
 }
 
 impl Publication {
     /// Returns the value of a text header; see [`Header::find_text`].
-    pub fn text(&self, name: &str) -> Option<&Arc<str>> {
-        Header::text_in(&self.headers, name)
+    pub fn text_header(&self, name: &str) -> Option<&Arc<str>> {
+        Header::find_text(&self.headers, name)
     }
 
     /// Returns the value of a number header; see [`Header::find_number`].
-    pub fn number<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
-        Header::number_in(&self.headers, name)
+    pub fn number_header<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
+        Header::find_number(&self.headers, name)
     }
 }
 
@@ -290,7 +290,7 @@ pub struct Delivery {
     /// Whether the broker delivered the message before.
     pub redelivered: bool,
     /// The sender.
-    pub from: Sender,
+    pub sender: Sender,
     /// The body.
     pub body: Bytes,
     settlement: Settlement,
@@ -307,14 +307,14 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Creates the dead letter of `message`, with the broker's reason.
-    pub fn of(message: &Publication, reason: &str) -> DeadLetter {
-        DeadLetter { queue: message.to.queue.to_string(), reason: reason.to_owned() }
+    pub fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
+        DeadLetter { queue: message.address.queue.to_string(), reason: reason.to_owned() }
     }
 }
 
 /// How a delivery is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Disposition {
     /// Acknowledged: the broker may forget the message.
     Ack,
     /// The message goes back to its queue.
@@ -323,15 +323,15 @@ pub enum Verdict {
 
 /// A verdict on the delivery `tag` of the connection `epoch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettleCommand {
     /// The delivery tag, unique within its epoch.
     pub tag: u64,
     /// The epoch of the connection. Commands for earlier connections of the consumer are void.
     pub epoch: u64,
     /// How the delivery is settled.
-    pub verdict: Verdict,
+    pub disposition: Disposition,
     /// Why the engine rejected the reply, if an acknowledged reply changed nothing.
-    pub unused: Option<&'static str>,
+    pub rejection: Option<&'static str>,
     /// Why the attempt failed by a result that is acknowledged.
     pub failed: Option<Arc<str>>,
 }
@@ -341,15 +341,15 @@ pub struct Settled {
 pub struct Settlement {
     tag: u64,
     epoch: u64,
-    to: Option<mpsc::UnboundedSender<Settled>>,
+    to: Option<mpsc::UnboundedSender<SettleCommand>>,
     /// Releases the permit of a delivery that is not settled yet.
-    hold: Option<Hold>,
-    unused: Option<&'static str>,
+    guard: Option<SettleGuard>,
+    rejection: Option<&'static str>,
     failed: Option<Arc<str>>,
 }
 
 /// A value that is dropped when the delivery is settled, and releases what it holds.
-type Hold = Box<dyn Any + Send>;
+type SettleGuard = Box<dyn Any + Send>;
 
 impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -359,42 +359,42 @@ impl fmt::Debug for Settlement {
 
 impl Settlement {
     /// Creates the settlement of delivery `tag`; its command goes to `to`.
-    pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<Settled>) -> Settlement {
-        Settlement { tag, epoch, to: Some(to), hold: None, unused: None, failed: None }
+    pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
+        Settlement { tag, epoch, to: Some(to), guard: None, rejection: None, failed: None }
     }
 
     /// Adds a guard that is dropped when the delivery is settled.
-    fn holding(self, hold: Option<impl Any + Send>) -> Settlement {
+    fn with_guard(self, guard: Option<impl Any + Send>) -> Settlement {
         // Fields cannot be moved out of a type that implements `Drop`.
         let mut settlement = self;
-        settlement.hold = hold.map(|hold| Box::new(hold) as Hold);
+        settlement.guard = guard.map(|hold| Box::new(hold) as SettleGuard);
         settlement
     }
 
     /// Creates the settlement of a delivery that no broker waits for: the bus itself reports it.
-    pub fn none() -> Settlement {
-        Settlement { tag: 0, epoch: 0, to: None, hold: None, unused: None, failed: None }
+    pub fn detached() -> Settlement {
+        Settlement { tag: 0, epoch: 0, to: None, guard: None, rejection: None, failed: None }
     }
 
-    fn is_void(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
     }
 
-    fn settle(&mut self, verdict: Verdict) {
+    fn settle(&mut self, disposition: Disposition) {
         if let Some(to) = self.to.take() {
             // The channel is closed if the connection is gone. The broker redelivers by itself
             // then.
-            let Settlement { tag, epoch, unused, .. } = *self;
+            let Settlement { tag, epoch, rejection: unused, .. } = *self;
             let failed = self.failed.take();
-            let _ = to.send(Settled { tag, epoch, verdict, unused, failed });
+            let _ = to.send(SettleCommand { tag, epoch, disposition, rejection: unused, failed });
         }
-        self.hold = None;
+        self.guard = None;
     }
 }
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        self.settle(Verdict::Requeue);
+        self.settle(Disposition::Requeue);
     }
 }
 
@@ -411,7 +411,7 @@ impl Delivery {
             trace: None,
             dead_letter: None,
             redelivered: false,
-            from: Sender::Unknown,
+            sender: Sender::Unknown,
             body,
             settlement,
         }
@@ -420,45 +420,45 @@ impl Delivery {
     /// Acknowledges the delivery. Call this only after the commit of what followed from it, if
     /// anything did: after a crash in between the broker must redeliver.
     pub fn ack(mut self) {
-        self.settlement.settle(Verdict::Ack);
+        self.settlement.settle(Disposition::Ack);
     }
 
     /// Acknowledges a reply that changed nothing, for the reason `why`.
-    pub fn ack_unused(mut self, why: &'static str) {
-        self.settlement.unused = Some(why);
+    pub fn ack_rejected(mut self, reason: &'static str) {
+        self.settlement.rejection = Some(reason);
         self.ack();
     }
 
     /// Returns whether the delivery is stale; see [`Acknowledger::is_stale`].
-    pub fn is_void(&self) -> bool {
-        self.settlement.is_void()
+    pub fn is_stale(&self) -> bool {
+        self.settlement.is_stale()
     }
 
     /// Drops the content and keeps only the right to settle the delivery.
-    pub fn into_settlement(self) -> Acknowledge {
-        Acknowledge(self.settlement)
+    pub fn into_acknowledger(self) -> Acknowledger {
+        Acknowledger(self.settlement)
     }
 }
 
 /// The right to acknowledge one delivery. Dropped, it requeues the message.
 #[derive(Debug)]
-pub struct Acknowledge(Settlement);
+pub struct Acknowledger(Settlement);
 
-impl From<Settlement> for Acknowledge {
-    fn from(settlement: Settlement) -> Acknowledge {
-        Acknowledge(settlement)
+impl From<Settlement> for Acknowledger {
+    fn from(settlement: Settlement) -> Acknowledger {
+        Acknowledger(settlement)
     }
 }
 
-impl Acknowledge {
+impl Acknowledger {
     /// Acknowledges the delivery; see [`Delivery::ack`].
     pub fn ack(mut self) {
-        self.0.settle(Verdict::Ack);
+        self.0.settle(Disposition::Ack);
     }
 
     /// Records why the reply changed nothing.
-    pub fn unused(&mut self, why: &'static str) {
-        self.0.unused = Some(why);
+    pub fn set_rejection(&mut self, reason: &'static str) {
+        self.0.rejection = Some(reason);
     }
 
     /// Notes that the delivery is a result by which its attempt failed, for this reason.
@@ -468,14 +468,14 @@ impl Acknowledge {
 
     /// Whether the delivery has gone back to its queue, because its channel is closed: it comes
     /// again.
-    pub fn is_void(&self) -> bool {
-        self.0.is_void()
+    pub fn is_stale(&self) -> bool {
+        self.0.is_stale()
     }
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum AttemptEnd {
     /// It got a reply, from whoever has the message or from another worker.
     Answered,
     /// It failed, most likely by its timeout: no worker should continue with it.
@@ -486,15 +486,15 @@ pub enum Over {
 
 /// The queues that a bus serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedQueues {
     /// The queues of workers.
-    pub workers: Vec<Arc<str>>,
+    pub worker_queues: Vec<Arc<str>>,
     /// The workflow queues, on which calls ask for jobs.
-    pub calls: Vec<Arc<str>>,
+    pub call_queues: Vec<Arc<str>>,
     /// The longest time that a step waits for a reply to a message, by worker queue.
-    pub waits: BTreeMap<Arc<str>, Duration>,
+    pub reply_timeouts: BTreeMap<Arc<str>, Duration>,
     /// How missing queues are declared, as far as workflow files specify it.
-    pub declared: BTreeMap<Arc<str>, QueueDeclaration>,
+    pub declarations: BTreeMap<Arc<str>, QueueDeclaration>,
 }
 
 /// A message transport. Implementations run on the arbiter of their `BusActor`.
@@ -504,29 +504,29 @@ pub trait Bus {
     fn publish(&mut self, message: Publication);
 
     /// Withdraws the message of an attempt that has ended, where the bus can do that.
-    fn withdraw(&mut self, _queue: &Arc<str>, _id: &str, _over: Over) {}
+    fn withdraw(&mut self, _queue: &Arc<str>, _id: &str, _end: AttemptEnd) {}
 
     /// Returns the number of messages that were accepted and are not confirmed.
     fn unconfirmed(&self) -> usize;
 
     /// Inspects queues without changing anything, and returns their statuses in the same order.
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>>;
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>>;
 
     /// Checks queues on which steps wait. Each missing queue is reported as
     /// [`BusEvent::QueueMissing`] and then declared, as after connecting.
-    fn look_for(&mut self, _queues: Vec<Arc<str>>) {}
+    fn ensure_queues(&mut self, _queues: Vec<Arc<str>>) {}
 
     /// Returns the depth of each queue of the virtual host.
     ///
     /// # Errors
     ///
     /// The depths are unknown; the text says why.
-    fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
+    fn poll_depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         Box::pin(std::future::ready(Err("nobody counts the messages of this bus".to_owned())))
     }
 
     /// Replaces the served queues after other workflows were loaded.
-    fn serve(&mut self, served: Served);
+    fn set_served(&mut self, served: ServedQueues);
 
     /// Stops consuming, waits for confirms until the returned future is dropped, and closes the
     /// connections.

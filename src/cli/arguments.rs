@@ -10,7 +10,7 @@ mod work;
 mod worker_test;
 
 use crate::engine::JobId;
-use crate::settings::{Overrides, Span};
+use crate::settings::{DurationSetting, Overrides};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ pub use contexts::{AddArguments, ContextCommand};
 pub use job_ref::JobRef;
 pub use operate::{
     CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
-    StepStatus,
+    StepStatusFilter,
 };
-pub use parts::{ChildrenArguments, ItemsArguments, StepArguments, WaitArguments, WaitedFor};
+pub use parts::{AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments};
 pub(super) use reach::address;
 use reach::span;
 pub use reach::{
@@ -197,7 +197,7 @@ pub enum ClientCommand {
     Workflows {
         /// Also how their jobs fared of late: for so long, from 1m to 24h
         #[arg(long, value_name = "DURATION", value_parser = span)]
-        stats: Option<Span>,
+        stats: Option<DurationSetting>,
         #[command(flatten)]
         #[allow(missing_docs, reason = "flattened")]
         list: ListArguments,
@@ -314,7 +314,7 @@ pub struct RunArguments {
     pub detach: bool,
     /// How long to wait for a manager that does not answer while the job is followed
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: Span,
+    pub reconnect_for: DurationSetting,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
@@ -416,7 +416,7 @@ pub struct WatchArguments {
     pub no_children: bool,
     /// How long to wait for a manager that does not answer
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: Span,
+    pub reconnect_for: DurationSetting,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
@@ -435,7 +435,7 @@ pub struct StatusArguments {
     pub job: Option<JobRef>,
     /// Only jobs in which the step has this status; given several times, all must hold
     #[arg(long = "filter", value_name = "STEP=STATUS")]
-    pub filters: Vec<StepStatus>,
+    pub filters: Vec<StepStatusFilter>,
     /// The most jobs to show, up to 10000 [default: 1000, with --csv all]
     #[arg(long, value_name = "N")]
     pub limit: Option<u32>,

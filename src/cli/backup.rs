@@ -2,7 +2,7 @@
 
 use super::arguments::{BackupArguments, RestoreArguments};
 use super::error::ClientError;
-use crate::journal::{self, Copied, JournalError};
+use crate::journal::{self, BackupSummary, JournalError};
 use serde_json::json;
 use std::io::Write;
 use std::num::NonZero;
@@ -13,9 +13,9 @@ const MIB: u64 = 1 << 20;
 pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
-    let copied = journal::back_up(db, target, rate, *vacuum).map_err(refused)?;
-    let what = format!("{} is a copy of {}", arguments.target.display(), arguments.db.display());
-    tell(&what, copied, arguments.json, out)
+    let copied = journal::back_up(db, target, rate, *vacuum).map_err(to_client_error)?;
+    let subject = format!("{} is a copy of {}", arguments.target.display(), arguments.db.display());
+    print_summary(&subject, copied, arguments.json, out)
 }
 
 /// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`.
@@ -24,29 +24,35 @@ pub(super) fn restore(
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let backup = &arguments.backup;
-    let (copied, what) = match &arguments.db {
+    let (copied, subject) = match &arguments.db {
         Some(db) => {
-            let copied = journal::restore(backup, db).map_err(refused)?;
+            let copied = journal::restore(backup, db).map_err(to_client_error)?;
             (copied, format!("{} is restored from {}", db.display(), backup.display()))
         }
         None => {
-            let copied = journal::check(backup, &std::env::temp_dir()).map_err(refused)?;
+            let copied =
+                journal::inspect_backup(backup, &std::env::temp_dir()).map_err(to_client_error)?;
             (copied, format!("{} can be restored", backup.display()))
         }
     };
-    tell(&what, copied, arguments.json, out)
+    print_summary(&subject, copied, arguments.json, out)
 }
 
-fn refused(error: JournalError) -> ClientError {
+fn to_client_error(error: JournalError) -> ClientError {
     ClientError::Refused(error.to_string())
 }
 
-fn tell(what: &str, copied: Copied, is_json: bool, out: &mut dyn Write) -> Result<(), ClientError> {
-    let Copied { bytes, open_jobs } = copied;
+fn print_summary(
+    subject: &str,
+    copied: BackupSummary,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let BackupSummary { bytes, open_jobs } = copied;
     if is_json {
         writeln!(out, "{}", json!({ "bytes": bytes, "openJobs": open_jobs }))?;
     } else {
-        writeln!(out, "{what}: {bytes} bytes, {open_jobs} jobs and child jobs to go on with")?;
+        writeln!(out, "{subject}: {bytes} bytes, {open_jobs} jobs and child jobs to go on with")?;
     }
     Ok(())
 }

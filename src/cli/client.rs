@@ -2,8 +2,8 @@
 
 use super::arguments::ReachArguments;
 use super::error::ClientError;
-use super::reach::Reach;
-use crate::engine::words::{escaped, escaped_lines};
+use super::target::ManagerTarget;
+use crate::engine::text::{escape, escape_lines};
 use crate::trust::Authorities;
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
@@ -12,37 +12,37 @@ use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder, ResponseExt};
 
 /// The text of the rustls error for an answer that is not TLS.
-const NO_TLS: &str = "InvalidContentType";
+const NOT_TLS_ERROR: &str = "InvalidContentType";
 
 /// A client of one manager's API.
 pub(super) struct Client {
     agent: Agent,
-    reach: Reach,
+    target: ManagerTarget,
 }
 
 /// The response to a request for a stream of events.
-pub(super) enum Opened {
+pub(super) enum StreamResponse {
     Stream(Box<dyn BufRead + Send>),
     /// There are no events after the last one.
-    Nothing,
+    NoContent,
     /// The manager refused the stream, with this status and reason.
     Refused(StatusCode, String),
 }
 
 /// A message that was received from a queue.
-pub(super) struct Received {
+pub(super) struct ReceivedMessage {
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
 /// The response, or the status and the reason of a refusal.
-pub(super) type Asked<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
+pub(super) type ApiResult<T> = Result<Result<T, (StatusCode, String)>, ClientError>;
 
 /// How long a call may take: responses wait for a commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The largest response that is read, in bytes: a job with its steps' outputs.
-const ANSWER_BYTES_MAX: u64 = 1 << 30;
+const RESPONSE_BYTES_MAX: u64 = 1 << 30;
 
 impl Client {
     /// Makes a client of the manager that the arguments name.
@@ -51,13 +51,13 @@ impl Client {
     ///
     /// Returns an error if the context cannot be used.
     pub(super) fn new(arguments: &ReachArguments) -> Result<Client, ClientError> {
-        Reach::of(arguments).map(Client::of)
+        ManagerTarget::from_arguments(arguments).map(Client::for_target)
     }
 
-    pub(super) fn of(reach: Reach) -> Client {
-        let is_over_tls = reach.shown().starts_with("https");
-        let tls = if is_over_tls { Authorities::of_machine() } else { Authorities::default() };
-        let tls = tls.blocking();
+    pub(super) fn for_target(target: ManagerTarget) -> Client {
+        let is_over_tls = target.display_address().starts_with("https");
+        let tls = if is_over_tls { Authorities::load_system() } else { Authorities::default() };
+        let tls = tls.agent_tls_config();
         // The token must be sent to the manager only, whatever proxy the environment names.
         let config = Agent::config_builder()
             .proxy(None)
@@ -65,7 +65,7 @@ impl Client {
             .http_status_as_error(false)
             .timeout_global(Some(CALL_TIMEOUT))
             .build();
-        Client { agent: config.into(), reach }
+        Client { agent: config.into(), target }
     }
 
     pub(super) fn get(&self, path: &str) -> Result<String, ClientError> {
@@ -77,7 +77,7 @@ impl Client {
         path: &str,
         query: &[(String, String)],
     ) -> Result<String, ClientError> {
-        self.answer(self.request(path, query).call())
+        self.read_response(self.request(path, query).call())
     }
 
     /// Writes the response to `out` as it comes, without a limit of size or time.
@@ -97,7 +97,7 @@ impl Client {
             .call();
         let mut response = match result {
             Ok(response) if response.status().is_success() => response,
-            result => return self.answer(result).map(drop),
+            result => return self.read_response(result).map(drop),
         };
         // A broken response and a closed output cannot be told apart here; the broken response is
         // rarer.
@@ -106,50 +106,56 @@ impl Client {
     }
 
     fn request(&self, path: &str, query: &[(String, String)]) -> RequestBuilder<WithoutBody> {
-        self.authorised(self.agent.get(self.url(path)).query_pairs(pairs(query)))
+        self.with_token(self.agent.get(self.url(path)).query_pairs(pairs(query)))
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.reach.server)
+        format!("{}{path}", self.target.server)
     }
 
-    fn authorised<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
-        if self.reach.token.is_empty() {
+    fn with_token<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        if self.target.token.is_empty() {
             request
         } else {
-            request.header("Authorization", format!("Bearer {}", self.reach.token))
+            request.header("Authorization", format!("Bearer {}", self.target.token))
         }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<String, ClientError> {
-        self.answer(self.authorised(self.agent.delete(self.url(path))).call())
+        self.read_response(self.with_token(self.agent.delete(self.url(path))).call())
     }
 
     /// Opens a stream of events, after the event with the id `last` unless that is empty.
-    pub(super) fn open(&self, path: &str, last: &str) -> Result<Opened, ClientError> {
+    pub(super) fn open_stream(
+        &self,
+        path: &str,
+        last: &str,
+    ) -> Result<StreamResponse, ClientError> {
         let request = self.request(path, &[]).header("Accept", "text/event-stream");
         let request = if last.is_empty() { request } else { request.header("Last-Event-ID", last) };
         let request =
             request.config().timeout_global(None).timeout_recv_response(Some(CALL_TIMEOUT)).build();
         match request.call() {
-            Ok(response) if response.status() == StatusCode::NO_CONTENT => Ok(Opened::Nothing),
-            Ok(response) if response.status().is_success() => {
-                Ok(Opened::Stream(Box::new(BufReader::new(response.into_body().into_reader()))))
+            Ok(response) if response.status() == StatusCode::NO_CONTENT => {
+                Ok(StreamResponse::NoContent)
             }
-            answer @ (Ok(_) | Err(_)) => Ok(match self.outcome(answer)? {
-                Ok(_) => Opened::Nothing,
-                Err((status, detail)) => Opened::Refused(status, detail),
+            Ok(response) if response.status().is_success() => Ok(StreamResponse::Stream(Box::new(
+                BufReader::new(response.into_body().into_reader()),
+            ))),
+            answer @ (Ok(_) | Err(_)) => Ok(match self.try_read_response(answer)? {
+                Ok(_) => StreamResponse::NoContent,
+                Err((status, detail)) => StreamResponse::Refused(status, detail),
             }),
         }
     }
 
     /// Returns the response, or the status and the reason of a refusal.
-    pub(super) fn ask(&self, path: &str) -> Asked<String> {
-        self.outcome(self.request(path, &[]).call())
+    pub(super) fn try_get(&self, path: &str) -> ApiResult<String> {
+        self.try_read_response(self.request(path, &[]).call())
     }
 
     /// Returns the header `Date` of the response.
-    pub(super) fn date(&self, path: &str) -> Result<Option<String>, ClientError> {
+    pub(super) fn get_date(&self, path: &str) -> Result<Option<String>, ClientError> {
         let answer = self.request(path, &[]).call();
         let answer = answer.map_err(|error| self.unreachable(error.to_string()))?;
         let date = answer.headers().get("Date").and_then(|date| date.to_str().ok());
@@ -157,10 +163,10 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, mut error: String) -> ClientError {
-        if error.contains(NO_TLS) {
+        if error.contains(NOT_TLS_ERROR) {
             error.push_str(" (it speaks no TLS there: http:// instead of https://)");
         }
-        ClientError::Unreachable { server: self.reach.shown(), error }
+        ClientError::Unreachable { server: self.target.display_address(), error }
     }
 
     pub(super) fn post(
@@ -174,18 +180,18 @@ impl Client {
             .post(self.url(path))
             .query_pairs(pairs(query))
             .header("Content-Type", "application/json");
-        self.answer(self.authorised(request).send(body))
+        self.read_response(self.with_token(request).send(body))
     }
 
     /// Posts bytes. The call may take as long as `timeout`.
-    pub(super) fn tell(
+    pub(super) fn post_bytes(
         &self,
         path: &str,
         query: &[(String, String)],
         body: &[u8],
-        most: Duration,
-    ) -> Asked<String> {
-        self.outcome(self.posted(path, query, body, most))
+        timeout: Duration,
+    ) -> ApiResult<String> {
+        self.try_read_response(self.send_post(path, query, body, timeout))
     }
 
     /// Receives a message, or `None` if there is none. The call may take as long as `timeout`.
@@ -193,44 +199,47 @@ impl Client {
         &self,
         path: &str,
         query: &[(String, String)],
-        most: Duration,
-    ) -> Asked<Option<Received>> {
-        let mut response = match self.posted(path, query, &[], most) {
+        timeout: Duration,
+    ) -> ApiResult<Option<ReceivedMessage>> {
+        let mut response = match self.send_post(path, query, &[], timeout) {
             Ok(response) if response.status() == StatusCode::OK => response,
-            result => return Ok(self.outcome(result)?.map(|_| None)),
+            result => return Ok(self.try_read_response(result)?.map(|_| None)),
         };
         let headers = std::mem::take(response.headers_mut());
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
         let body = body.map_err(|error| self.unreachable(error.to_string()))?;
-        Ok(Ok(Some(Received { headers, body })))
+        Ok(Ok(Some(ReceivedMessage { headers, body })))
     }
 
-    fn posted(
+    fn send_post(
         &self,
         path: &str,
         query: &[(String, String)],
         body: &[u8],
-        most: Duration,
+        timeout: Duration,
     ) -> Result<Response<Body>, ureq::Error> {
         let request = self
             .agent
             .post(self.url(path))
             .query_pairs(pairs(query))
             .header("Content-Type", "application/json");
-        self.authorised(request).config().timeout_global(Some(most)).build().send(body)
+        self.with_token(request).config().timeout_global(Some(timeout)).build().send(body)
     }
 
-    fn answer(&self, result: Result<Response<Body>, ureq::Error>) -> Result<String, ClientError> {
-        self.outcome(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
+    fn read_response(
+        &self,
+        result: Result<Response<Body>, ureq::Error>,
+    ) -> Result<String, ClientError> {
+        self.try_read_response(result)?.map_err(|(_, detail)| ClientError::Refused(detail))
     }
 
-    fn outcome(&self, result: Result<Response<Body>, ureq::Error>) -> Asked<String> {
+    fn try_read_response(&self, result: Result<Response<Body>, ureq::Error>) -> ApiResult<String> {
         let unreachable = |error: ureq::Error| self.unreachable(error.to_string());
         let mut response = result.map_err(unreachable)?;
         let text = response
             .body_mut()
             .with_config()
-            .limit(ANSWER_BYTES_MAX)
+            .limit(RESPONSE_BYTES_MAX)
             .read_to_string()
             .map_err(unreachable)?;
         if response.status().is_success() {
@@ -253,11 +262,8 @@ impl Client {
             StatusCode::SERVICE_UNAVAILABLE => path.ends_with("/readyz"),
             _ => false,
         };
-        let detail = if has_lines {
-            escaped_lines(detail.trim_end())
-        } else {
-            escaped(&detail).into_owned()
-        };
+        let detail =
+            if has_lines { escape_lines(detail.trim_end()) } else { escape(&detail).into_owned() };
         Ok(Err((response.status(), format!("{}: {detail}{hint}", response.status()))))
     }
 }

@@ -3,9 +3,9 @@
 
 use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArguments};
 use super::error::ClientError;
-use super::listing::{Form, Listing};
-use super::table::{Role, Table};
-use crate::engine::words::{byte_order_mark, did_you_mean, escaped, quoted};
+use super::listing::{ListStyle, Listing};
+use super::table::{ColumnRole, Table};
+use crate::engine::text::{did_you_mean, escape, find_byte_order_mark, quote};
 use crate::service;
 use crate::settings::files;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// The permission bits of everyone but the owner.
-const OTHERS: u32 = 0o077;
+const NOT_OWNER_MASK: u32 = 0o077;
 
 /// The largest file of contexts, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -29,50 +29,50 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Contexts {
     /// The name of the context in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    current: Option<OwnText>,
+    current: Option<UserText>,
     #[serde(default)]
-    contexts: Vec<Named>,
+    contexts: Vec<ManagerContext>,
 }
 
 /// A text that the user has written into the file. It does not come from a manager.
-type OwnText = std::string::String;
+type UserText = std::string::String;
 
 /// A named manager.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Named {
-    pub(super) name: OwnText,
-    pub(super) server: OwnText,
+pub(super) struct ManagerContext {
+    pub(super) name: UserText,
+    pub(super) server: UserText,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    token: Option<Hidden>,
+    token: Option<SecretText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    token_command: Option<Hidden>,
+    token_command: Option<SecretText>,
 }
 
 /// A text that is not shown in errors and logs.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Hidden(OwnText);
+struct SecretText(UserText);
 
-impl std::fmt::Debug for Hidden {
+impl std::fmt::Debug for SecretText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
     }
 }
 
-impl Named {
+impl ManagerContext {
     /// Returns the token from the file or from its command. It is empty if there is none.
     pub(super) fn token(&self) -> Result<String, ClientError> {
         match (&self.token, &self.token_command) {
-            (Some(Hidden(token)), _) => Ok(token.clone()),
-            (None, Some(Hidden(command))) => self.ask(command),
+            (Some(SecretText(token)), _) => Ok(token.clone()),
+            (None, Some(SecretText(command))) => self.run_token_command(command),
             (None, None) => Ok(String::new()),
         }
     }
 
-    fn ask(&self, command: &str) -> Result<String, ClientError> {
-        let refused = |why: String| {
-            let name = quoted(&self.name);
+    fn run_token_command(&self, command: &str) -> Result<String, ClientError> {
+        let to_usage_error = |why: String| {
+            let name = quote(&self.name);
             ClientError::Usage(format!(
                 "the token command of the context {name} {why}; run it by itself, or name another \
                  one: workflow-manager context add {} --replace --server … --token-command …",
@@ -81,19 +81,23 @@ impl Named {
         };
         // The error output of the command, such as a prompt for a passphrase, goes to the terminal.
         let mut shell = Command::new("sh");
-        service::keep_from(&mut shell);
+        service::clear_systemd_env(&mut shell);
         let output = shell
             .args(["-c", command])
             .stderr(Stdio::inherit())
             .stdin(Stdio::inherit())
             .output()
-            .map_err(|error| refused(format!("cannot be run: {error}")))?;
+            .map_err(|error| to_usage_error(format!("cannot be run: {error}")))?;
         if !output.status.success() {
-            return Err(refused(format!("failed ({})", output.status)));
+            return Err(to_usage_error(format!("failed ({})", output.status)));
         }
         let token = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let is_token = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
-        if is_token { Ok(token) } else { Err(refused("printed no token in one line".to_owned())) }
+        if is_token {
+            Ok(token)
+        } else {
+            Err(to_usage_error("printed no token in one line".to_owned()))
+        }
     }
 
     /// Returns whether the token comes from the file or a command, as one word.
@@ -107,7 +111,7 @@ impl Named {
 }
 
 /// Returns the path of the file of contexts, or `None` without a home directory.
-pub(super) fn place() -> Option<PathBuf> {
+pub(super) fn file_path() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
     };
@@ -118,36 +122,36 @@ pub(super) fn place() -> Option<PathBuf> {
 impl Contexts {
     /// Reads the file of contexts. Without a file there are none.
     pub(super) fn read() -> Result<Contexts, ClientError> {
-        place().map_or_else(|| Ok(Contexts::default()), |path| Contexts::read_from(&path))
+        file_path().map_or_else(|| Ok(Contexts::default()), |path| Contexts::read_from(&path))
     }
 
     fn read_from(path: &Path) -> Result<Contexts, ClientError> {
         let file = path.display();
-        let unreadable =
+        let to_error =
             |why: String| ClientError::Usage(format!("cannot read the contexts in {file}: {why}"));
         let opened = match files::open_regular(path) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
-            Err(error) => return Err(unreadable(error.to_string())),
+            Err(error) => return Err(to_error(error.to_string())),
         };
-        let mode = opened.metadata().map_err(|error| unreadable(error.to_string()))?.mode();
-        let text =
-            files::text(opened, FILE_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
-        if let Some(encoding) = byte_order_mark(text.as_bytes()) {
-            return Err(unreadable(format!(
+        let mode = opened.metadata().map_err(|error| to_error(error.to_string()))?.mode();
+        let text = files::read_text(opened, FILE_BYTES_MAX)
+            .map_err(|error| to_error(error.to_string()))?;
+        if let Some(encoding) = find_byte_order_mark(text.as_bytes()) {
+            return Err(to_error(format!(
                 "it begins with a byte-order mark of {encoding}; save it without one"
             )));
         }
         let contexts: Contexts = serde_json::from_str(&text).map_err(|error| {
-            unreadable(format!(
+            to_error(format!(
                 "line {}, column {}: it is not what `context add` writes; mend it or remove it",
                 error.line(),
                 error.column()
             ))
         })?;
         let has_secret = contexts.contexts.iter().any(|context| context.token_source() != "none");
-        if has_secret && mode & OTHERS != 0 {
-            return Err(unreadable(format!(
+        if has_secret && mode & NOT_OWNER_MASK != 0 {
+            return Err(to_error(format!(
                 "it has tokens, and others than you may read or write it (mode {:o}); run chmod \
                  600 {file}, and if anybody may have read it, have the tokens replaced",
                 mode & 0o777
@@ -157,10 +161,10 @@ impl Contexts {
     }
 
     /// Returns the context of this name.
-    pub(super) fn named(&self, name: &str) -> Result<&Named, ClientError> {
+    pub(super) fn find(&self, name: &str) -> Result<&ManagerContext, ClientError> {
         self.contexts.iter().find(|context| context.name == name).ok_or_else(|| {
             let hint = did_you_mean(name, self.contexts.iter().map(|context| &*context.name));
-            let quoted = quoted(name);
+            let quoted = quote(name);
             let all = if self.contexts.is_empty() {
                 "; there are none yet: workflow-manager context add NAME --server URL"
             } else {
@@ -172,12 +176,12 @@ impl Contexts {
     }
 
     /// Returns the context in use.
-    pub(super) fn current(&self) -> Result<Option<&Named>, ClientError> {
-        self.current.as_deref().map(|name| self.named(name)).transpose()
+    pub(super) fn current(&self) -> Result<Option<&ManagerContext>, ClientError> {
+        self.current.as_deref().map(|name| self.find(name)).transpose()
     }
 
     fn write(&self) -> Result<(), ClientError> {
-        let path = place().ok_or_else(|| {
+        let path = file_path().ok_or_else(|| {
             let text = "there is no place for contexts: set HOME or XDG_CONFIG_HOME";
             ClientError::Usage(text.to_owned())
         })?;
@@ -220,7 +224,7 @@ pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitC
         ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,
         ContextCommand::Use { name } => {
             if let Some(name) = name {
-                contexts.named(name)?;
+                contexts.find(name)?;
             }
             contexts.current.clone_from(name);
             contexts.write()?;
@@ -229,9 +233,9 @@ pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitC
                 None => writeln!(out, "no context is used")?,
             }
         }
-        ContextCommand::List { list } => print(&contexts, *list, out)?,
+        ContextCommand::List { list } => print_contexts(&contexts, *list, out)?,
         ContextCommand::Remove { name } => {
-            contexts.named(name)?;
+            contexts.find(name)?;
             contexts.contexts.retain(|context| context.name != *name);
             let was_used = contexts.current.take_if(|current| current == name).is_some();
             contexts.write()?;
@@ -253,7 +257,7 @@ fn add(
     if !is_name {
         return Err(ClientError::Usage(format!(
             "{} is no name of a context: expected letters, digits, ., _ and -",
-            quoted(name)
+            quote(name)
         )));
     }
     if arguments.server.contains('@') {
@@ -267,15 +271,15 @@ fn add(
     if at.is_some() && !arguments.replace {
         return Err(ClientError::Usage(format!(
             "there is a context {} already: --replace replaces it",
-            quoted(name)
+            quote(name)
         )));
     }
-    let token = arguments.token.as_deref().map(token).transpose()?;
-    let context = Named {
+    let token = arguments.token.as_deref().map(read_token).transpose()?;
+    let context = ManagerContext {
         name: name.clone(),
         server: arguments.server.clone(),
-        token: token.map(Hidden),
-        token_command: arguments.token_command.clone().map(Hidden),
+        token: token.map(SecretText),
+        token_command: arguments.token_command.clone().map(SecretText),
     };
     let is_first = contexts.contexts.is_empty();
     match at {
@@ -298,7 +302,7 @@ fn add(
 
 /// Returns the token of an argument: the argument itself, or for `-` the first line of standard
 /// input.
-fn token(argument: &str) -> Result<String, ClientError> {
+fn read_token(argument: &str) -> Result<String, ClientError> {
     let mut text = argument.to_owned();
     if argument == "-" {
         text.clear();
@@ -316,25 +320,25 @@ fn token(argument: &str) -> Result<String, ClientError> {
     Ok(token.to_owned())
 }
 
-fn print(
+fn print_contexts(
     contexts: &Contexts,
     arguments: FormatArguments,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
     let mut table = Table::new(&[
-        ("NAME", Role::Key),
-        ("USED", Role::Plain),
-        ("SERVER", Role::Plain),
-        ("TOKEN", Role::Plain),
+        ("NAME", ColumnRole::Key),
+        ("USED", ColumnRole::Plain),
+        ("SERVER", ColumnRole::Plain),
+        ("TOKEN", ColumnRole::Plain),
     ]);
     let mut entries = Vec::new();
     for context in &contexts.contexts {
-        let Named { name, server, .. } = context;
+        let ManagerContext { name, server, .. } = context;
         let is_used = contexts.current.as_ref() == Some(name);
-        table.add([
+        table.add_row([
             name.as_str(),
             if is_used { "*" } else { "" },
-            &*escaped(server),
+            &*escape(server),
             context.token_source(),
         ]);
         let entry = json!({ "name": name, "used": is_used, "server": server,
@@ -344,6 +348,6 @@ fn print(
     let body =
         serde_json::to_string(&entries).map_err(|error| ClientError::Output(error.into()))?;
     let nothing = "there are no contexts yet: workflow-manager context add NAME --server URL";
-    let listing = Listing { body: &body, entries, table, nothing };
-    listing.print(Form::of(arguments, TimeArguments::default()), out)
+    let listing = Listing { body: &body, entries, table, empty_text: nothing };
+    listing.print(ListStyle::from_arguments(arguments, TimeArguments::default()), out)
 }

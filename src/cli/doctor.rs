@@ -5,20 +5,20 @@ mod certificate;
 mod finding;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod installation;
 #[cfg(feature = "kafka")]
 mod kafka;
-mod local;
 mod manager;
 mod services;
 
 use super::arguments::{DoctorArguments, TimeArguments};
 use super::error::ClientError;
-use super::reach::{Reach, Source};
+use super::phrases::format_count;
 use super::screen::{Screen, print_json};
-use super::words::counted;
-use crate::engine::words::escaped;
-use finding::{Finding, Level};
-use local::{Local, loopback};
+use super::target::{ManagerTarget, TargetSource};
+use crate::engine::text::escape;
+use finding::{Finding, Severity};
+use installation::{Installation, to_loopback};
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,83 +28,97 @@ pub(super) fn doctor(
     arguments: &DoctorArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let mut found = Vec::new();
-    let local = if local::is_given(&arguments.settings) {
-        local::look(&arguments.settings, &mut found)
+    let mut findings = Vec::new();
+    let installation = if installation::has_settings(&arguments.settings) {
+        installation::inspect(&arguments.settings, &mut findings)
     } else {
         let text = "none are given here: only the manager is looked at; with those of serve \
                     (--config, --workflows, --db, …) doctor looks at files, disk and broker, too";
-        found.push(Finding::ok("settings", text));
+        findings.push(Finding::ok("settings", text));
         None
     };
-    let is_locked = local.as_ref().and_then(|local| local.is_locked);
+    let is_journal_open = installation.as_ref().and_then(|local| local.is_journal_open);
     #[cfg(feature = "grpc")]
     let (mut server, mut token) = (String::new(), String::new());
-    let has_manager = match reach(arguments, local.as_ref()) {
+    let has_manager = match find_target(arguments, installation.as_ref()) {
         Ok(reach) => {
             #[cfg(feature = "grpc")]
             {
                 (server, token) = (reach.server.clone(), reach.token.clone());
             }
-            manager::look(reach, is_locked, &mut found)?
+            manager::inspect(reach, is_journal_open, &mut findings)?
         }
         Err(error) => {
             let to_do = "mend it; workflow-manager context list shows the contexts";
-            found.push(Finding::error("context", error.to_string(), to_do));
+            findings.push(Finding::error("context", error.to_string(), to_do));
             false
         }
     };
-    if let Some(local) = &local {
-        broker::look(local, has_manager, &mut found);
-        services::look(local, &mut found);
-        certificate::look(local, &mut found);
+    if let Some(local) = &installation {
+        broker::inspect(local, has_manager, &mut findings);
+        services::inspect(local, &mut findings);
+        certificate::inspect(local, &mut findings);
         #[cfg(feature = "grpc")]
-        grpc::look(local, &server, &token, &mut found);
+        grpc::inspect(local, &server, &token, &mut findings);
         #[cfg(feature = "kafka")]
-        kafka::look(local, &mut found);
+        kafka::inspect(local, &mut findings);
     }
-    print(arguments.client.json, &found, out)?;
-    let is_wrong = found.iter().any(|finding| finding.level == Level::Error);
+    print_findings(arguments.client.json, &findings, out)?;
+    let is_wrong = findings.iter().any(|finding| finding.severity == Severity::Error);
     Ok(if is_wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Returns the manager to check. Without arguments it is the manager of the settings.
-fn reach(arguments: &DoctorArguments, local: Option<&Local>) -> Result<Reach, ClientError> {
-    let reach = Reach::of(&arguments.client.reach)?;
-    let Some(Local { settings, .. }) = local.filter(|_| reach.server_source == Source::Default)
+fn find_target(
+    arguments: &DoctorArguments,
+    installation: Option<&Installation>,
+) -> Result<ManagerTarget, ClientError> {
+    let target = ManagerTarget::from_arguments(&arguments.client.reach)?;
+    let Some(Installation { settings, .. }) =
+        installation.filter(|_| target.server_source == TargetSource::Default)
     else {
-        return Ok(reach);
+        return Ok(target);
     };
-    let listen = loopback(settings.http.listen);
-    let (token, token_source) = if reach.token.is_empty() {
-        (settings.http.token.0.clone(), Source::Flag("the settings"))
+    let listen = to_loopback(settings.http.listen);
+    let (token, token_source) = if target.token.is_empty() {
+        (settings.http.token.0.clone(), TargetSource::Flag("the settings"))
     } else {
-        (reach.token, reach.token_source)
+        (target.token, target.token_source)
     };
     let scheme = if settings.http.tls.certificate.is_empty() { "http" } else { "https" };
     let server = format!("{scheme}://{listen}");
-    Ok(Reach { server, token, server_source: Source::Flag("the settings"), token_source })
+    Ok(ManagerTarget {
+        server,
+        token,
+        server_source: TargetSource::Flag("the settings"),
+        token_source,
+    })
 }
 
-fn print(is_json: bool, found: &[Finding], out: &mut dyn Write) -> Result<(), ClientError> {
+fn print_findings(
+    is_json: bool,
+    findings: &[Finding],
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
     if is_json {
-        let entries = found.iter().map(|Finding { level, what, text, to_do }| {
-            json!({ "level": level.word(), "check": what, "text": text, "do": to_do })
+        let entries = findings.iter().map(|Finding { severity: level, check: what, text, to_do }| {
+            json!({ "level": level.as_str(), "check": what, "text": text, "do": to_do })
         });
         print_json(&entries.collect::<serde_json::Value>().to_string(), out)?;
         return Ok(());
     }
-    let screen = Screen::of(TimeArguments::default());
-    for Finding { level, what, text, to_do } in found {
-        let word = format!("{:<7}", level.word());
-        let word = screen.painted(&word, level.word());
-        writeln!(out, "{word}  {what:<9}  {}", escaped(text))?;
+    let screen = Screen::for_stdout(TimeArguments::default());
+    for Finding { severity: level, check: what, text, to_do } in findings {
+        let label = format!("{:<7}", level.as_str());
+        let word = screen.colour(&label, level.as_str());
+        writeln!(out, "{word}  {what:<9}  {}", escape(text))?;
         if !to_do.is_empty() {
-            writeln!(out, "{:20}→ {}", "", escaped(to_do))?;
+            writeln!(out, "{:20}→ {}", "", escape(to_do))?;
         }
     }
-    let count = |wanted: Level| found.iter().filter(|finding| finding.level == wanted).count();
-    let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-    writeln!(out, "\n{}, {}", counted(errors, "error"), counted(warnings, "warning"))?;
+    let count =
+        |wanted: Severity| findings.iter().filter(|finding| finding.severity == wanted).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    writeln!(out, "\n{}, {}", format_count(errors, "error"), format_count(warnings, "warning"))?;
     Ok(())
 }

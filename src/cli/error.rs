@@ -22,7 +22,7 @@ pub enum ClientError {
     Usage(String),
     /// The awaited state was not reached in time. The exit code is 4.
     #[error("{0}")]
-    Late(String),
+    TimedOut(String),
     /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),

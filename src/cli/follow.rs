@@ -1,10 +1,10 @@
 //! Follows a job by its stream of events. A stream that breaks is opened again. If there is none
 //! (an older manager, too many streams), the light view of the job is polled instead.
 
-use super::client::{Client, Opened};
+use super::client::{Client, StreamResponse};
 use super::error::ClientError;
-use super::show::{JobAnswer, StepAnswer, parse};
-use super::stream::{End, Next, SentEvent, Stream};
+use super::responses::{JobResponse, StepResponse, parse_response};
+use super::stream::{EventReader, JobEnd, ServerSentEvent, StreamItem};
 use super::text::Text;
 use crate::clock;
 use crate::engine::JobId;
@@ -18,96 +18,96 @@ use ureq::http::StatusCode;
 
 /// The bounds of the pause between two polls without a stream, and between two attempts to reach
 /// the manager.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// How long the light view is polled before a stream that was refused is requested again.
-const LOOK_FOR: Duration = Duration::from_secs(10);
+const POLL_FOR: Duration = Duration::from_secs(10);
 
 /// A stream that is silent for this long may have lost the end of the job; the job is then polled.
-const SILENT_MAX: Duration = Duration::from_secs(30);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What is reported to the one who follows a job.
-pub(super) enum Heard<'a> {
+pub(super) enum FollowEvent<'a> {
     /// An event of the job.
-    Event(&'a SentEvent),
+    Event(&'a ServerSentEvent),
     /// The manager cannot be reached, for this reason. Further attempts follow.
-    Cut(&'a str),
+    Disconnected(&'a str),
     /// Nothing happened for the time that was requested.
-    Nothing,
+    Idle,
 }
 
 /// Whether to go on following, as the callback decides.
-pub(super) type Told<B> = Result<ControlFlow<B>, ClientError>;
+pub(super) type FollowResult<B> = Result<ControlFlow<B>, ClientError>;
 
 /// Follows one job.
-pub(super) struct Follower<'c> {
+pub(super) struct JobFollower<'c> {
     client: &'c Client,
     id: JobId,
     path: String,
     /// How long to wait for a manager that does not answer.
-    patience: Duration,
+    reconnect_timeout: Duration,
     /// Whether the manager has answered before.
-    was_there: bool,
+    has_answered: bool,
     /// How often to report that nothing happens.
     tick: Duration,
     /// The id of the newest event.
-    last: String,
+    last_event_id: String,
     /// Whether the manager does not know the light view.
-    is_old: bool,
+    has_no_light_view: bool,
     /// The last reported state, status and attempt of each step.
     steps: HashMap<String, (String, String, u32)>,
 }
 
 /// The outcome of one stream.
-enum Outcome<B> {
-    Ended(End),
+enum StreamOutcome<B> {
+    Ended(JobEnd),
     /// The callback has stopped.
-    Enough(B),
+    Stopped(B),
     /// It must be opened again, once the manager answers.
-    Again(String),
+    Reopen(String),
 }
 
-impl<'c> Follower<'c> {
+impl<'c> JobFollower<'c> {
     pub(super) fn new(
         client: &'c Client,
         id: JobId,
         has_children: bool,
-        patience: Duration,
-    ) -> Follower<'c> {
+        reconnect_timeout: Duration,
+    ) -> JobFollower<'c> {
         let children = if has_children { "" } else { "?children=none" };
-        Follower {
+        JobFollower {
             client,
             id,
             path: format!("/api/job/{id}/events{children}"),
-            patience,
-            was_there: false,
-            tick: SILENT_MAX,
-            last: String::new(),
-            is_old: false,
+            reconnect_timeout,
+            has_answered: false,
+            tick: SILENCE_MAX,
+            last_event_id: String::new(),
+            has_no_light_view: false,
             steps: HashMap::new(),
         }
     }
 
     /// Makes this a follower of a job that the manager has just created.
-    pub(super) fn of_new(self) -> Follower<'c> {
-        Follower { was_there: true, ..self }
+    pub(super) fn for_new_job(self) -> JobFollower<'c> {
+        JobFollower { has_answered: true, ..self }
     }
 
     /// Reports also that nothing happens, this often.
-    pub(super) fn every(self, tick: Duration) -> Follower<'c> {
-        Follower { tick, ..self }
+    pub(super) fn with_tick(self, tick: Duration) -> JobFollower<'c> {
+        JobFollower { tick, ..self }
     }
 
     /// Reports all events, until the job has ended.
     pub(super) fn follow(
         self,
-        mut tell: impl FnMut(&mut Self, Heard<'_>) -> Result<(), ClientError>,
-    ) -> Result<End, ClientError> {
-        let went = self.follow_until(|follower, heard| {
-            tell(follower, heard).map(ControlFlow::<Infallible>::Continue)
+        mut report: impl FnMut(&mut Self, FollowEvent<'_>) -> Result<(), ClientError>,
+    ) -> Result<JobEnd, ClientError> {
+        let outcome = self.follow_until(|follower, event| {
+            report(follower, event).map(ControlFlow::<Infallible>::Continue)
         })?;
-        match went {
+        match outcome {
             ControlFlow::Continue(end) => Ok(end),
             ControlFlow::Break(never) => match never {},
         }
@@ -116,94 +116,100 @@ impl<'c> Follower<'c> {
     /// Reports all events, until the job has ended or the callback stops.
     pub(super) fn follow_until<B>(
         mut self,
-        mut tell: impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
-    ) -> Result<ControlFlow<B, End>, ClientError> {
-        let mut silence = Silence::new(self.patience, self.was_there);
+        mut report: impl FnMut(&mut Self, FollowEvent<'_>) -> FollowResult<B>,
+    ) -> Result<ControlFlow<B, JobEnd>, ClientError> {
+        let mut reconnect = ReconnectPolicy::new(self.reconnect_timeout, self.has_answered);
         loop {
-            let outcome = match self.client.open(&self.path, &self.last) {
-                Ok(Opened::Stream(body)) => {
-                    let opened = silence.answered();
-                    let outcome = self.listen(&Stream::new(body), &mut tell);
-                    silence.ended(opened);
+            let outcome = match self.client.open_stream(&self.path, &self.last_event_id) {
+                Ok(StreamResponse::Stream(body)) => {
+                    let opened = reconnect.handle_open();
+                    let outcome = self.read_stream(&EventReader::new(body), &mut report);
+                    reconnect.handle_close(opened);
                     outcome
                 }
                 // Everything was reported before, including the end.
-                Ok(Opened::Nothing) => self.looked(),
-                Ok(Opened::Refused(status, detail)) => {
-                    self.without_stream(status, detail, &mut tell)
+                Ok(StreamResponse::NoContent) => self.check_ended(),
+                Ok(StreamResponse::Refused(status, detail)) => {
+                    self.poll_job(status, detail, &mut report)
                 }
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(Outcome::Ended(end)) => return Ok(ControlFlow::Continue(end)),
-                Ok(Outcome::Enough(enough)) => return Ok(ControlFlow::Break(enough)),
-                Ok(Outcome::Again(why)) => {
-                    if let ControlFlow::Break(enough) = tell(&mut self, Heard::Cut(&why))? {
+                Ok(StreamOutcome::Ended(end)) => return Ok(ControlFlow::Continue(end)),
+                Ok(StreamOutcome::Stopped(enough)) => return Ok(ControlFlow::Break(enough)),
+                Ok(StreamOutcome::Reopen(why)) => {
+                    if let ControlFlow::Break(enough) =
+                        report(&mut self, FollowEvent::Disconnected(&why))?
+                    {
                         return Ok(ControlFlow::Break(enough));
                     }
-                    silence.pause();
+                    reconnect.wait();
                 }
                 Err(ClientError::Unreachable { error, .. }) => {
-                    silence.note(&error).map_err(|error| self.client.unreachable(error))?;
-                    if let ControlFlow::Break(enough) = tell(&mut self, Heard::Cut(&error))? {
+                    reconnect
+                        .handle_failure(&error)
+                        .map_err(|error| self.client.unreachable(error))?;
+                    if let ControlFlow::Break(enough) =
+                        report(&mut self, FollowEvent::Disconnected(&error))?
+                    {
                         return Ok(ControlFlow::Break(enough));
                     }
-                    silence.pause();
+                    reconnect.wait();
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn listen<B>(
+    fn read_stream<B>(
         &mut self,
-        stream: &Stream,
-        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
-    ) -> Result<Outcome<B>, ClientError> {
-        let mut heard = clock::ticks();
+        stream: &EventReader,
+        report: &mut impl FnMut(&mut Self, FollowEvent<'_>) -> FollowResult<B>,
+    ) -> Result<StreamOutcome<B>, ClientError> {
+        let mut last_event = clock::timer_now();
         loop {
             match stream.next(self.tick) {
-                Next::Event(sent) => {
-                    heard = clock::ticks();
+                StreamItem::Event(sent) => {
+                    last_event = clock::timer_now();
                     if !sent.id.is_empty() {
-                        sent.id.clone_into(&mut self.last);
+                        sent.id.clone_into(&mut self.last_event_id);
                     }
-                    if let ControlFlow::Break(enough) = tell(self, Heard::Event(&sent))? {
-                        return Ok(Outcome::Enough(enough));
+                    if let ControlFlow::Break(enough) = report(self, FollowEvent::Event(&sent))? {
+                        return Ok(StreamOutcome::Stopped(enough));
                     }
-                    if let Some(end) = sent.end_of(self.id)? {
-                        return Ok(Outcome::Ended(end));
+                    if let Some(end) = sent.job_end(self.id)? {
+                        return Ok(StreamOutcome::Ended(end));
                     }
                     // The end may be among the events that were missed.
                     if sent.name == "lagged"
-                        && let ended @ Outcome::Ended(_) = self.looked()?
+                        && let ended @ StreamOutcome::Ended(_) = self.check_ended()?
                     {
                         return Ok(ended);
                     }
                 }
-                Next::Nothing => {
-                    if let ControlFlow::Break(enough) = tell(self, Heard::Nothing)? {
-                        return Ok(Outcome::Enough(enough));
+                StreamItem::TimedOut => {
+                    if let ControlFlow::Break(enough) = report(self, FollowEvent::Idle)? {
+                        return Ok(StreamOutcome::Stopped(enough));
                     }
-                    if heard.elapsed() >= SILENT_MAX {
-                        heard = clock::ticks();
-                        if let ended @ Outcome::Ended(_) = self.looked()? {
+                    if last_event.elapsed() >= SILENCE_MAX {
+                        last_event = clock::timer_now();
+                        if let ended @ StreamOutcome::Ended(_) = self.check_ended()? {
                             return Ok(ended);
                         }
                     }
                 }
-                Next::Ended(why) => return Ok(Outcome::Again(why)),
+                StreamItem::Closed(why) => return Ok(StreamOutcome::Reopen(why)),
             }
         }
     }
 
     /// Polls the job: for a while if a stream may be available later, otherwise until its end.
-    fn without_stream<B>(
+    fn poll_job<B>(
         &mut self,
         status: StatusCode,
         detail: String,
-        tell: &mut impl FnMut(&mut Self, Heard<'_>) -> Told<B>,
-    ) -> Result<Outcome<B>, ClientError> {
+        report: &mut impl FnMut(&mut Self, FollowEvent<'_>) -> FollowResult<B>,
+    ) -> Result<StreamOutcome<B>, ClientError> {
         let is_for_now = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         let is_unknown = matches!(
             status,
@@ -212,74 +218,74 @@ impl<'c> Follower<'c> {
         if !is_for_now && !is_unknown {
             return Err(ClientError::Refused(detail));
         }
-        let (begun, mut pause) = (clock::ticks(), PAUSE_FIRST);
+        let (begun, mut pause) = (clock::timer_now(), PAUSE_MIN);
         loop {
-            let job = self.look()?;
-            for sent in self.changes(&job) {
-                if let ControlFlow::Break(enough) = tell(self, Heard::Event(&sent))? {
-                    return Ok(Outcome::Enough(enough));
+            let job = self.fetch_job()?;
+            for sent in self.changes_since_last_poll(&job) {
+                if let ControlFlow::Break(enough) = report(self, FollowEvent::Event(&sent))? {
+                    return Ok(StreamOutcome::Stopped(enough));
                 }
             }
             if job.is_ended() {
-                return Ok(Outcome::Ended(End { state: job.state, reason: job.reason }));
+                return Ok(StreamOutcome::Ended(JobEnd { state: job.state, reason: job.reason }));
             }
-            if let ControlFlow::Break(enough) = tell(self, Heard::Nothing)? {
-                return Ok(Outcome::Enough(enough));
+            if let ControlFlow::Break(enough) = report(self, FollowEvent::Idle)? {
+                return Ok(StreamOutcome::Stopped(enough));
             }
-            if is_for_now && begun.elapsed() >= LOOK_FOR {
-                return Ok(Outcome::Again(detail));
+            if is_for_now && begun.elapsed() >= POLL_FOR {
+                return Ok(StreamOutcome::Reopen(detail));
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_LONGEST);
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    fn looked<B>(&mut self) -> Result<Outcome<B>, ClientError> {
-        let job = self.look()?;
+    fn check_ended<B>(&mut self) -> Result<StreamOutcome<B>, ClientError> {
+        let job = self.fetch_job()?;
         Ok(if job.is_ended() {
-            Outcome::Ended(End { state: job.state, reason: job.reason })
+            StreamOutcome::Ended(JobEnd { state: job.state, reason: job.reason })
         } else {
-            Outcome::Again("it went on after its end".to_owned())
+            StreamOutcome::Reopen("it went on after its end".to_owned())
         })
     }
 
     /// Returns whether the manager does not know the light view.
-    pub(super) fn is_old(&self) -> bool {
-        self.is_old
+    pub(super) fn has_no_light_view(&self) -> bool {
+        self.has_no_light_view
     }
 
     /// Fetches the job as it is now, without the parts that grow with a large job.
-    pub(super) fn look(&mut self) -> Result<JobAnswer, ClientError> {
+    pub(super) fn fetch_job(&mut self) -> Result<JobResponse, ClientError> {
         let path = format!("/api/job/{}", self.id);
-        if !self.is_old {
-            match self.client.ask(&format!("{path}?view=light"))? {
-                Ok(body) => return parse(&body),
-                Err((StatusCode::BAD_REQUEST, _)) => self.is_old = true,
+        if !self.has_no_light_view {
+            match self.client.try_get(&format!("{path}?view=light"))? {
+                Ok(body) => return parse_response(&body),
+                Err((StatusCode::BAD_REQUEST, _)) => self.has_no_light_view = true,
                 Err((_, detail)) => return Err(ClientError::Refused(detail)),
             }
         }
-        parse(&self.client.get(&path)?)
+        parse_response(&self.client.get(&path)?)
     }
 
     /// Returns what has changed since the last poll, as events without an id.
-    fn changes(&mut self, job: &JobAnswer) -> Vec<SentEvent> {
+    fn changes_since_last_poll(&mut self, job: &JobResponse) -> Vec<ServerSentEvent> {
         let mut changes = Vec::new();
         for step in &job.steps {
             let now = (step.state.to_string(), step.status.to_string(), step.attempt);
             let before = self.steps.insert(step.name.raw().to_owned(), now.clone());
             let is_news = before.map_or(step.state != "waiting", |before| before != now);
             if is_news {
-                changes.push(changed(job, Some(step), &step.state));
+                changes.push(build_event(job, Some(step), &step.state));
             }
         }
         if job.is_ended() {
-            changes.push(changed(job, None, &job.state));
+            changes.push(build_event(job, None, &job.state));
         }
         changes
     }
 }
 
-fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> SentEvent {
+fn build_event(job: &JobResponse, step: Option<&StepResponse>, state: &str) -> ServerSentEvent {
     let subject = if step.is_some() { "step" } else { "job" };
     let time = step.map_or(job.ended.as_ref(), |step| {
         step.end_time.as_ref().or(step.attempt_start_time.as_ref())
@@ -299,21 +305,21 @@ fn changed(job: &JobAnswer, step: Option<&StepAnswer>, state: &str) -> SentEvent
     let name = format!("{subject}.{state}");
     let kind = format!("workflow-manager.{name}");
     let data = serde_json::json!({ "type": kind, "time": time, "data": data });
-    SentEvent { id: String::new(), name, data: data.to_string() }
+    ServerSentEvent { id: String::new(), name, data: data.to_string() }
 }
 
 /// The time since the manager has stopped answering, and the pause before the next attempt.
-pub(super) struct Silence {
-    patience: Duration,
+pub(super) struct ReconnectPolicy {
+    timeout: Duration,
     /// Whether the manager has answered before. An address that never answered is not retried.
-    was_there: bool,
+    has_answered: bool,
     since: Option<Instant>,
     pause: Duration,
 }
 
-impl Silence {
-    pub(super) fn new(patience: Duration, was_there: bool) -> Silence {
-        Silence { patience, was_there, since: None, pause: PAUSE_FIRST }
+impl ReconnectPolicy {
+    pub(super) fn new(timeout: Duration, has_answered: bool) -> ReconnectPolicy {
+        ReconnectPolicy { timeout, has_answered, since: None, pause: PAUSE_MIN }
     }
 
     /// Notes that the manager does not answer, for this reason.
@@ -321,42 +327,42 @@ impl Silence {
     /// # Errors
     ///
     /// Returns an error if it has not answered for too long.
-    pub(super) fn note(&mut self, error: &str) -> Result<(), String> {
-        if !self.was_there {
+    pub(super) fn handle_failure(&mut self, error: &str) -> Result<(), String> {
+        if !self.has_answered {
             return Err(error.to_owned());
         }
-        let now = clock::ticks();
+        let now = clock::timer_now();
         let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) < self.patience {
+        if now.duration_since(since) < self.timeout {
             return Ok(());
         }
-        let patience = humantime::format_duration(self.patience);
+        let timeout = humantime::format_duration(self.timeout);
         Err(format!(
-            "{error} (the stream of events ended, and the manager has not answered for {patience})"
+            "{error} (the stream of events ended, and the manager has not answered for {timeout})"
         ))
     }
 
     /// Notes that the manager answers: a stream is open from now on.
-    pub(super) fn answered(&mut self) -> Instant {
-        (self.since, self.was_there) = (None, true);
-        clock::ticks()
+    pub(super) fn handle_open(&mut self) -> Instant {
+        (self.since, self.has_answered) = (None, true);
+        clock::timer_now()
     }
 
     /// Notes that the stream has ended. The pause is not reset for a stream that ends at once.
-    pub(super) fn ended(&mut self, opened: Instant) {
-        if opened.elapsed() > PAUSE_LONGEST {
-            self.pause = PAUSE_FIRST;
+    pub(super) fn handle_close(&mut self, opened: Instant) {
+        if opened.elapsed() > PAUSE_MAX {
+            self.pause = PAUSE_MIN;
         }
     }
 
-    pub(super) fn pause(&mut self) {
+    pub(super) fn wait(&mut self) {
         std::thread::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_LONGEST);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 }
 
 /// Prints something that is no result on standard error.
-pub(super) fn say(text: &str) {
+pub(super) fn print_notice(text: &str) {
     // With standard error closed, nobody can read it.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

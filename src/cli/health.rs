@@ -3,7 +3,7 @@
 use super::arguments::ReachArguments;
 use super::client::Client;
 use super::error::ClientError;
-use crate::engine::words::escaped_lines;
+use crate::engine::text::escape_lines;
 use std::io::Write;
 
 /// Prints each check, and returns an error if one fails. With `live` it checks only whether the
@@ -15,6 +15,6 @@ pub(super) fn health(
 ) -> Result<(), ClientError> {
     let path = if live { "/livez" } else { "/readyz?verbose" };
     let text = Client::new(reach)?.get(path)?;
-    writeln!(out, "{}", escaped_lines(text.trim_end()))?;
+    writeln!(out, "{}", escape_lines(text.trim_end()))?;
     Ok(())
 }

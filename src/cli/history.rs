@@ -5,12 +5,12 @@ use super::arguments::{HistoryArguments, RecordArguments, ReplayArguments};
 use super::client::Client;
 use super::error::ClientError;
 use super::job;
+use super::responses::parse_response;
 use super::screen::{Screen, print_json};
-use super::show::parse;
-use super::table::cut;
+use super::table::truncate;
 use super::text::Text;
-use crate::engine::words::escaped;
-use crate::journal::{JobAt, JournalError, Reader, Records};
+use crate::engine::text::escape;
+use crate::journal::{JobAtEntry, JournalError, Reader, Records};
 use crate::view::{EntryView, JobView};
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// How many entries are requested at once.
-const PAGE_ENTRIES: u32 = 1_000;
+const PAGE_ENTRIES_MAX: u32 = 1_000;
 
 /// How many bytes of rows are read at once.
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -29,7 +29,7 @@ const LINE_COLUMNS_MAX: usize = 400;
 
 /// The fields that every entry has. The others depend on its kind.
 #[derive(Deserialize)]
-struct EntryAnswer {
+struct EntryResponse {
     n: u64,
     at: Text,
     kind: Text,
@@ -38,7 +38,7 @@ struct EntryAnswer {
 }
 
 #[derive(Deserialize)]
-struct EntriesAnswer {
+struct EntriesResponse {
     entries: Vec<Box<RawValue>>,
     next: Option<u64>,
 }
@@ -49,59 +49,64 @@ pub(super) fn history(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let (client, is_json) = (Client::new(&arguments.client.reach)?, arguments.client.json);
-    let screen = Screen::of(arguments.times);
-    let path = format!("/api/job/{}", arguments.record.id.find(&client)?);
+    let screen = Screen::for_stdout(arguments.times);
+    let path = format!("/api/job/{}", arguments.record.id.resolve(&client)?);
     if let Some(at) = arguments.record.at {
         print_job(&client.get(&format!("{path}?at={at}"))?, is_json, screen, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut printer = Printer::new(&arguments.record, is_json, screen, out);
-    while let Some((after, limit)) = printer.wanted() {
+    let mut printer = EntryPrinter::new(&arguments.record, is_json, screen, out);
+    while let Some((after, limit)) = printer.next_page() {
         let page = client.get(&format!("{path}/entries?after={after}&limit={limit}"))?;
-        let EntriesAnswer { entries, next } = parse(&page)?;
+        let EntriesResponse { entries, next } = parse_response(&page)?;
         let entries = entries.iter().map(|entry| entry.get());
-        printer.page(entries, next)?;
+        printer.print_page(entries, next)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `replay --db FILE ID [--at N]`.
 pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    let (id, is_json) = (arguments.record.id.whole()?, arguments.json);
-    let screen = Screen::of(arguments.times);
-    let reader = Reader::open(&arguments.db).map_err(unreadable)?;
-    let unknown = || {
+    let (id, is_json) = (arguments.record.id.full_id()?, arguments.json);
+    let screen = Screen::for_stdout(arguments.times);
+    let reader = Reader::open(&arguments.db).map_err(to_client_error)?;
+    let to_not_found = || {
         let file = arguments.db.display();
         ClientError::Refused(format!(
             "the journal {file} has no job {id}: there was none, or its retention is over"
         ))
     };
     if let Some(at) = arguments.record.at {
-        return match reader.job_at(id, at).map_err(unreadable)?.ok_or_else(unknown)? {
-            JobAt::Was { job, at } => {
-                print_job(&json(&JobView::whole(&job, at))?, is_json, screen, out)
+        return match reader
+            .load_job_at_entry(id, at)
+            .map_err(to_client_error)?
+            .ok_or_else(to_not_found)?
+        {
+            JobAtEntry::Found { job, at } => {
+                print_job(&to_json(&JobView::whole(&job, at))?, is_json, screen, out)
             }
-            JobAt::Never { entries } => Err(ClientError::Usage(format!(
+            JobAtEntry::NoSuchEntry { entries } => Err(ClientError::Usage(format!(
                 "--at {at}: the record of job {id} has the entries 1 to {entries}"
             ))),
         };
     }
-    let mut printer = Printer::new(&arguments.record, is_json, screen, out);
-    while let Some((after, limit)) = printer.wanted() {
-        let page = reader.record(id, after, limit, PAGE_BYTES_MAX).map_err(unreadable)?;
-        let page = page.ok_or_else(unknown)?;
-        let rows = page.rows.iter().flat_map(|row| EntryView::of_row(page.graph(), row));
-        let entries = rows.map(|entry| json(&entry)).collect::<Result<Vec<_>, _>>()?;
-        printer.page(entries.iter().map(String::as_str), page.next())?;
+    let mut printer = EntryPrinter::new(&arguments.record, is_json, screen, out);
+    while let Some((after, limit)) = printer.next_page() {
+        let page =
+            reader.load_record_page(id, after, limit, PAGE_BYTES_MAX).map_err(to_client_error)?;
+        let page = page.ok_or_else(to_not_found)?;
+        let rows = page.rows.iter().flat_map(|row| EntryView::from_row(page.graph(), row));
+        let entries = rows.map(|entry| to_json(&entry)).collect::<Result<Vec<_>, _>>()?;
+        printer.print_page(entries.iter().map(String::as_str), page.next_cursor())?;
     }
     Ok(())
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String, ClientError> {
+fn to_json(value: &impl serde::Serialize) -> Result<String, ClientError> {
     serde_json::to_string(value).map_err(|error| ClientError::Refused(error.to_string()))
 }
 
-fn unreadable(error: JournalError) -> ClientError {
+fn to_client_error(error: JournalError) -> ClientError {
     ClientError::Refused(error.to_string())
 }
 
@@ -115,48 +120,54 @@ fn print_job(
         print_json(body, out)?;
         return Ok(());
     }
-    job::print(&parse(body)?, screen, out)
+    job::print_job(&parse_response(body)?, screen, out)
 }
 
 /// Prints entries, page by page.
-struct Printer<'o> {
+struct EntryPrinter<'o> {
     is_json: bool,
     /// The entry after which the next page begins, or `None` after the last page.
     after: Option<u64>,
     /// How many entries are still to be printed; `None` means all.
-    left: Option<u64>,
+    remaining: Option<u64>,
     screen: Screen,
     out: &'o mut dyn Write,
 }
 
-impl<'o> Printer<'o> {
+impl<'o> EntryPrinter<'o> {
     fn new(
-        asked: &RecordArguments,
+        arguments: &RecordArguments,
         is_json: bool,
         screen: Screen,
         out: &'o mut dyn Write,
-    ) -> Printer<'o> {
-        Printer { is_json, after: Some(asked.after), left: asked.limit, screen, out }
+    ) -> EntryPrinter<'o> {
+        EntryPrinter {
+            is_json,
+            after: Some(arguments.after),
+            remaining: arguments.limit,
+            screen,
+            out,
+        }
     }
 
     /// Returns after which entry the next page begins, and how many entries it may have.
-    fn wanted(&self) -> Option<(u64, u32)> {
-        let most = u32::try_from(self.left.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
-        self.after.filter(|_| most > 0).map(|after| (after, most.min(PAGE_ENTRIES)))
+    fn next_page(&self) -> Option<(u64, u32)> {
+        let limit = u32::try_from(self.remaining.unwrap_or(u64::MAX)).unwrap_or(u32::MAX);
+        self.after.filter(|_| limit > 0).map(|after| (after, limit.min(PAGE_ENTRIES_MAX)))
     }
 
-    fn page<'a>(
+    fn print_page<'a>(
         &mut self,
         entries: impl Iterator<Item = &'a str>,
         next: Option<u64>,
     ) -> Result<(), ClientError> {
         for entry in entries {
-            self.left = self.left.map(|left| left.saturating_sub(1));
+            self.remaining = self.remaining.map(|left| left.saturating_sub(1));
             if self.is_json {
                 print_json(entry, self.out)?;
             } else {
                 let columns = self.screen.width.unwrap_or(LINE_COLUMNS_MAX);
-                writeln!(self.out, "{}", cut(&line(entry, self.screen)?, columns))?;
+                writeln!(self.out, "{}", truncate(&render_entry(entry, self.screen)?, columns))?;
             }
         }
         self.after = next;
@@ -165,32 +176,38 @@ impl<'o> Printer<'o> {
 }
 
 /// Renders an entry as one line: its number, its time, its kind, and its other fields.
-fn line(entry: &str, screen: Screen) -> Result<String, ClientError> {
-    let EntryAnswer { n, at, kind, step, payload } = parse(entry)?;
-    let rest: serde_json::Map<String, Value> = parse(entry)?;
+fn render_entry(entry: &str, screen: Screen) -> Result<String, ClientError> {
+    let EntryResponse { n, at, kind, step, payload } = parse_response(entry)?;
+    let rest: serde_json::Map<String, Value> = parse_response(entry)?;
     let known = ["n", "at", "kind", "step", "payload", "payloadBytes", "payloadOmitted"];
     let mut notes: Vec<String> = rest
         .iter()
         .filter(|(key, _)| !known.contains(&key.as_str()))
-        .map(|(key, value)| format!("{} {}", escaped(&words(key)), screen.time(&shown(value))))
+        .map(|(key, value)| {
+            format!(
+                "{} {}",
+                escape(&split_camel_case(key)),
+                screen.format_time(&render_value(value))
+            )
+        })
         .collect();
     match (payload, rest.get("payloadBytes")) {
-        (Some(payload), _) => notes.push(escaped(payload.get()).into_owned()),
+        (Some(payload), _) => notes.push(escape(payload.get()).into_owned()),
         (None, Some(bytes)) => notes.push(format!("{bytes} bytes, not shown")),
         (None, None) => {}
     }
     let step = step.map_or_else(String::new, |step| format!(" {step}"));
-    let at = screen.time(&at);
+    let at = screen.format_time(&at);
     Ok(format!("{n:>6}  {at}  {kind}{step}  {}", notes.join(", ")).trim_end().to_owned())
 }
 
-fn shown(value: &Value) -> String {
+fn render_value(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    escaped(&text).into_owned()
+    escape(&text).into_owned()
 }
 
 /// Splits a key such as `retryAt` into words: `retry at`.
-fn words(key: &str) -> String {
+fn split_camel_case(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 1);
     for letter in key.chars() {
         if letter.is_ascii_uppercase() {
@@ -211,19 +228,21 @@ mod tests {
             r#"{"n":7,"at":"2026-01-01T00:00:00Z","kind":"step.attempt-failed","step":"pay","#,
             r#""attempt":1,"reason":"no\nmoney","retryAt":"2026-01-01T00:00:01Z"}"#,
         );
-        let screen = Screen::wide(None);
-        let whole = line(entry, screen).expect("an entry");
+        let screen = Screen::with_width(None);
+        let whole = render_entry(entry, screen).expect("an entry");
         assert_eq!(
             whole,
             "     7  2026-01-01T00:00:00Z  step.attempt-failed pay  attempt 1, reason no\\nmoney, \
              retry at 2026-01-01T00:00:01Z"
         );
-        assert_eq!(cut(&whole, 60).chars().count(), 60);
-        assert_eq!(cut(&whole, 500), whole);
+        assert_eq!(truncate(&whole, 60).chars().count(), 60);
+        assert_eq!(truncate(&whole, 500), whole);
         let large =
             r#"{"n":1,"at":"t","kind":"job.created","payloadBytes":5000,"payloadOmitted":true}"#;
         assert!(
-            line(large, screen).expect("an entry").ends_with("job.created  5000 bytes, not shown")
+            render_entry(large, screen)
+                .expect("an entry")
+                .ends_with("job.created  5000 bytes, not shown")
         );
     }
 }

@@ -3,10 +3,10 @@
 use super::arguments::{Format, ItemsArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::job::{ChildrenPage, rows};
-use super::listing::{Form, Listing};
-use super::show::{entries, parse};
-use super::table::{Role, Table};
+use super::job::{ChildrenPage, children_table};
+use super::listing::{ListStyle, Listing};
+use super::responses::{parse_list, parse_response};
+use super::table::{ColumnRole, Table};
 use super::text::Text;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Deserialize)]
-struct CountsAnswer {
+struct CountsResponse {
     items: u64,
     waiting: u64,
     running: u64,
@@ -29,15 +29,15 @@ struct CountsAnswer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReasonsAnswer {
+struct ReasonsResponse {
     failed: u64,
     failed_is_minimum: bool,
-    reasons: Vec<ReasonAnswer>,
+    reasons: Vec<ReasonResponse>,
 }
 
 /// A reason, how many items failed for it, and the first of them.
 #[derive(Deserialize)]
-struct ReasonAnswer {
+struct ReasonResponse {
     reason: Text,
     count: u64,
     item: u64,
@@ -50,15 +50,15 @@ pub(super) fn items(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.list.reach)?;
-    let form = Form::of(arguments.list.form, arguments.list.times);
-    let job = format!("/api/job/{}", arguments.id.find(&client)?);
+    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+    let job = format!("/api/job/{}", arguments.id.resolve(&client)?);
     let step = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let counts = client.get(&format!("{job}/step/{step}/items"))?;
     if form.is_for_people() {
-        print_counts(&parse(&counts)?, out)?;
+        print_counts(&parse_response(&counts)?, out)?;
     }
     if arguments.reasons {
-        return reasons(&client, &format!("{job}/step/{step}/items"), form, out);
+        return print_reasons(&client, &format!("{job}/step/{step}/items"), form, out);
     }
     let state = if arguments.failed { Some("failed".to_owned()) } else { arguments.state.clone() };
     let named = [("state", state), ("after", arguments.after.clone())];
@@ -68,45 +68,45 @@ pub(super) fn items(
     ];
     query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     let body = client.query(&format!("{job}/children"), &query)?;
-    let page: ChildrenPage = parse(&body)?;
-    let (table, entries) = (rows(&page.children), entries(&body, "children")?);
+    let page: ChildrenPage = parse_response(&body)?;
+    let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
     // Combines two responses: the counts and the list.
     let rest = body.trim_start().strip_prefix('{').unwrap_or("}");
     let both = format!("{{\"counts\":{counts},{rest}");
     let body = if form.format == Format::Json { &both } else { &body };
-    Listing { body, entries, table, nothing: "no such child jobs" }.print(form, out)?;
-    page.tell_rest(form, out)?;
+    Listing { body, entries, table, empty_text: "no such child jobs" }.print(form, out)?;
+    page.print_next_page_hint(form, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the reasons of failures, each with its count and its first item.
-fn reasons(
+fn print_reasons(
     client: &Client,
     path: &str,
-    form: Form,
+    form: ListStyle,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let body = client.get(&format!("{path}?format=reasons"))?;
-    let answer: ReasonsAnswer = parse(&body)?;
+    let answer: ReasonsResponse = parse_response(&body)?;
     let mut table = Table::new(&[
-        ("CHILD JOB", Role::Key),
-        ("ITEM", Role::Plain),
-        ("COUNT", Role::Key),
-        ("REASON", Role::Long),
+        ("CHILD JOB", ColumnRole::Key),
+        ("ITEM", ColumnRole::Plain),
+        ("COUNT", ColumnRole::Key),
+        ("REASON", ColumnRole::Long),
     ]);
-    for ReasonAnswer { reason, count, item, job } in &answer.reasons {
-        table.add([&**job, &item.to_string(), &count.to_string(), &**reason]);
+    for ReasonResponse { reason, count, item, job } in &answer.reasons {
+        table.add_row([&**job, &item.to_string(), &count.to_string(), &**reason]);
     }
-    let entries = entries(&body, "reasons")?;
-    Listing { body: &body, entries, table, nothing: "no item has failed" }.print(form, out)?;
+    let entries = parse_list(&body, "reasons")?;
+    Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(form, out)?;
     if answer.failed_is_minimum && form.is_for_people() {
         writeln!(out, "… only the first {} items that failed were looked at", answer.failed)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_counts(counts: &CountsAnswer, out: &mut dyn Write) -> Result<(), ClientError> {
-    let CountsAnswer { items, waiting, running, completed, failed, cancelled, .. } = counts;
+fn print_counts(counts: &CountsResponse, out: &mut dyn Write) -> Result<(), ClientError> {
+    let CountsResponse { items, waiting, running, completed, failed, cancelled, .. } = counts;
     write!(
         out,
         "{items} items: {completed} completed, {running} running, {waiting} waiting, \

@@ -4,12 +4,12 @@
 use super::arguments::{ChildrenArguments, Format, JobRef, ListArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{self, Form, Listing};
+use super::listing::{self, ListStyle, Listing};
+use super::responses::{CompletedResponse, JobResponse, StepResponse, parse_list, parse_response};
 use super::screen::Screen;
-use super::show::{CompletedAnswer, JobAnswer, StepAnswer, entries, parse};
-use super::table::{Role, Table};
+use super::table::{ColumnRole, Table};
 use super::text::Text;
-use crate::engine::words::escaped;
+use crate::engine::text::escape;
 use crate::engine::{JobId, Millis};
 use serde::Deserialize;
 use std::io::Write;
@@ -22,17 +22,21 @@ const MESSAGE_CHARS_MAX: usize = 400;
 const NOTE_CHARS_MAX: usize = 300;
 
 /// How many child jobs are printed with their job.
-const CHILDREN_SHOWN: u32 = 5;
+const CHILDREN_SHOWN_MAX: u32 = 5;
 
 #[derive(Deserialize)]
 pub(super) struct ChildrenPage {
-    pub(super) children: Vec<ChildAnswer>,
+    pub(super) children: Vec<ChildResponse>,
     pub(super) next: Option<Text>,
 }
 
 impl ChildrenPage {
     /// Prints for people how to get further pages, if there are any.
-    pub(super) fn tell_rest(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
+    pub(super) fn print_next_page_hint(
+        &self,
+        form: ListStyle,
+        out: &mut dyn Write,
+    ) -> Result<(), ClientError> {
         if let Some(next) = self.next.as_ref().filter(|_| form.is_for_people()) {
             writeln!(
                 out,
@@ -45,7 +49,7 @@ impl ChildrenPage {
 }
 
 #[derive(Deserialize)]
-pub(super) struct ChildAnswer {
+pub(super) struct ChildResponse {
     job: Text,
     step: Text,
     item: u32,
@@ -62,17 +66,18 @@ pub(super) fn job(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.reach)?;
-    let form = Form::of(arguments.form, arguments.times);
-    let id = id.find(&client)?;
+    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let id = id.resolve(&client)?;
     let body = client.get(&format!("/api/job/{id}"))?;
-    let job: JobAnswer = parse(&body)?;
+    let job: JobResponse = parse_response(&body)?;
     if form.is_for_people() {
-        head(&job, form.screen, out)?;
+        print_header(&job, form.screen, out)?;
         writeln!(out)?;
     }
-    let table = steps(&job, form.screen);
-    let steps = entries(&body, "steps")?;
-    Listing { body: &body, entries: steps, table, nothing: "no steps" }.print(form, out)?;
+    let steps_table = steps_table(&job, form.screen);
+    let steps = parse_list(&body, "steps")?;
+    Listing { body: &body, entries: steps, table: steps_table, empty_text: "no steps" }
+        .print(form, out)?;
     if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -81,93 +86,93 @@ pub(super) fn job(
         (started + children.started, failed + children.failed)
     });
     if started > 0 {
-        first_children(&client, id, failed > 0, form, out)?;
+        print_first_children(&client, id, failed > 0, form, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the job and its steps.
-pub(super) fn print(
-    job: &JobAnswer,
+pub(super) fn print_job(
+    job: &JobResponse,
     screen: Screen,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    head(job, screen, out)?;
+    print_header(job, screen, out)?;
     writeln!(out)?;
-    listing::print(&steps(job, screen), screen, false, out)
+    listing::print_table(&steps_table(job, screen), screen, false, out)
 }
 
-fn steps(job: &JobAnswer, screen: Screen) -> Table {
+fn steps_table(job: &JobResponse, screen: Screen) -> Table {
     let mut table = Table::new(&[
-        ("STEP", Role::Key),
-        ("STATE", Role::State),
-        ("STATUS", Role::Plain),
-        ("ATTEMPT", Role::Plain),
-        ("ELAPSED", Role::Plain),
-        ("QUEUE / CHILD JOBS", Role::Plain),
-        ("NOTE", Role::Long),
+        ("STEP", ColumnRole::Key),
+        ("STATE", ColumnRole::State),
+        ("STATUS", ColumnRole::Plain),
+        ("ATTEMPT", ColumnRole::Plain),
+        ("ELAPSED", ColumnRole::Plain),
+        ("QUEUE / CHILD JOBS", ColumnRole::Plain),
+        ("NOTE", ColumnRole::Long),
     ]);
     for step in &job.steps {
         let attempt = step.attempt.to_string();
-        table.add([
+        table.add_row([
             &*step.name,
             &step.state,
             &step.status,
             &attempt,
-            &elapsed(step),
-            &place(step),
-            &note(step, screen),
+            &format_elapsed(step),
+            &format_target(step),
+            &format_note(step, screen),
         ]);
     }
     table
 }
 
 /// Prints the fields of the job itself.
-fn head(job: &JobAnswer, screen: Screen, out: &mut dyn Write) -> Result<(), ClientError> {
-    let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
-    tell("job", &job.uuid)?;
-    tell("workflow", &job.workflow)?;
+fn print_header(job: &JobResponse, screen: Screen, out: &mut dyn Write) -> Result<(), ClientError> {
+    let mut print_field = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
+    print_field("job", &job.uuid)?;
+    print_field("workflow", &job.workflow)?;
     if let Some(parent) = &job.parent {
-        tell("task", job.task.as_deref().unwrap_or_default())?;
-        tell("parent", &format!("{}, item {}", parent.job, parent.item))?;
+        print_field("task", job.task.as_deref().unwrap_or_default())?;
+        print_field("parent", &format!("{}, item {}", parent.job, parent.item))?;
         if parent.root != *parent.job {
-            tell("top job", &parent.root)?;
+            print_field("top job", &parent.root)?;
         }
     }
-    tell("state", &screen.painted(&job.state, &job.state))?;
-    tell("created", &screen.time(&job.created))?;
+    print_field("state", &screen.colour(&job.state, &job.state))?;
+    print_field("created", &screen.format_time(&job.created))?;
     let named = [("ended", &job.ended), ("deadline", &job.deadline)];
     for (key, value) in named.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
-        tell(key, &screen.time(value))?;
+        print_field(key, &screen.format_time(value))?;
     }
     if let Some(reason) = &job.reason {
-        tell("reason", &cut(reason, MESSAGE_CHARS_MAX))?;
+        print_field("reason", &truncate(reason, MESSAGE_CHARS_MAX))?;
     }
     for (key, name) in [("message", "__start__"), ("result", "__end__")] {
-        let of_name = |entry: &&CompletedAnswer| entry.name == name;
+        let of_name = |entry: &&CompletedResponse| entry.name == name;
         if let Some(message) =
             job.completed.iter().find(of_name).and_then(|entry| entry.message.as_ref())
         {
             // JSON may contain control characters such as direction marks unescaped.
-            tell(key, &cut(&escaped(message.get()), MESSAGE_CHARS_MAX))?;
+            print_field(key, &truncate(&escape(message.get()), MESSAGE_CHARS_MAX))?;
         }
     }
     Ok(())
 }
 
 /// Formats the time since the first dispatch, and that of the last attempt if there were several.
-fn elapsed(step: &StepAnswer) -> String {
-    let shown = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
+fn format_elapsed(step: &StepResponse) -> String {
+    let format_duration = |nanoseconds: u64| Millis(nanoseconds / 1_000_000).to_string();
     match (step.elapsed, step.attempt_elapsed) {
         (None, _) => String::new(),
         (Some(total), Some(last)) if step.attempt > 1 => {
-            format!("{}, last attempt {}", shown(total), shown(last))
+            format!("{}, last attempt {}", format_duration(total), format_duration(last))
         }
-        (Some(total), _) => shown(total),
+        (Some(total), _) => format_duration(total),
     }
 }
 
-fn place(step: &StepAnswer) -> String {
+fn format_target(step: &StepResponse) -> String {
     match (&step.children, &step.queue) {
         (Some(children), _) => {
             format!(
@@ -180,38 +185,45 @@ fn place(step: &StepAnswer) -> String {
     }
 }
 
-fn note(step: &StepAnswer, screen: Screen) -> String {
-    let again = step.retry_at.as_ref().map(|at| format!("next attempt at {}", screen.time(at)));
+fn format_note(step: &StepResponse, screen: Screen) -> String {
+    let next_attempt =
+        step.retry_at.as_ref().map(|at| format!("next attempt at {}", screen.format_time(at)));
     let progress = step
         .progress
         .as_ref()
         .and_then(serde_json::Value::as_f64)
         .map(|share| format!("{:.0} %", share * 100.0));
-    let told =
+    let texts =
         [&step.message, &step.reason, &step.warning].into_iter().flatten().map(|text| &**text);
     let notes: Vec<&str> =
-        [&again, &progress].into_iter().flatten().map(String::as_str).chain(told).collect();
-    cut(&notes.join("; "), NOTE_CHARS_MAX)
+        [&next_attempt, &progress].into_iter().flatten().map(String::as_str).chain(texts).collect();
+    truncate(&notes.join("; "), NOTE_CHARS_MAX)
 }
 
 /// Prints the first child jobs of a job: only failed ones if any have failed.
-fn first_children(
+fn print_first_children(
     client: &Client,
     id: JobId,
     has_failed: bool,
-    form: Form,
+    form: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN.to_string())];
+    let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN_MAX.to_string())];
     if has_failed {
         query.push(("state".to_owned(), "failed".to_owned()));
     }
-    let page: ChildrenPage = parse(&client.query(&format!("/api/job/{id}/children"), &query)?)?;
+    let page: ChildrenPage =
+        parse_response(&client.query(&format!("/api/job/{id}/children"), &query)?)?;
     if page.children.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
-    listing::print(&rows(&page.children), form.screen, form.format == Format::Wide, out)?;
+    listing::print_table(
+        &children_table(&page.children),
+        form.screen,
+        form.format == Format::Wide,
+        out,
+    )?;
     let all = format!("workflow-manager job {id} --children");
     match (has_failed, page.next) {
         (true, Some(_)) => writeln!(
@@ -228,42 +240,45 @@ fn first_children(
 /// Runs `job ID --children`.
 pub(super) fn children(
     id: &JobRef,
-    asked: &ChildrenArguments,
+    filter: &ChildrenArguments,
     arguments: &ListArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let state = if asked.failed { Some("failed".to_owned()) } else { asked.state.clone() };
-    let named = [("state", &state), ("step", &asked.step), ("after", &asked.after)];
-    let mut query = vec![("limit".to_owned(), asked.limit.to_string())];
+    let state = if filter.failed { Some("failed".to_owned()) } else { filter.state.clone() };
+    let named = [("state", &state), ("step", &filter.step), ("after", &filter.after)];
+    let mut query = vec![("limit".to_owned(), filter.limit.to_string())];
     query.extend(
         named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))),
     );
     let client = Client::new(&arguments.reach)?;
-    let body = client.query(&format!("/api/job/{}/children", id.find(&client)?), &query)?;
-    let form = Form::of(arguments.form, arguments.times);
-    let page: ChildrenPage = parse(&body)?;
-    let (table, entries) = (rows(&page.children), entries(&body, "children")?);
-    Listing { body: &body, entries, table, nothing: "no child jobs are found" }.print(form, out)?;
-    page.tell_rest(form, out)?;
+    let body = client.query(&format!("/api/job/{}/children", id.resolve(&client)?), &query)?;
+    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let page: ChildrenPage = parse_response(&body)?;
+    let (table, entries) = (children_table(&page.children), parse_list(&body, "children")?);
+    Listing { body: &body, entries, table, empty_text: "no child jobs are found" }
+        .print(form, out)?;
+    page.print_next_page_hint(form, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Makes a table with one row for each child job.
-pub(super) fn rows(children: &[ChildAnswer]) -> Table {
+pub(super) fn children_table(children: &[ChildResponse]) -> Table {
     let mut table = Table::new(&[
-        ("CHILD JOB", Role::Key),
-        ("STEP", Role::Plain),
-        ("ITEM", Role::Key),
-        ("STATE", Role::State),
-        ("CREATED", Role::Time),
-        ("ENDED", Role::Time),
-        ("REASON", Role::Long),
+        ("CHILD JOB", ColumnRole::Key),
+        ("STEP", ColumnRole::Plain),
+        ("ITEM", ColumnRole::Key),
+        ("STATE", ColumnRole::State),
+        ("CREATED", ColumnRole::Time),
+        ("ENDED", ColumnRole::Time),
+        ("REASON", ColumnRole::Long),
     ]);
     for child in children {
-        let reason =
-            child.reason.as_ref().map_or_else(String::new, |reason| cut(reason, NOTE_CHARS_MAX));
+        let reason = child
+            .reason
+            .as_ref()
+            .map_or_else(String::new, |reason| truncate(reason, NOTE_CHARS_MAX));
         let ended = child.ended.as_deref().unwrap_or_default();
-        table.add([
+        table.add_row([
             &*child.job,
             &child.step,
             &child.item.to_string(),
@@ -277,7 +292,7 @@ pub(super) fn rows(children: &[ChildAnswer]) -> Table {
 }
 
 /// Truncates a text, with a hint how to get it in full.
-fn cut(text: &str, characters_max: usize) -> String {
+fn truncate(text: &str, characters_max: usize) -> String {
     match text.char_indices().nth(characters_max) {
         None => text.to_owned(),
         Some((at, _)) => format!("{}… ({} bytes; --json shows all)", &text[..at], text.len()),
@@ -289,8 +304,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_cut_between_characters_and_says_how_to_get_it_whole() {
-        assert_eq!(cut("äöü", 3), "äöü");
-        assert_eq!(cut("äöüß", 3), "äöü… (8 bytes; --json shows all)");
+    fn a_long_text_is_truncated_between_characters_with_a_hint() {
+        assert_eq!(truncate("äöü", 3), "äöü");
+        assert_eq!(truncate("äöüß", 3), "äöü… (8 bytes; --json shows all)");
     }
 }

@@ -16,20 +16,20 @@ pub(super) struct Listing<'a> {
     /// The entries as rows, in the same order. The first column has the ids or names.
     pub(super) table: Table,
     /// The text that is printed if the list is empty.
-    pub(super) nothing: &'a str,
+    pub(super) empty_text: &'a str,
 }
 
 /// How a list is printed.
 #[derive(Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct ListStyle {
     pub(super) format: Format,
     pub(super) screen: Screen,
     times: TimeArguments,
 }
 
-impl Form {
-    pub(super) fn of(form: FormatArguments, times: TimeArguments) -> Form {
-        Form { format: form.format(), screen: Screen::of(times), times }
+impl ListStyle {
+    pub(super) fn from_arguments(form: FormatArguments, times: TimeArguments) -> ListStyle {
+        ListStyle { format: form.format(), screen: Screen::for_stdout(times), times }
     }
 
     /// Returns whether the list is printed for people, with hints around it.
@@ -40,40 +40,46 @@ impl Form {
 
 impl Listing<'_> {
     /// Prints the list.
-    pub(super) fn print(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
-        match form.format {
+    pub(super) fn print(&self, style: ListStyle, out: &mut dyn Write) -> Result<(), ClientError> {
+        match style.format {
             Format::Json => print_json(self.body, out)?,
             Format::Jsonl => {
                 for entry in &self.entries {
                     print_json(entry.get(), out)?;
                 }
             }
-            Format::Csv => self.print_csv(form, out)?,
+            Format::Csv => self.print_csv(style, out)?,
             Format::Name => {
                 for name in self.table.rows.iter().filter_map(|row| row.first()) {
                     writeln!(out, "{name}")?;
                 }
             }
             Format::Table | Format::Wide if self.table.rows.is_empty() => {
-                writeln!(out, "{}", self.nothing)?;
+                writeln!(out, "{}", self.empty_text)?;
             }
-            Format::Table => print(&self.table, form.screen, false, out)?,
-            Format::Wide => print(&self.table, form.screen.whole(form.times), true, out)?,
+            Format::Table => print_table(&self.table, style.screen, false, out)?,
+            Format::Wide => {
+                print_table(&self.table, style.screen.without_width(style.times), true, out)?
+            }
         }
         Ok(())
     }
 
-    fn print_csv(&self, form: Form, out: &mut dyn Write) -> Result<(), ClientError> {
-        let screen = form.screen.whole(form.times);
+    fn print_csv(&self, style: ListStyle, out: &mut dyn Write) -> Result<(), ClientError> {
+        let screen = style.screen.without_width(style.times);
         let mut lines = csv::Writer::from_writer(out);
-        let broken = |error: csv::Error| ClientError::Output(error.into());
+        let to_error = |error: csv::Error| ClientError::Output(error.into());
         let titles = self.table.columns.iter().map(|(title, _)| title.to_lowercase());
-        lines.write_record(titles).map_err(broken)?;
+        lines.write_record(titles).map_err(to_error)?;
         for row in &self.table.rows {
             let cells = row.iter().zip(&self.table.columns).map(|(cell, (_, role))| {
-                if role.is_time() { screen.time(cell).into_owned() } else { no_formula(cell) }
+                if role.is_time() {
+                    screen.format_time(cell).into_owned()
+                } else {
+                    escape_formula(cell)
+                }
             });
-            lines.write_record(cells).map_err(broken)?;
+            lines.write_record(cells).map_err(to_error)?;
         }
         lines.flush()?;
         Ok(())
@@ -81,16 +87,16 @@ impl Listing<'_> {
 }
 
 /// Prints a table for people, with a hint if columns are omitted.
-pub(super) fn print(
+pub(super) fn print_table(
     table: &Table,
     screen: Screen,
-    is_whole: bool,
+    is_wide: bool,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let drawn = table.draw(&screen, is_whole);
-    writeln!(out, "{}", drawn.text)?;
-    if !drawn.left_out.is_empty() {
-        let names = drawn.left_out.join(", ");
+    let rendered = table.render(&screen, is_wide);
+    writeln!(out, "{}", rendered.text)?;
+    if !rendered.omitted.is_empty() {
+        let names = rendered.omitted.join(", ");
         writeln!(out, "… there is no room for {names}: -o wide shows all columns")?;
     }
     Ok(())
@@ -98,27 +104,32 @@ pub(super) fn print(
 
 /// Escapes a cell that a spreadsheet would take for a formula, as the manager's own CSV does
 /// (docs/http-api.md).
-fn no_formula(cell: &str) -> String {
-    const BEGINS: [char; 11] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
-    let apostrophe = if cell.starts_with(BEGINS) { "'" } else { "" };
+fn escape_formula(cell: &str) -> String {
+    const FORMULA_STARTS: [char; 11] =
+        ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n'];
+    let apostrophe = if cell.starts_with(FORMULA_STARTS) { "'" } else { "" };
     format!("{apostrophe}{cell}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::Role;
+    use crate::cli::table::ColumnRole;
 
     #[test]
-    fn each_form_has_all_rows() {
-        let mut table = Table::new(&[("NAME", Role::Key), ("MORE", Role::Extra)]);
-        table.add(["one", "=1+1"]);
-        table.add(["two", "a,b"]);
+    fn each_format_has_all_rows() {
+        let mut table = Table::new(&[("NAME", ColumnRole::Key), ("MORE", ColumnRole::Extra)]);
+        table.add_row(["one", "=1+1"]);
+        table.add_row(["two", "a,b"]);
         let body = r#"[{"name":"one"},{"name":"two"}]"#;
         let entries = serde_json::from_str(body).expect("entries");
-        let listing = Listing { body, entries, table, nothing: "none" };
+        let listing = Listing { body, entries, table, empty_text: "none" };
         let printed = |format| {
-            let form = Form { format, screen: Screen::wide(None), times: TimeArguments::default() };
+            let form = ListStyle {
+                format,
+                screen: Screen::with_width(None),
+                times: TimeArguments::default(),
+            };
             let mut out = Vec::new();
             listing.print(form, &mut out).expect("printed");
             String::from_utf8(out).expect("a text")

@@ -1,43 +1,43 @@
 //! The command line (docs/command-line.md). Client commands use the HTTP API only.
 
-mod against;
 mod arguments;
-mod ask;
 mod backup;
-mod bar;
 pub mod check;
 mod check_json;
 mod client;
+mod compare;
+mod confirm;
 mod contexts;
 mod doctor;
 mod error;
-mod find;
 mod follow;
 mod groups;
 mod health;
 mod history;
 mod items;
 mod job;
+mod job_lookup;
+mod list_commands;
 mod listing;
-mod lists;
 mod operate;
-mod reach;
+mod phrases;
+mod progress;
+mod responses;
 mod run;
 mod screen;
 pub mod shells;
-mod show;
 pub mod signals;
 mod status;
 mod step;
 mod stream;
 mod table;
+mod target;
 pub mod test;
 mod text;
 mod tokens;
 mod wait;
 mod watch;
 mod whoami;
-mod words;
 mod work;
 mod worker_test;
 
@@ -50,13 +50,13 @@ use std::process::ExitCode;
 pub use groups::command;
 
 pub use arguments::{
-    AddArguments, Arguments, BackupArguments, ChildrenArguments, ClientArguments, ClientCommand,
-    Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments, Format,
-    FormatArguments, HistoryArguments, ItemsArguments, JobRef, ListArguments, OperateArguments,
-    ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments, RestoreArguments,
-    RunArguments, SearchArguments, ServeArguments, SettingsArguments, StatusArguments,
-    StepArguments, StepStatus, TestedBus, TimeArguments, TimeStyle, TokenCommand, WaitArguments,
-    WaitedFor, WatchArguments, WorkArguments, WorkerTestArguments,
+    AddArguments, Arguments, AwaitedState, BackupArguments, ChildrenArguments, ClientArguments,
+    ClientCommand, Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments,
+    Format, FormatArguments, HistoryArguments, ItemsArguments, JobRef, ListArguments,
+    OperateArguments, ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments,
+    RestoreArguments, RunArguments, SearchArguments, ServeArguments, SettingsArguments,
+    StatusArguments, StepArguments, StepStatusFilter, TestedBus, TimeArguments, TimeStyle,
+    TokenCommand, WaitArguments, WatchArguments, WorkArguments, WorkerTestArguments,
 };
 pub use error::{ClientError, is_closed_pipe};
 
@@ -110,7 +110,7 @@ pub fn check_against(
     json: bool,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    against::check(files, settings, journal, json, out)
+    compare::check(files, settings, journal, json, out)
 }
 
 /// Runs a command of `context`, which gives names to managers.
@@ -155,11 +155,14 @@ pub fn worker_test(
 }
 
 /// Runs a client command.
-pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+pub fn run_client_command(
+    command: ClientCommand,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     match command {
         ClientCommand::Run(arguments) => run::run(&arguments, out),
         ClientCommand::Jobs { workflow, interval, list } => {
-            lists::jobs(workflow.as_deref(), interval, &list, out)
+            list_commands::jobs(workflow.as_deref(), interval, &list, out)
         }
         ClientCommand::Job { id, children, list } if children.children => {
             job::children(&id, &children, &list, out)
@@ -167,8 +170,8 @@ pub fn client(command: ClientCommand, out: &mut dyn Write) -> Result<ExitCode, C
         ClientCommand::Job { id, list, .. } => job::job(&id, &list, out),
         ClientCommand::Step(arguments) => step::step(&arguments, out),
         ClientCommand::Items(arguments) => items::items(&arguments, out),
-        ClientCommand::Workflows { stats, list } => lists::workflows(stats, &list, out),
-        ClientCommand::Queues { unattended, list } => lists::queues(unattended, &list, out),
+        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out),
+        ClientCommand::Queues { unattended, list } => list_commands::queues(unattended, &list, out),
         ClientCommand::Wait(arguments) => wait::wait(&arguments, out),
         ClientCommand::Work(arguments) => work::work(&arguments),
         ClientCommand::Health { live, reach } => {

@@ -4,41 +4,41 @@ use super::arguments::{
     ClientArguments, CompleteArguments, FilterArguments, JobRef, OperateArguments,
     RedispatchArguments, SearchArguments, TimeArguments,
 };
-use super::ask;
 use super::client::Client;
+use super::confirm;
 use super::error::ClientError;
-use super::listing::{self, Form, Listing};
-use super::run::message;
+use super::listing::{self, ListStyle, Listing};
+use super::phrases::format_count;
+use super::responses::{parse_list, parse_response};
+use super::run::read_message;
 use super::screen::{Screen, print_json};
-use super::show::{entries, parse};
-use super::table::{Role, Table};
+use super::table::{ColumnRole, Table};
 use super::text::Text;
-use super::words::counted;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::io::Write;
 use std::process::ExitCode;
 
 /// The text that is printed if no job matches.
-const NOTHING: &str = "no jobs are found";
+const NO_JOBS: &str = "no jobs are found";
 
 #[derive(Deserialize)]
-struct Changed {
+struct OperationResponse {
     id: Text,
     state: Text,
 }
 
 /// The response to an operation on a step.
 #[derive(Deserialize)]
-struct OnStep {
+struct StepOperationResponse {
     id: Text,
     state: Text,
-    step: StepNow,
+    step: StepStateResponse,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StepNow {
+struct StepStateResponse {
     name: Text,
     state: Text,
     #[serde(default)]
@@ -48,10 +48,10 @@ struct StepNow {
     retry_at: Option<Text>,
 }
 
-impl StepNow {
+impl StepStateResponse {
     /// Describes the state of the step.
-    fn told(&self) -> String {
-        let StepNow { name, state, status, attempt, .. } = self;
+    fn describe(&self) -> String {
+        let StepStateResponse { name, state, status, attempt, .. } = self;
         let reason = self.reason.as_deref().unwrap_or("no reason");
         match &self.retry_at {
             Some(at) => format!(
@@ -67,7 +67,7 @@ impl StepNow {
 }
 
 #[derive(Deserialize)]
-struct FoundJob {
+struct JobMatchResponse {
     job: Text,
     workflow: Text,
     state: Text,
@@ -78,8 +78,8 @@ struct FoundJob {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Page {
-    jobs: Vec<FoundJob>,
+struct SearchResponse {
+    jobs: Vec<JobMatchResponse>,
     next: Option<Text>,
     count: Option<u64>,
     #[serde(default)]
@@ -88,21 +88,21 @@ struct Page {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Bulk {
+struct BulkResponse {
     matched: usize,
     #[serde(default)]
     done: usize,
     #[serde(default)]
     refused: usize,
     #[serde(default)]
-    refusals: Vec<Refusal>,
+    refusals: Vec<RefusalResponse>,
     #[serde(default)]
-    jobs: Vec<FoundJob>,
+    jobs: Vec<JobMatchResponse>,
     next: Option<Text>,
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct RefusalResponse {
     reason: Text,
 }
 
@@ -113,23 +113,23 @@ pub(super) fn search(
 ) -> Result<ExitCode, ClientError> {
     let SearchArguments { filter, id, ended_after, ended_before, parent, .. } = arguments;
     let client = Client::new(&arguments.list.reach)?;
-    let mut query = query(filter);
-    let parent = parent.as_ref().map(|parent| parent.find(&client)).transpose()?;
+    let mut query = filter_query(filter);
+    let parent = parent.as_ref().map(|parent| parent.resolve(&client)).transpose()?;
     let named = [
         ("id", id.clone()),
         ("endedAfter", ended_after.clone()),
         ("endedBefore", ended_before.clone()),
         ("parent", parent.map(|parent| parent.to_string())),
-        ("order", Some(arguments.order.word().to_owned())),
+        ("order", Some(arguments.order.as_str().to_owned())),
         ("count", arguments.count.then(|| "true".to_owned())),
         ("cursor", arguments.cursor.clone()),
     ];
     query.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     let body = client.query("/api/jobs/search", &query)?;
-    let form = Form::of(arguments.list.form, arguments.list.times);
-    let page: Page = parse(&body)?;
-    let (table, entries) = (rows(&page.jobs), entries(&body, "jobs")?);
-    Listing { body: &body, entries, table, nothing: NOTHING }.print(form, out)?;
+    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
+    let page: SearchResponse = parse_response(&body)?;
+    let (table, entries) = (jobs_table(&page.jobs), parse_list(&body, "jobs")?);
+    Listing { body: &body, entries, table, empty_text: NO_JOBS }.print(form, out)?;
     if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -138,8 +138,8 @@ pub(super) fn search(
         writeln!(out, "{least}{count} in all")?;
     }
     if let Some(next) = &page.next {
-        let shown = page.jobs.len();
-        writeln!(out, "… only {shown} are shown; --limit shows more, --cursor {next} goes on")?;
+        let listed = page.jobs.len();
+        writeln!(out, "… only {listed} are shown; --limit shows more, --cursor {next} goes on")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -147,18 +147,18 @@ pub(super) fn search(
 /// Runs `cancel`, `pause`, `resume`, `retry`, `rerun` or `delete`. The exit code is 1 if any job
 /// refuses.
 pub(super) fn operate(
-    word: &str,
+    operation: &str,
     step: Option<&str>,
     arguments: &OperateArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    if word == "delete" && arguments.reason.is_some() {
+    if operation == "delete" && arguments.reason.is_some() {
         let text = "--reason: a deletion keeps none, for nothing is left that could tell it";
         return Err(ClientError::Usage(text.to_owned()));
     }
     let named = [("step", step), ("reason", arguments.reason.as_deref())];
-    let more: Vec<(String, String)> = named
+    let parameters: Vec<(String, String)> = named
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
         .collect();
@@ -172,65 +172,69 @@ pub(super) fn operate(
             && before.is_none()
         {
             let text = format!(
-                "{word} needs a job's id, or a filter for several: --workflow, --state, --status, \
+                "{operation} needs a job's id, or a filter for several: --workflow, --state, --status, \
                  --after or --before"
             );
             return Err(ClientError::Usage(text));
         }
-        return all(word, more, arguments, &client, out);
+        return operate_on_all(operation, parameters, arguments, &client, out);
     };
-    let id = id.find(&client)?;
-    let body = match word {
+    let id = id.resolve(&client)?;
+    let body = match operation {
         "delete" => client.delete(&format!("/api/job/{id}?erase=true"))?,
-        _ => client.post(&format!("/api/job/{id}/{word}"), &more, "")?,
+        _ => client.post(&format!("/api/job/{id}/{operation}"), &parameters, "")?,
     };
     if arguments.client.json {
         print_json(&body, out)?;
     } else {
-        let changed: Changed = parse(&body)?;
+        let changed: OperationResponse = parse_response(&body)?;
         writeln!(out, "job {} is {}", changed.id, changed.state)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn all(
-    word: &str,
-    more: Vec<(String, String)>,
+fn operate_on_all(
+    operation: &str,
+    parameters: Vec<(String, String)>,
     arguments: &OperateArguments,
     client: &Client,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    if destroys(word) && !arguments.dry_run && !arguments.yes {
-        if !ask::is_somebody_there() {
+    if is_destructive(operation) && !arguments.dry_run && !arguments.yes {
+        if !confirm::is_interactive() {
             return Err(ClientError::Usage(format!(
-                "{word} with a filter ends or removes all jobs that it finds: add --yes to do it, \
+                "{operation} with a filter ends or removes all jobs that it finds: add --yes to do it, \
                  or --dry-run to see which they are"
             )));
         }
-        if !is_agreed(word, arguments, client)? {
-            writeln!(out, "{word}: nothing was done")?;
+        if !confirm_bulk(operation, arguments, client)? {
+            writeln!(out, "{operation}: nothing was done")?;
             return Ok(ExitCode::FAILURE);
         }
     }
-    let mut query = query(&arguments.filter);
+    let mut query = filter_query(&arguments.filter);
     query.push(("dryRun".to_owned(), arguments.dry_run.to_string()));
-    query.extend(more);
-    let body = client.post(&format!("/api/jobs/{word}"), &query, "")?;
-    let bulk: Bulk = parse(&body)?;
+    query.extend(parameters);
+    let body = client.post(&format!("/api/jobs/{operation}"), &query, "")?;
+    let bulk: BulkResponse = parse_response(&body)?;
     let code = if bulk.refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if arguments.client.json {
         print_json(&body, out)?;
         return Ok(code);
     }
     if arguments.dry_run {
-        print(&bulk.jobs, out)?;
-        writeln!(out, "{word}: {} would be asked; nothing was done", counted(bulk.matched, "job"))?;
+        print_jobs(&bulk.jobs, out)?;
+        writeln!(
+            out,
+            "{operation}: {} would be asked; nothing was done",
+            format_count(bulk.matched, "job")
+        )?;
     } else {
         writeln!(
             out,
-            "{word}: {} of {} done, {} refused",
+            "{operation}: {} of {} done, {} refused",
             bulk.done,
-            counted(bulk.matched, "job"),
+            format_count(bulk.matched, "job"),
             bulk.refused
         )?;
         for refusal in &bulk.refusals {
@@ -245,22 +249,23 @@ fn all(
 
 /// Returns whether an operation ends work or removes data. The other operations can be undone or
 /// repeated.
-fn destroys(word: &str) -> bool {
-    matches!(word, "cancel" | "delete")
+fn is_destructive(operation: &str) -> bool {
+    matches!(operation, "cancel" | "delete")
 }
 
 /// Asks for a confirmation, with the number of jobs that match.
-fn is_agreed(
-    word: &str,
+fn confirm_bulk(
+    operation: &str,
     arguments: &OperateArguments,
     client: &Client,
 ) -> Result<bool, ClientError> {
-    let mut query = query(&arguments.filter);
+    let mut query = filter_query(&arguments.filter);
     query.push(("dryRun".to_owned(), "true".to_owned()));
-    let bulk: Bulk = parse(&client.post(&format!("/api/jobs/{word}"), &query, "")?)?;
-    let (jobs, more) = (counted(bulk.matched, "job"), bulk.next.is_some());
+    let bulk: BulkResponse =
+        parse_response(&client.post(&format!("/api/jobs/{operation}"), &query, "")?)?;
+    let (jobs, more) = (format_count(bulk.matched, "job"), bulk.next.is_some());
     let more = if more { ", the newest of more" } else { "" };
-    ask::agrees(&format!("{word} {jobs}{more}?"))
+    confirm::confirm(&format!("{operation} {jobs}{more}?"))
 }
 
 /// Runs `complete`.
@@ -269,28 +274,28 @@ pub(super) fn complete(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    let id = arguments.id.find(&client)?;
-    let path = format!("/api/job/{id}/step/{}", encoded(&arguments.step));
-    let mut query = why_asked(arguments.reason.as_ref());
+    let id = arguments.id.resolve(&client)?;
+    let path = format!("/api/job/{id}/step/{}", encode(&arguments.step));
+    let mut query = reason_query(arguments.reason.as_ref());
     let body = match &arguments.error {
         Some(reason) => {
             let body = serde_json::json!({ "error": reason, "retryable": !arguments.no_retry });
             query.push(("type".to_owned(), "error".to_owned()));
             client.post(&path, &query, &body.to_string())?
         }
-        None => client.post(&path, &query, &message(&arguments.message)?)?,
+        None => client.post(&path, &query, &read_message(&arguments.message)?)?,
     };
     if arguments.client.json {
         print_json(&body, out)?;
     } else {
-        let OnStep { id, state, step } = parse(&body)?;
-        writeln!(out, "{}; job {id} is {state}", step.told())?;
+        let StepOperationResponse { id, state, step } = parse_response(&body)?;
+        writeln!(out, "{}; job {id} is {state}", step.describe())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the reason of an operation as a query parameter.
-fn why_asked(reason: Option<&String>) -> Vec<(String, String)> {
+fn reason_query(reason: Option<&String>) -> Vec<(String, String)> {
     reason.map(|reason| ("reason".to_owned(), reason.clone())).into_iter().collect()
 }
 
@@ -300,22 +305,22 @@ pub(super) fn redispatch(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
-    struct Sent {
+    struct RedispatchResponse {
         steps: usize,
         jobs: usize,
     }
     let client = Client::new(&arguments.client.reach)?;
     let (path, mut query) = match (&arguments.id, &arguments.step, &arguments.queue) {
         (Some(id), Some(step), None) => {
-            let id = id.find(&client)?;
-            (format!("/api/job/{id}/step/{}/redispatch", encoded(step)), Vec::new())
+            let id = id.resolve(&client)?;
+            (format!("/api/job/{id}/step/{}/redispatch", encode(step)), Vec::new())
         }
         (None, None, Some(queue)) => {
-            let place = [("bus", &arguments.bus), ("vhost", &arguments.vhost)].into_iter();
-            let place = place.filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+            let location = [("bus", &arguments.bus), ("vhost", &arguments.vhost)].into_iter();
+            let place = location.filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
             let query =
                 place.chain([("dryRun".to_owned(), arguments.dry_run.to_string())]).collect();
-            (format!("/api/queue/{}/redispatch", encoded(queue)), query)
+            (format!("/api/queue/{}/redispatch", encode(queue)), query)
         }
         _ => {
             return Err(ClientError::Usage(
@@ -323,18 +328,18 @@ pub(super) fn redispatch(
             ));
         }
     };
-    query.extend(why_asked(arguments.reason.as_ref()));
+    query.extend(reason_query(arguments.reason.as_ref()));
     let body = client.post(&path, &query, "")?;
     if arguments.client.json {
         print_json(&body, out)?;
     } else if arguments.queue.is_some() {
-        let Sent { steps, jobs } = parse(&body)?;
-        let (steps, jobs) = (counted(steps, "step message"), counted(jobs, "job"));
-        let told =
+        let RedispatchResponse { steps, jobs } = parse_response(&body)?;
+        let (steps, jobs) = (format_count(steps, "step message"), format_count(jobs, "job"));
+        let outcome =
             if arguments.dry_run { "would be sent again; nothing was done" } else { "sent again" };
-        writeln!(out, "{steps} of {jobs} {told}")?;
+        writeln!(out, "{steps} of {jobs} {outcome}")?;
     } else {
-        let OnStep { id, state, step } = parse(&body)?;
+        let StepOperationResponse { id, state, step } = parse_response(&body)?;
         writeln!(
             out,
             "the message of step {} is sent again, as attempt {}; job {id} is {state}",
@@ -351,15 +356,15 @@ pub(super) fn why(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
-    struct WhyAnswer {
+    struct WhyResponse {
         why: Text,
     }
     let client = Client::new(&arguments.reach)?;
-    let body = client.get(&format!("/api/job/{}/why", id.find(&client)?))?;
+    let body = client.get(&format!("/api/job/{}/why", id.resolve(&client)?))?;
     if arguments.json {
         print_json(&body, out)?;
     } else {
-        writeln!(out, "{}", parse::<WhyAnswer>(&body)?.why)?;
+        writeln!(out, "{}", parse_response::<WhyResponse>(&body)?.why)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -370,7 +375,7 @@ pub(super) fn reload(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     #[derive(Deserialize)]
-    struct ReloadAnswer {
+    struct ReloadResponse {
         added: Vec<Text>,
         changed: Vec<Text>,
         removed: Vec<Text>,
@@ -382,12 +387,12 @@ pub(super) fn reload(
         print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let told: ReloadAnswer = parse(&body)?;
+    let response: ReloadResponse = parse_response(&body)?;
     for (word, names) in [
-        ("added", told.added),
-        ("changed", told.changed),
-        ("removed", told.removed),
-        ("unchanged", told.unchanged),
+        ("added", response.added),
+        ("changed", response.changed),
+        ("removed", response.removed),
+        ("unchanged", response.unchanged),
     ] {
         if !names.is_empty() {
             writeln!(
@@ -397,13 +402,13 @@ pub(super) fn reload(
             )?;
         }
     }
-    for warning in told.warnings {
+    for warning in response.warnings {
         writeln!(out, "warning    {warning}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn query(filter: &FilterArguments) -> Vec<(String, String)> {
+fn filter_query(filter: &FilterArguments) -> Vec<(String, String)> {
     let mut pairs = vec![("limit".to_owned(), filter.limit.to_string())];
     let named = [
         ("workflow", &filter.workflow),
@@ -424,29 +429,34 @@ fn query(filter: &FilterArguments) -> Vec<(String, String)> {
 }
 
 /// Encodes a text for use in a path.
-fn encoded(text: &str) -> String {
+fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn print(jobs: &[FoundJob], out: &mut dyn Write) -> Result<(), ClientError> {
+fn print_jobs(jobs: &[JobMatchResponse], out: &mut dyn Write) -> Result<(), ClientError> {
     if jobs.is_empty() {
-        writeln!(out, "{NOTHING}")?;
+        writeln!(out, "{NO_JOBS}")?;
         return Ok(());
     }
-    listing::print(&rows(jobs), Screen::of(TimeArguments::default()), false, out)
+    listing::print_table(
+        &jobs_table(jobs),
+        Screen::for_stdout(TimeArguments::default()),
+        false,
+        out,
+    )
 }
 
-fn rows(jobs: &[FoundJob]) -> Table {
+fn jobs_table(jobs: &[JobMatchResponse]) -> Table {
     let mut table = Table::new(&[
-        ("JOB", Role::Key),
-        ("WORKFLOW", Role::Plain),
-        ("STATE", Role::State),
-        ("CREATED", Role::Time),
-        ("ENDED", Role::Time),
-        ("REASON", Role::Long),
+        ("JOB", ColumnRole::Key),
+        ("WORKFLOW", ColumnRole::Plain),
+        ("STATE", ColumnRole::State),
+        ("CREATED", ColumnRole::Time),
+        ("ENDED", ColumnRole::Time),
+        ("REASON", ColumnRole::Long),
     ]);
     for found in jobs {
-        table.add([
+        table.add_row([
             &*found.job,
             &*found.workflow,
             &*found.state,

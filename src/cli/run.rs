@@ -1,11 +1,11 @@
 //! `run`: creates a job, follows it to its end, prints its result.
 
 use super::arguments::RunArguments;
-use super::bar::{self, BAR_EVERY, Bar};
 use super::client::Client;
 use super::error::ClientError;
-use super::follow::{Follower, say};
-use super::show::{JobAnswer, parse};
+use super::follow::{JobFollower, print_notice};
+use super::progress::{self, JobProgressBar, PROGRESS_INTERVAL};
+use super::responses::{JobResponse, parse_response};
 use super::text::Text;
 use crate::engine::JobId;
 use crate::settings::files;
@@ -19,40 +19,41 @@ const EXIT_INTERRUPTED: i32 = 130;
 /// Runs `run`. The exit code is 0 if the job completes, and 1 otherwise.
 pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    let message = message(&arguments.message)?;
+    let message = read_message(&arguments.message)?;
     let query: Vec<(String, String)> =
         arguments.id.iter().map(|id| ("id".to_owned(), id.to_string())).collect();
     let created =
         client.post(&format!("/api/workflow/{}", arguments.workflow), &query, &message)?;
-    let id = created_id(&created)?;
+    let id = parse_created_id(&created)?;
     if arguments.detach {
         let id = id.to_string();
         writeln!(out, "{}", if arguments.client.json { &created } else { &id })?;
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.client.json {
-        say(&format!("job {id}"));
+        print_notice(&format!("job {id}"));
     }
-    tell_when_interrupted(id);
-    let mut bar = Bar::new();
-    let mut is_old = false;
-    let follower =
-        Follower::new(&client, id, false, arguments.reconnect_for.0).of_new().every(BAR_EVERY);
-    let end = follower.follow(|follower, heard| {
-        is_old = follower.is_old();
-        bar.tell(follower, &heard)
+    exit_on_interrupt(id);
+    let mut bar = JobProgressBar::new();
+    let mut has_no_light_view = false;
+    let follower = JobFollower::new(&client, id, false, arguments.reconnect_for.0)
+        .for_new_job()
+        .with_tick(PROGRESS_INTERVAL);
+    let end = follower.follow(|follower, event| {
+        has_no_light_view = follower.has_no_light_view();
+        bar.handle_event(follower, &event)
     });
     bar.clear();
     let end = end.inspect_err(|error| {
         if matches!(error, ClientError::Unreachable { .. }) {
-            say(&goes_on(id));
+            print_notice(&still_running_hint(id));
         }
     })?;
-    if !arguments.client.json && !bar.is_shown() && !is_old {
-        tell_fan_out(&client, id);
+    if !arguments.client.json && !bar.is_visible() && !has_no_light_view {
+        print_children_summary(&client, id);
     }
     let is_completed = end.state == "completed";
-    let result = if is_completed { Some(result(&client, id)?) } else { None };
+    let result = if is_completed { Some(fetch_result(&client, id)?) } else { None };
     if arguments.client.json {
         let reason = serde_json::json!(end.reason.as_ref().map(Text::raw));
         let result = result.as_deref().unwrap_or("null");
@@ -73,46 +74,49 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
 
 /// Prints one line about the child jobs of a job. It replaces the progress bar where there is no
 /// terminal.
-fn tell_fan_out(client: &Client, id: JobId) {
-    let looked = client.get(&format!("/api/job/{id}?view=light"));
+fn print_children_summary(client: &Client, id: JobId) {
+    let response = client.get(&format!("/api/job/{id}?view=light"));
     // The line is no part of the result, so an error is ignored.
-    let line = looked.and_then(|body| parse(&body)).ok().and_then(|job| bar::summary(&job));
+    let line = response
+        .and_then(|body| parse_response(&body))
+        .ok()
+        .and_then(|job| progress::summarize_children(&job));
     if let Some(line) = line {
-        say(&line);
+        print_notice(&line);
     }
 }
 
-fn created_id(created: &str) -> Result<JobId, ClientError> {
+fn parse_created_id(created: &str) -> Result<JobId, ClientError> {
     #[derive(serde::Deserialize)]
     struct Created {
         id: JobId,
     }
-    parse::<Created>(created).map(|created| created.id)
+    parse_response::<Created>(created).map(|created| created.id)
 }
 
 /// Returns the result alone. An older manager has it only as part of the job.
-fn result(client: &Client, id: JobId) -> Result<String, ClientError> {
-    match client.ask(&format!("/api/job/{id}/result"))? {
+fn fetch_result(client: &Client, id: JobId) -> Result<String, ClientError> {
+    match client.try_get(&format!("/api/job/{id}/result"))? {
         Ok(result) => return Ok(result),
         Err((StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND, _)) => {}
         Err((_, detail)) => return Err(ClientError::Refused(detail)),
     }
-    let job: JobAnswer = parse(&client.get(&format!("/api/job/{id}"))?)?;
+    let job: JobResponse = parse_response(&client.get(&format!("/api/job/{id}"))?)?;
     let end = job.completed.iter().find(|entry| entry.name == "__end__");
     let result = end.and_then(|entry| entry.message.as_ref());
     Ok(result.map_or("null", |message| message.get()).to_owned())
 }
 
-fn goes_on(id: JobId) -> String {
+fn still_running_hint(id: JobId) -> String {
     format!("job {id} goes on: workflow-manager watch {id}")
 }
 
 /// Handles Ctrl-C: it stops following the job, and leaves the job running.
-fn tell_when_interrupted(id: JobId) {
+fn exit_on_interrupt(id: JobId) {
     std::thread::spawn(move || {
         let interrupted = actix_rt::System::new().block_on(tokio::signal::ctrl_c());
         if interrupted.is_ok() {
-            say(&format!("\n{}", goes_on(id)));
+            print_notice(&format!("\n{}", still_running_hint(id)));
             std::process::exit(EXIT_INTERRUPTED);
         }
     });
@@ -122,18 +126,17 @@ fn tell_when_interrupted(id: JobId) {
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Returns the message of an argument: JSON, `@FILE`, or `-` for standard input.
-pub(super) fn message(argument: &str) -> Result<String, ClientError> {
-    let cannot = |what: &str, error: std::io::Error| {
+pub(super) fn read_message(argument: &str) -> Result<String, ClientError> {
+    let to_usage_error = |what: &str, error: std::io::Error| {
         ClientError::Usage(format!("--message: cannot read {what}: {error}"))
     };
     if argument == "-" {
-        return files::text(std::io::stdin(), MESSAGE_BYTES_MAX)
-            .map_err(|error| cannot("standard input", error));
+        return files::read_text(std::io::stdin(), MESSAGE_BYTES_MAX)
+            .map_err(|error| to_usage_error("standard input", error));
     }
     match argument.strip_prefix('@') {
-        Some(file) => {
-            files::read(file.as_ref(), MESSAGE_BYTES_MAX).map_err(|error| cannot(file, error))
-        }
+        Some(file) => files::read_file(file.as_ref(), MESSAGE_BYTES_MAX)
+            .map_err(|error| to_usage_error(file, error)),
         None => Ok(argument.to_owned()),
     }
 }

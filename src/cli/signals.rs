@@ -7,12 +7,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signals that ask for a regular stop: those of people and of service managers, of a machine that
 /// loses its power, and of the limit of CPU time.
-const STOPS: [(&str, i32); 5] =
+const STOP_SIGNALS: [(&str, i32); 5] =
     [("SIGTERM", 15), ("SIGINT", 2), ("SIGQUIT", 3), ("SIGXCPU", 24), ("SIGPWR", 30)];
 
 /// Signals without an effect. With SIGXFSZ handled, writing to a file that has reached its limit
 /// returns an error.
-const VOID: [(&str, i32); 8] = [
+const IGNORED_SIGNALS: [(&str, i32); 8] = [
     ("SIGUSR1", 10),
     ("SIGUSR2", 12),
     ("SIGALRM", 14),
@@ -37,8 +37,8 @@ impl Signals {
     /// # Errors
     ///
     /// Returns an error if the system does not allow it.
-    pub fn stops() -> io::Result<Signals> {
-        Signals::of(STOPS.map(|(name, number)| (name.to_owned(), number)))
+    pub fn for_stop() -> io::Result<Signals> {
+        Signals::listen(STOP_SIGNALS.map(|(name, number)| (name.to_owned(), number)))
     }
 
     /// Listens for the signals that ask for a stop, and for the end of the terminal. A process that
@@ -47,10 +47,10 @@ impl Signals {
     /// # Errors
     ///
     /// Returns an error if the system does not allow it.
-    pub fn stops_at_a_terminal() -> io::Result<Signals> {
+    pub fn for_stop_at_terminal() -> io::Result<Signals> {
         let hang_up = Some(HANG_UP).filter(|(_, number)| !is_ignored(*number));
-        Signals::of(
-            STOPS.into_iter().chain(hang_up).map(|(name, number)| (name.to_owned(), number)),
+        Signals::listen(
+            STOP_SIGNALS.into_iter().chain(hang_up).map(|(name, number)| (name.to_owned(), number)),
         )
     }
 
@@ -59,15 +59,20 @@ impl Signals {
     /// # Errors
     ///
     /// Returns an error if the system does not allow it.
-    pub fn void() -> io::Result<Signals> {
-        let own = REAL_TIME.map(|number| (format!("signal {number}"), number));
-        Signals::of(VOID.map(|(name, number)| (name.to_owned(), number)).into_iter().chain(own))
+    pub fn for_ignored() -> io::Result<Signals> {
+        let real_time = REAL_TIME.map(|number| (format!("signal {number}"), number));
+        Signals::listen(
+            IGNORED_SIGNALS
+                .map(|(name, number)| (name.to_owned(), number))
+                .into_iter()
+                .chain(real_time),
+        )
     }
 
-    fn of(signals: impl IntoIterator<Item = (String, i32)>) -> io::Result<Signals> {
-        let listen =
+    fn listen(signals: impl IntoIterator<Item = (String, i32)>) -> io::Result<Signals> {
+        let register =
             |(name, number)| signal(SignalKind::from_raw(number)).map(|signal| (name, signal));
-        signals.into_iter().map(listen).collect::<Result<_, _>>().map(Signals)
+        signals.into_iter().map(register).collect::<Result<_, _>>().map(Signals)
     }
 
     /// Waits for the next signal, and returns its name.

@@ -3,12 +3,12 @@
 use super::arguments::{Format, StatusArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::listing::{Form, Listing};
+use super::listing::{ListStyle, Listing};
+use super::responses::{parse_list, parse_response};
 use super::screen::print_json;
-use super::show::{entries, parse};
-use super::table::{Role, Table};
+use super::table::{ColumnRole, Table};
 use super::text::Text;
-use crate::engine::words::{did_you_mean, quoted};
+use crate::engine::text::{did_you_mean, quote};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
@@ -27,21 +27,21 @@ const STEPS_WIDTH_MIN: usize = 80;
 const GAP: usize = 2;
 
 #[derive(Deserialize)]
-struct StatusAnswer {
-    rows: Vec<RowAnswer>,
+struct StatusResponse {
+    rows: Vec<StatusRowResponse>,
     next: Option<Text>,
 }
 
 #[derive(Deserialize)]
-struct RowAnswer {
+struct StatusRowResponse {
     job: Text,
     state: Text,
     updated: Text,
-    steps: Steps,
+    steps: StepStatuses,
 }
 
 /// Steps with their statuses, in the order of the response.
-struct Steps(Vec<(Text, Text)>);
+struct StepStatuses(Vec<(Text, Text)>);
 
 /// Runs `status WORKFLOW`.
 pub(super) fn status(
@@ -52,31 +52,31 @@ pub(super) fn status(
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let mut query: Vec<(String, String)> = Vec::new();
-    let mut ask = |key: &str, value: String| query.push((key.to_owned(), value));
+    let mut add_parameter = |key: &str, value: String| query.push((key.to_owned(), value));
     if !vhost.is_empty() {
-        ask("vhost", vhost.to_owned());
+        add_parameter("vhost", vhost.to_owned());
     }
     if let Some(job) = &arguments.job {
-        ask("job", job.find(&client)?.to_string());
+        add_parameter("job", job.resolve(&client)?.to_string());
     }
     if let Some(limit) = arguments.limit {
-        ask("limit", limit.to_string());
+        add_parameter("limit", limit.to_string());
     }
     arguments
         .filters
         .iter()
-        .for_each(|filter| ask(&format!("step.{}", filter.step), filter.status.clone()));
+        .for_each(|filter| add_parameter(&format!("step.{}", filter.step), filter.status.clone()));
     if arguments.csv {
         client.copy(&path, &query, "text/csv", out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let body = client.query(&path, &query)?;
-    let form = Form::of(arguments.list.form, arguments.list.times);
+    let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
     if form.format == Format::Json {
         print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let answer: StatusAnswer = parse(&body)?;
+    let answer: StatusResponse = parse_response(&body)?;
     let Some(first) = answer.rows.first() else {
         if form.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
@@ -84,11 +84,12 @@ pub(super) fn status(
         return Ok(ExitCode::SUCCESS);
     };
     let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
-    let own_header = ["JOB", "STATE", "UPDATED"];
-    let own =
-        |row: &'_ RowAnswer| [row.job.to_string(), row.state.to_string(), row.updated.to_string()];
-    let room = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
-    let chosen = if arguments.columns.is_empty() && form.format != Format::Table {
+    let fixed_titles = ["JOB", "STATE", "UPDATED"];
+    let fixed_cells = |row: &'_ StatusRowResponse| {
+        [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
+    };
+    let space = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
+    let shown_steps = if arguments.columns.is_empty() && form.format != Format::Table {
         (0..steps.len()).collect()
     } else if arguments.columns.is_empty() {
         let cells: Vec<Vec<&str>> = answer
@@ -96,39 +97,41 @@ pub(super) fn status(
             .iter()
             .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
             .collect();
-        let own_width: usize = (0..own_header.len())
+        let fixed_width: usize = (0..fixed_titles.len())
             .map(|at| {
                 answer
                     .rows
                     .iter()
-                    .map(|row| width_of(&form.screen.time(&own(row)[at])))
-                    .chain([width_of(own_header[at])])
+                    .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
+                    .chain([width_of(fixed_titles[at])])
                     .max()
                     .unwrap_or_default()
                     + GAP
             })
             .sum();
-        fitting(&steps, &cells, room.saturating_sub(own_width).max(STEPS_WIDTH_MIN))
+        choose_columns(&steps, &cells, space.saturating_sub(fixed_width).max(STEPS_WIDTH_MIN))
     } else {
-        arguments.columns.iter().map(|name| column(name, &steps)).collect::<Result<_, _>>()?
+        arguments.columns.iter().map(|name| find_column(name, &steps)).collect::<Result<_, _>>()?
     };
-    let roles = [Role::Key, Role::State, Role::Time].into_iter().chain(repeat(Role::Key));
-    let titles = own_header.into_iter().chain(chosen.iter().map(|at| steps[*at]));
-    let columns: Vec<(&str, Role)> = titles.zip(roles).collect();
+    let roles = [ColumnRole::Key, ColumnRole::State, ColumnRole::Time]
+        .into_iter()
+        .chain(repeat(ColumnRole::Key));
+    let titles = fixed_titles.into_iter().chain(shown_steps.iter().map(|at| steps[*at]));
+    let columns: Vec<(&str, ColumnRole)> = titles.zip(roles).collect();
     let mut table = Table::new(&columns);
     for row in &answer.rows {
         let status = |at: &usize| {
             row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string())
         };
-        table.add(own(row).into_iter().chain(chosen.iter().map(status)));
+        table.add_row(fixed_cells(row).into_iter().chain(shown_steps.iter().map(status)));
     }
-    let entries = entries(&body, "rows")?;
-    Listing { body: &body, entries, table, nothing: "no jobs" }.print(form, out)?;
+    let entries = parse_list(&body, "rows")?;
+    Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
     if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
-    if arguments.columns.is_empty() && chosen.len() < steps.len() {
-        let (left, all) = (steps.len() - chosen.len(), steps.len());
+    if arguments.columns.is_empty() && shown_steps.len() < steps.len() {
+        let (left, all) = (steps.len() - shown_steps.len(), steps.len());
         writeln!(
             out,
             "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and \
@@ -147,7 +150,7 @@ pub(super) fn status(
 
 /// Chooses the columns to show if none were named: all of them, or, if there is no space, as many
 /// as fit of those in which any row has a status.
-fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
+fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
     let width_at =
         |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
@@ -164,10 +167,10 @@ fn fitting(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
 }
 
 /// Returns the index of the column of a step.
-fn column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
+fn find_column(name: &str, steps: &[&str]) -> Result<usize, ClientError> {
     steps.iter().position(|step| *step == name).ok_or_else(|| {
         let hint = did_you_mean(name, steps.iter().copied());
-        ClientError::Usage(format!("--columns: the workflow has no step {}{hint}", quoted(name)))
+        ClientError::Usage(format!("--columns: the workflow has no step {}{hint}", quote(name)))
     })
 }
 
@@ -175,23 +178,23 @@ fn width_of(text: &str) -> usize {
     text.chars().count()
 }
 
-impl<'de> Deserialize<'de> for Steps {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Steps, D::Error> {
+impl<'de> Deserialize<'de> for StepStatuses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StepStatuses, D::Error> {
         struct InOrder;
 
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Steps;
+            type Value = StepStatuses;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("steps with their statuses")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Steps, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StepStatuses, A::Error> {
                 let mut steps = Vec::with_capacity(map.size_hint().unwrap_or_default());
                 while let Some(entry) = map.next_entry()? {
                     steps.push(entry);
                 }
-                Ok(Steps(steps))
+                Ok(StepStatuses(steps))
             }
         }
 
@@ -204,16 +207,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_columns_are_shown_that_fit_else_those_with_a_status_as_many_as_fit() {
+    fn all_columns_are_chosen_if_they_fit_else_those_with_a_status() {
         let steps = ["a", "bb", "ccc", "dddd"];
         let rows = vec![vec!["", "", "PENDING", ""], vec!["COMPLETED", "", "", "FAILED"]];
-        assert_eq!(fitting(&steps, &rows, 32), [0, 1, 2, 3]);
-        assert_eq!(fitting(&steps, &rows, 31), [0, 2, 3], "without the empty one");
-        assert_eq!(fitting(&steps, &rows, 20), [0, 2]);
-        assert!(fitting(&steps, &rows, 10).is_empty());
-        assert_eq!(column("ccc", &steps).expect("is there"), 2);
+        assert_eq!(choose_columns(&steps, &rows, 32), [0, 1, 2, 3]);
+        assert_eq!(choose_columns(&steps, &rows, 31), [0, 2, 3], "without the empty one");
+        assert_eq!(choose_columns(&steps, &rows, 20), [0, 2]);
+        assert!(choose_columns(&steps, &rows, 10).is_empty());
+        assert_eq!(find_column("ccc", &steps).expect("is there"), 2);
         assert!(
-            column("cc", &steps)
+            find_column("cc", &steps)
                 .is_err_and(|error| error.to_string().contains("no step \"cc\"; did you mean"))
         );
     }

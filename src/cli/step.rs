@@ -4,11 +4,11 @@ use super::arguments::StepArguments;
 use super::client::Client;
 use super::error::ClientError;
 use super::listing;
-use super::screen::{Screen, harmless_json, print_json};
-use super::show::parse;
-use super::table::{Role, Table};
+use super::responses::parse_response;
+use super::screen::{Screen, escape_json, print_json};
+use super::table::{ColumnRole, Table};
 use super::text::Text;
-use crate::engine::words::quoted;
+use crate::engine::text::quote;
 use crate::engine::{JobId, Millis};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct DetailAnswer {
+struct StepDetailResponse {
     name: Text,
     state: Text,
     #[serde(default)]
@@ -32,14 +32,14 @@ struct DetailAnswer {
     input_bytes: Option<u64>,
     output_bytes: Option<u64>,
     #[serde(default)]
-    attempts: Vec<AttemptAnswer>,
+    attempts: Vec<AttemptResponse>,
     #[serde(default)]
     attempts_omitted: u64,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AttemptAnswer {
+struct AttemptResponse {
     attempt: u32,
     state: Text,
     start_time: Option<Text>,
@@ -55,33 +55,33 @@ pub(super) fn step(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    let id = arguments.id.find(&client)?;
+    let id = arguments.id.resolve(&client)?;
     let name = utf8_percent_encode(&arguments.step, NON_ALPHANUMERIC);
     let path = format!("/api/job/{id}/step/{name}");
     if arguments.input || arguments.output {
         let which = if arguments.input { "input" } else { "output" };
-        payload(&client, &format!("{path}/{which}"), out)?;
+        print_payload(&client, &format!("{path}/{which}"), out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let at = arguments.at.map(|at| ("at".to_owned(), at.to_string()));
     let body = client.query(&path, at.as_slice())?;
     if arguments.raw {
-        return raw(&parse(&body)?, out);
+        return print_raw_reply(&parse_response(&body)?, out);
     }
     if arguments.client.json {
         print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(id, &parse(&body)?, Screen::of(arguments.times), out)?;
+    print_step(id, &parse_response(&body)?, Screen::for_stdout(arguments.times), out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a payload as the manager has it. On a terminal, control characters are escaped and a line
 /// break is added.
-fn payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), ClientError> {
+fn print_payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), ClientError> {
     if stdout().is_terminal() {
         let text = client.get(path)?;
-        writeln!(out, "{}", harmless_json(&text))?;
+        writeln!(out, "{}", escape_json(&text))?;
         return Ok(());
     }
     client.copy(path, &[], "application/json", out)?;
@@ -89,12 +89,15 @@ fn payload(client: &Client, path: &str, out: &mut dyn Write) -> Result<(), Clien
     Ok(())
 }
 
-fn raw(step: &DetailAnswer, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+fn print_raw_reply(
+    step: &StepDetailResponse,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let Some(raw) = &step.raw else {
         return Err(ClientError::Refused(format!(
             "step {} has no such reply: only a reply that was no JSON object is kept as it came; \
              --output has the result",
-            quoted(&step.name)
+            quote(&step.name)
         )));
     };
     if stdout().is_terminal() {
@@ -106,16 +109,16 @@ fn raw(step: &DetailAnswer, out: &mut dyn Write) -> Result<ExitCode, ClientError
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(
+fn print_step(
     id: JobId,
-    step: &DetailAnswer,
+    step: &StepDetailResponse,
     screen: Screen,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let mut tell = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
-    tell("job", &id.to_string())?;
-    tell("step", &step.name)?;
-    tell("state", &screen.painted(&step.state, &step.state))?;
+    let mut print_field = |key: &str, value: &str| writeln!(out, "{key:<9} {value}");
+    print_field("job", &id.to_string())?;
+    print_field("step", &step.name)?;
+    print_field("state", &screen.colour(&step.state, &step.state))?;
     let took = step.elapsed.map(|elapsed| Text::new(&Millis(elapsed / 1_000_000).to_string()));
     let named = [
         ("status", Some(&step.status).filter(|status| !status.is_empty())),
@@ -127,17 +130,17 @@ fn print(
     ];
     for (key, value) in named {
         if let Some(value) = value {
-            tell(key, value)?;
+            print_field(key, value)?;
         }
     }
     for (key, value) in [("deadline", &step.deadline), ("again at", &step.retry_at)] {
         if let Some(value) = value {
-            tell(key, &screen.time(value))?;
+            print_field(key, &screen.format_time(value))?;
         }
     }
     for (key, bytes) in [("input", step.input_bytes), ("output", step.output_bytes)] {
         if let Some(bytes) = bytes {
-            tell(key, &format!("{bytes} bytes: --{key} prints it"))?;
+            print_field(key, &format!("{bytes} bytes: --{key} prints it"))?;
         }
     }
     if step.attempts.is_empty() {
@@ -147,29 +150,29 @@ fn print(
     if step.attempts_omitted > 0 {
         writeln!(out, "… {} older attempts are left out", step.attempts_omitted)?;
     }
-    listing::print(&attempts(&step.attempts), screen, false, out)
+    listing::print_table(&attempts_table(&step.attempts), screen, false, out)
 }
 
-fn attempts(attempts: &[AttemptAnswer]) -> Table {
+fn attempts_table(attempts: &[AttemptResponse]) -> Table {
     let mut table = Table::new(&[
-        ("ATTEMPT", Role::Key),
-        ("STATE", Role::State),
-        ("BEGAN", Role::Time),
-        ("ENDED", Role::Time),
-        ("AT BROKER", Role::Time),
-        ("SENT AGAIN", Role::Plain),
-        ("REASON", Role::Long),
+        ("ATTEMPT", ColumnRole::Key),
+        ("STATE", ColumnRole::State),
+        ("BEGAN", ColumnRole::Time),
+        ("ENDED", ColumnRole::Time),
+        ("AT BROKER", ColumnRole::Time),
+        ("SENT AGAIN", ColumnRole::Plain),
+        ("REASON", ColumnRole::Long),
     ]);
     for attempt in attempts {
         let text = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();
-        let again = attempt.redispatched.filter(|times| *times > 0);
-        table.add([
+        let redispatches = attempt.redispatched.filter(|times| *times > 0);
+        table.add_row([
             attempt.attempt.to_string(),
             attempt.state.to_string(),
             text(&attempt.start_time),
             text(&attempt.end_time),
             text(&attempt.confirmed),
-            again.map_or_else(String::new, |times| times.to_string()),
+            redispatches.map_or_else(String::new, |times| times.to_string()),
             text(&attempt.reason),
         ]);
     }

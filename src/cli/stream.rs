@@ -18,7 +18,7 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SentEvent {
+pub(super) struct ServerSentEvent {
     /// The id, or an empty text.
     pub(super) id: String,
     /// The type, such as `step.completed`.
@@ -29,12 +29,12 @@ pub(super) struct SentEvent {
 
 /// The part of an event that says which job it is about.
 #[derive(Deserialize)]
-struct About {
-    data: AboutJob,
+struct EventBody {
+    data: EventJob,
 }
 
 #[derive(Deserialize)]
-struct AboutJob {
+struct EventJob {
     job: JobId,
     state: Text,
     reason: Option<Text>,
@@ -42,43 +42,43 @@ struct AboutJob {
 
 /// How a job ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct JobEnd {
     /// The final state.
     pub(super) state: Text,
     /// The reason, truncated as in events.
     pub(super) reason: Option<Text>,
 }
 
-impl SentEvent {
+impl ServerSentEvent {
     /// Returns the end of this job, if that is the event.
-    pub(super) fn end_of(&self, job: JobId) -> Result<Option<End>, ClientError> {
+    pub(super) fn job_end(&self, job: JobId) -> Result<Option<JobEnd>, ClientError> {
         if !matches!(&*self.name, "job.completed" | "job.failed" | "job.cancelled") {
             return Ok(None);
         }
-        let About { data } = super::show::parse(&self.data)?;
-        let AboutJob { job: ended, state, reason } = data;
-        Ok((ended == job).then_some(End { state, reason }))
+        let EventBody { data } = super::responses::parse_response(&self.data)?;
+        let EventJob { job: ended, state, reason } = data;
+        Ok((ended == job).then_some(JobEnd { state, reason }))
     }
 }
 
 /// The next item of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Event(SentEvent),
+pub(super) enum StreamItem {
+    Event(ServerSentEvent),
     /// No event within the timeout.
-    Nothing,
+    TimedOut,
     /// The stream has ended or failed, for this reason.
-    Ended(String),
+    Closed(String),
 }
 
 /// An open stream of events.
-pub(super) struct Stream(Receiver<Result<SentEvent, String>>);
+pub(super) struct EventReader(Receiver<Result<ServerSentEvent, String>>);
 
-impl Stream {
-    pub(super) fn new(body: impl BufRead + Send + 'static) -> Stream {
+impl EventReader {
+    pub(super) fn new(body: impl BufRead + Send + 'static) -> EventReader {
         let (sender, receiver) = sync_channel(READ_AHEAD_MAX);
         std::thread::spawn(move || {
-            let mut events = Events(body);
+            let mut events = EventParser(body);
             // Sending fails if the stream was dropped.
             while let Some(event) = events.next() {
                 if sender.send(event).is_err() {
@@ -86,27 +86,27 @@ impl Stream {
                 }
             }
         });
-        Stream(receiver)
+        EventReader(receiver)
     }
 
-    pub(super) fn next(&self, patience: Duration) -> Next {
-        match self.0.recv_timeout(patience) {
-            Ok(Ok(sent)) => Next::Event(sent),
-            Ok(Err(error)) => Next::Ended(error),
-            Err(RecvTimeoutError::Timeout) => Next::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Next::Ended("it is over".to_owned()),
+    pub(super) fn next(&self, timeout: Duration) -> StreamItem {
+        match self.0.recv_timeout(timeout) {
+            Ok(Ok(sent)) => StreamItem::Event(sent),
+            Ok(Err(error)) => StreamItem::Closed(error),
+            Err(RecvTimeoutError::Timeout) => StreamItem::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => StreamItem::Closed("it is over".to_owned()),
         }
     }
 }
 
 /// Parses the events of a body. An error is the last item.
-struct Events<R>(R);
+struct EventParser<R>(R);
 
-impl<R: BufRead> Events<R> {
-    fn next(&mut self) -> Option<Result<SentEvent, String>> {
-        let mut sent = SentEvent::default();
+impl<R: BufRead> EventParser<R> {
+    fn next(&mut self) -> Option<Result<ServerSentEvent, String>> {
+        let mut sent = ServerSentEvent::default();
         loop {
-            let line = match self.line() {
+            let line = match self.read_line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return None,
                 Err(error) => return Some(Err(error)),
@@ -124,7 +124,7 @@ impl<R: BufRead> Events<R> {
         }
     }
 
-    fn line(&mut self) -> Result<Option<String>, String> {
+    fn read_line(&mut self) -> Result<Option<String>, String> {
         let mut bytes = Vec::new();
         let mut limited = (&mut self.0).take(LINE_BYTES_MAX);
         let read = limited.read_until(b'\n', &mut bytes).map_err(|error| error.to_string())?;
@@ -147,22 +147,23 @@ impl<R: BufRead> Events<R> {
 mod tests {
     use super::*;
 
-    fn all(text: &'static str) -> Vec<Result<SentEvent, String>> {
-        let mut events = Events(text.as_bytes());
+    fn parse_all(text: &'static str) -> Vec<Result<ServerSentEvent, String>> {
+        let mut events = EventParser(text.as_bytes());
         std::iter::from_fn(|| events.next()).collect()
     }
 
-    fn sent(id: &str, name: &str, data: &str) -> Result<SentEvent, String> {
-        Ok(SentEvent { id: id.to_owned(), name: name.to_owned(), data: data.to_owned() })
+    fn event(id: &str, name: &str, data: &str) -> Result<ServerSentEvent, String> {
+        Ok(ServerSentEvent { id: id.to_owned(), name: name.to_owned(), data: data.to_owned() })
     }
 
     #[test]
-    fn events_are_told_from_comments_and_one_that_is_cut_is_none() {
+    fn comments_are_skipped_and_a_truncated_event_is_an_error() {
         let text = ": events\n\nid: 1\nevent: job.running\ndata: {}\n\n: still here\n\r\nevent: \
                     lagged\r\ndata: {\"missed\":2}\r\n\r\nid: 3\nevent: x\ndata: {}\n";
-        let expected = vec![sent("1", "job.running", "{}"), sent("", "lagged", r#"{"missed":2}"#)];
-        assert_eq!(all(text), expected);
-        assert_eq!(all("id: 1\nda"), [Err("it broke off".to_owned())]);
+        let expected =
+            vec![event("1", "job.running", "{}"), event("", "lagged", r#"{"missed":2}"#)];
+        assert_eq!(parse_all(text), expected);
+        assert_eq!(parse_all("id: 1\nda"), [Err("it broke off".to_owned())]);
     }
 
     #[test]
@@ -171,10 +172,10 @@ mod tests {
         let ended = |name: &str, job: u128| {
             let job = id(job);
             let data = format!(r#"{{"data":{{"job":"{job}","state":"failed","reason":"r"}}}}"#);
-            let sent = SentEvent { id: String::new(), name: name.to_owned(), data };
-            sent.end_of(id(1)).map_err(|error| error.to_string())
+            let sent = ServerSentEvent { id: String::new(), name: name.to_owned(), data };
+            sent.job_end(id(1)).map_err(|error| error.to_string())
         };
-        let end = End { state: Text::new("failed"), reason: Some(Text::new("r")) };
+        let end = JobEnd { state: Text::new("failed"), reason: Some(Text::new("r")) };
         assert_eq!(ended("job.failed", 1), Ok(Some(end)));
         assert_eq!(ended("job.failed", 2), Ok(None), "of a child job");
         assert_eq!(ended("step.failed", 1), Ok(None));

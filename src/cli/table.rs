@@ -13,7 +13,7 @@ const LONG_WIDTH_MIN: usize = 16;
 
 /// What may happen to a column on a narrow terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ColumnRole {
     /// It is always shown in full, since the row is useless without it.
     Key,
     /// It is omitted if there is no space; the last one first.
@@ -28,78 +28,91 @@ pub(super) enum Role {
     Extra,
 }
 
-impl Role {
+impl ColumnRole {
     pub(super) const fn is_time(self) -> bool {
-        matches!(self, Role::Time)
+        matches!(self, ColumnRole::Time)
     }
 
     pub(super) const fn is_extra(self) -> bool {
-        matches!(self, Role::Extra)
+        matches!(self, ColumnRole::Extra)
     }
 }
 
 /// Rows with a header. All texts are safe to print.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    pub(super) columns: Vec<(String, Role)>,
+    pub(super) columns: Vec<(String, ColumnRole)>,
     pub(super) rows: Vec<Vec<String>>,
 }
 
 /// A rendered table.
-pub(super) struct Drawn {
+pub(super) struct RenderedTable {
     /// The lines, without a line break at the end.
     pub(super) text: String,
     /// The titles of the omitted columns.
-    pub(super) left_out: Vec<String>,
+    pub(super) omitted: Vec<String>,
 }
 
 impl Table {
-    pub(super) fn new(columns: &[(&str, Role)]) -> Table {
+    pub(super) fn new(columns: &[(&str, ColumnRole)]) -> Table {
         let columns = columns.iter().map(|(title, role)| ((*title).to_owned(), *role)).collect();
         Table { columns, rows: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+    pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// Renders the table for people, as wide as the screen. With `is_wide` (`-o wide`) the width is
     /// not limited.
-    pub(super) fn draw(&self, screen: &Screen, is_whole: bool) -> Drawn {
-        let rows: Vec<Vec<String>> = self.rows.iter().map(|row| self.shown(row, screen)).collect();
+    pub(super) fn render(&self, screen: &Screen, is_wide: bool) -> RenderedTable {
+        let rows: Vec<Vec<String>> =
+            self.rows.iter().map(|row| self.format_cells(row, screen)).collect();
         let mut columns: Vec<Column> = self
             .columns
             .iter()
             .enumerate()
-            .filter(|(_, (_, role))| is_whole || !role.is_extra())
+            .filter(|(_, (_, role))| is_wide || !role.is_extra())
             .map(|(at, (title, role))| {
                 let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width());
                 let widest = cells.max().unwrap_or_default();
                 let need = widest.max(title.width());
-                Column { at, role: *role, is_empty: widest == 0, need, width: need }
+                Column {
+                    index: at,
+                    role: *role,
+                    is_empty: widest == 0,
+                    natural_width: need,
+                    width: need,
+                }
             })
             .collect();
-        let mut left_out = Vec::new();
-        if let Some(room) = screen.width.filter(|_| !is_whole) {
-            left_out =
-                fit(&mut columns, room).into_iter().map(|at| self.columns[at].0.clone()).collect();
+        let mut omitted = Vec::new();
+        if let Some(space) = screen.width.filter(|_| !is_wide) {
+            omitted = fit_columns(&mut columns, space)
+                .into_iter()
+                .map(|at| self.columns[at].0.clone())
+                .collect();
         }
         let mut text = String::new();
         let titles: Vec<String> = self.columns.iter().map(|(title, _)| title.clone()).collect();
-        line(&columns, &titles, screen, false, &mut text);
+        render_row(&columns, &titles, screen, false, &mut text);
         for row in &rows {
             text.push('\n');
-            line(&columns, row, screen, true, &mut text);
+            render_row(&columns, row, screen, true, &mut text);
         }
-        Drawn { text, left_out }
+        RenderedTable { text, omitted }
     }
 
-    fn shown(&self, row: &[String], screen: &Screen) -> Vec<String> {
+    fn format_cells(&self, row: &[String], screen: &Screen) -> Vec<String> {
         let cells = row.iter().zip(&self.columns);
         cells
             .map(
                 |(cell, (_, role))| {
-                    if role.is_time() { screen.time(cell).into_owned() } else { cell.clone() }
+                    if role.is_time() {
+                        screen.format_time(cell).into_owned()
+                    } else {
+                        cell.clone()
+                    }
                 },
             )
             .collect()
@@ -109,64 +122,65 @@ impl Table {
 /// A column of a rendered table.
 struct Column {
     /// The index of the column in the table.
-    at: usize,
-    role: Role,
+    index: usize,
+    role: ColumnRole,
     /// Whether no row has a text in this column.
     is_empty: bool,
     /// The width of its widest cell.
-    need: usize,
+    natural_width: usize,
     width: usize,
 }
 
 /// Narrows the columns to this width. Returns the indices of the omitted columns.
-fn fit(columns: &mut Vec<Column>, room: usize) -> Vec<usize> {
-    let mut left_out = Vec::new();
-    if width(columns) > room {
+fn fit_columns(columns: &mut Vec<Column>, space: usize) -> Vec<usize> {
+    let mut omitted = Vec::new();
+    if total_width(columns) > space {
         // Empty columns are not reported as omitted.
-        columns.retain(|column| !column.is_empty || column.role == Role::Key);
+        columns.retain(|column| !column.is_empty || column.role == ColumnRole::Key);
     }
     loop {
-        columns.iter_mut().for_each(|column| column.width = column.need);
-        while width(columns) > room {
+        columns.iter_mut().for_each(|column| column.width = column.natural_width);
+        while total_width(columns) > space {
             // The widest column is truncated first.
             let longest = columns
                 .iter_mut()
-                .filter(|column| column.role == Role::Long && column.width > LONG_WIDTH_MIN)
+                .filter(|column| column.role == ColumnRole::Long && column.width > LONG_WIDTH_MIN)
                 .max_by_key(|column| column.width);
             let Some(longest) = longest else { break };
             longest.width -= 1;
         }
-        if width(columns) <= room {
+        if total_width(columns) <= space {
             break;
         }
-        let last =
-            columns.iter().rposition(|column| matches!(column.role, Role::Plain | Role::Time));
+        let last = columns
+            .iter()
+            .rposition(|column| matches!(column.role, ColumnRole::Plain | ColumnRole::Time));
         let Some(last) = last else { break };
-        left_out.insert(0, columns.remove(last).at);
+        omitted.insert(0, columns.remove(last).index);
     }
-    left_out
+    omitted
 }
 
-fn width(columns: &[Column]) -> usize {
+fn total_width(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(GAP) + 1
 }
 
-fn line(
+fn render_row(
     columns: &[Column],
     cells: &[String],
     screen: &Screen,
-    has_states: bool,
+    is_body: bool,
     text: &mut String,
 ) {
     let begin = text.len();
     for column in columns {
-        let whole = cells.get(column.at).map_or("", String::as_str);
-        let shown = cut(whole, column.width);
-        let blanks = column.width.saturating_sub(shown.width());
-        let painted = if has_states && column.role == Role::State {
-            screen.painted(&shown, whole)
+        let whole = cells.get(column.index).map_or("", String::as_str);
+        let truncated = truncate(whole, column.width);
+        let blanks = column.width.saturating_sub(truncated.width());
+        let painted = if is_body && column.role == ColumnRole::State {
+            screen.colour(&truncated, whole)
         } else {
-            shown.as_str().into()
+            truncated.as_str().into()
         };
         let gap = if text.len() == begin { 1 } else { GAP };
         // Writing to a string cannot fail.
@@ -176,7 +190,7 @@ fn line(
 }
 
 /// Truncates a text to this many columns, with an ellipsis at the end.
-pub(super) fn cut(text: &str, columns_max: usize) -> String {
+pub(super) fn truncate(text: &str, columns_max: usize) -> String {
     if text.width() <= columns_max {
         return text.to_owned();
     }
@@ -194,25 +208,31 @@ mod tests {
 
     fn jobs() -> Table {
         let mut table = Table::new(&[
-            ("JOB", Role::Key),
-            ("STATE", Role::State),
-            ("CREATED", Role::Time),
-            ("REASON", Role::Long),
-            ("ROOT", Role::Extra),
+            ("JOB", ColumnRole::Key),
+            ("STATE", ColumnRole::State),
+            ("CREATED", ColumnRole::Time),
+            ("REASON", ColumnRole::Long),
+            ("ROOT", ColumnRole::Extra),
         ]);
-        table.add(["c92f64c2", "failed", "yesterday", "the worker reported an error: no pen", "r"]);
-        table.add(["2bc586fd", "running", "today", "日本語", "r"]);
+        table.add_row([
+            "c92f64c2",
+            "failed",
+            "yesterday",
+            "the worker reported an error: no pen",
+            "r",
+        ]);
+        table.add_row(["2bc586fd", "running", "today", "日本語", "r"]);
         table
     }
 
-    fn lines(width: Option<usize>, is_whole: bool) -> (Vec<String>, Vec<String>) {
-        let drawn = jobs().draw(&Screen::wide(width), is_whole);
-        (drawn.text.lines().map(str::to_owned).collect(), drawn.left_out)
+    fn render_lines(width: Option<usize>, is_whole: bool) -> (Vec<String>, Vec<String>) {
+        let drawn = jobs().render(&Screen::with_width(width), is_whole);
+        (drawn.text.lines().map(str::to_owned).collect(), drawn.omitted)
     }
 
     #[test]
     fn without_a_terminal_a_table_is_as_wide_as_its_cells() {
-        let (lines, left_out) = lines(None, false);
+        let (lines, left_out) = render_lines(None, false);
         assert_eq!(
             lines,
             [
@@ -225,21 +245,21 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_long_texts_are_cut_then_columns_are_left_out_and_ids_never() {
-        let (cut, left_out) = lines(Some(50), false);
+    fn on_a_terminal_texts_are_truncated_then_columns_omitted_but_never_ids() {
+        let (cut, left_out) = render_lines(Some(50), false);
         assert_eq!(cut[1], " c92f64c2  failed   yesterday  the worker reporte…");
         assert!(cut.iter().all(|line| line.width() <= 50) && left_out.is_empty());
-        let (narrow, left_out) = lines(Some(40), false);
+        let (narrow, left_out) = render_lines(Some(40), false);
         assert_eq!(narrow[1], " c92f64c2  failed   the worker reported…");
         assert_eq!(left_out, ["CREATED"]);
         let mut table = jobs();
         table.rows.iter_mut().for_each(|row| row[3].clear());
-        let drawn = table.draw(&Screen::wide(Some(30)), false);
+        let drawn = table.render(&Screen::with_width(Some(30)), false);
         assert_eq!(drawn.text.lines().next(), Some(" JOB       STATE    CREATED"));
-        assert!(drawn.left_out.is_empty(), "what is empty is not missed");
-        let (narrowest, _) = lines(Some(10), false);
+        assert!(drawn.omitted.is_empty(), "what is empty is not missed");
+        let (narrowest, _) = render_lines(Some(10), false);
         assert!(narrowest[1].starts_with(" c92f64c2  failed   the worker repo…"));
-        let (whole, _) = lines(Some(10), true);
+        let (whole, _) = render_lines(Some(10), true);
         assert!(whole[1].ends_with("no pen  r"), "{whole:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! `test`: runs tests of workflows, and prints their outcomes.
 
 use crate::engine::Millis;
-use crate::engine::words::{escaped, escaped_lines};
-use crate::rehearsal::{Outcome, rehearse};
+use crate::engine::text::{escape, escape_lines};
+use crate::workflow_test::{TestOutcome, run_tests};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ struct FileOutcome {
     file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    tests: Vec<Outcome>,
+    tests: Vec<TestOutcome>,
 }
 
 /// Runs the tests of all files. Returns whether all have passed.
@@ -28,7 +28,7 @@ pub fn test(
 ) -> std::io::Result<bool> {
     let outcomes = files.iter().map(|path| {
         let file = path.display().to_string();
-        match rehearse(path) {
+        match run_tests(path) {
             Ok(tests) => FileOutcome { file, error: None, tests },
             Err(error) => FileOutcome { file, error: Some(error.to_string()), tests: Vec::new() },
         }
@@ -43,10 +43,10 @@ pub fn test(
     }
     let (mut passed, mut failed) = (0, 0);
     for file in &outcomes {
-        writeln!(out, "{}", escaped(&file.file))?;
+        writeln!(out, "{}", escape(&file.file))?;
         if let Some(error) = &file.error {
             failed += 1;
-            writeln!(out, "{}", escaped_lines(error))?;
+            writeln!(out, "{}", escape_lines(error))?;
         }
         for test in &file.tests {
             let took = Millis(test.took_ms);
@@ -54,14 +54,14 @@ pub fn test(
                 out,
                 "  {:<6}  {}  ({took})",
                 if test.passed { "ok" } else { "FAILED" },
-                escaped(&test.name)
+                escape(&test.name)
             )?;
             for difference in &test.differences {
-                writeln!(out, "          {}", escaped_lines(difference))?;
+                writeln!(out, "          {}", escape_lines(difference))?;
             }
             if verbose || !test.passed {
                 for line in &test.story {
-                    writeln!(out, "          {}", escaped_lines(line))?;
+                    writeln!(out, "          {}", escape_lines(line))?;
                 }
             }
             passed += usize::from(test.passed);

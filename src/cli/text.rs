@@ -1,6 +1,6 @@
 //! Text from a manager's responses, which may contain input of anybody.
 
-use crate::engine::words::escaped;
+use crate::engine::text::escape;
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;
@@ -10,22 +10,22 @@ use std::ops::Deref;
 /// command line prints texts of responses only as this type (`tests/fast/floors.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
-    shown: String,
+    printable: String,
     /// The original text, if it differs.
     raw: Option<String>,
 }
 
 impl Text {
     pub(super) fn new(text: &str) -> Text {
-        match escaped(text) {
-            Cow::Borrowed(same) => Text { shown: same.to_owned(), raw: None },
-            Cow::Owned(shown) => Text { shown, raw: Some(text.to_owned()) },
+        match escape(text) {
+            Cow::Borrowed(same) => Text { printable: same.to_owned(), raw: None },
+            Cow::Owned(shown) => Text { printable: shown, raw: Some(text.to_owned()) },
         }
     }
 
     /// Returns the original text. Use it only for JSON.
     pub(super) fn raw(&self) -> &str {
-        self.raw.as_deref().unwrap_or(&self.shown)
+        self.raw.as_deref().unwrap_or(&self.printable)
     }
 }
 
@@ -39,24 +39,24 @@ impl Deref for Text {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.shown
+        &self.printable
     }
 }
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.shown)
+        f.pad(&self.printable)
     }
 }
 
 impl PartialEq<str> for Text {
     fn eq(&self, other: &str) -> bool {
-        self.shown == other
+        self.printable == other
     }
 }
 
 impl PartialEq<&str> for Text {
     fn eq(&self, other: &&str) -> bool {
-        self.shown == *other
+        self.printable == *other
     }
 }

@@ -2,10 +2,10 @@
 
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
-use crate::access::{hash_of, new_token};
-use crate::engine::words::quoted;
+use crate::access::{generate_token, hash_token};
+use crate::engine::text::quote;
 use crate::faults;
-use crate::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_name};
+use crate::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,26 +21,26 @@ const OWNER_ONLY: u32 = 0o600;
 
 pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     match command {
-        TokenCommand::New(arguments) => new(arguments, out)?,
-        TokenCommand::Hash => hash(out)?,
+        TokenCommand::New(arguments) => create_token(arguments, out)?,
+        TokenCommand::Hash => print_hash(out)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+fn create_token(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let NewTokenArguments { name, scope, queues, file } = arguments;
-    if !is_name(name) {
+    if !is_token_name(name) {
         return Err(ClientError::Usage(format!(
             "the name {} cannot stand in settings, expected letters, digits, \"-\", \"_\" and \
              \".\", at most 64",
-            quoted(name)
+            quote(name)
         )));
     }
-    let (token, hash) = new_token();
-    let entry = entry(name, &hash, scope.map(Scope::from), queues);
+    let (token, hash) = generate_token();
+    let entry = format_entry(name, &hash, scope.map(Scope::from), queues);
     match file {
         Some(file) => {
-            add(file, name, &entry)?;
+            add_entry(file, name, &entry)?;
             eprintln!(
                 "{} has the token's hash. A manager whose setting http.tokens_file names the file \
                  takes the token after a reload (workflow-manager reload, or SIGHUP).",
@@ -58,30 +58,31 @@ fn new(arguments: &NewTokenArguments, out: &mut dyn Write) -> Result<(), ClientE
 }
 
 /// Formats the line of a token below the key `tokens`. JSON is valid YAML.
-fn entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> String {
+fn format_entry(name: &str, hash: &str, scope: Option<Scope>, queues: &[String]) -> String {
     let mut parts = vec![format!("hash: {}", json!(hash))];
-    parts.extend(scope.map(|scope| format!("scope: {}", scope.word())));
+    parts.extend(scope.map(|scope| format!("scope: {}", scope.as_str())));
     parts.extend((!queues.is_empty()).then(|| format!("queues: {}", json!(queues))));
     format!("{name}: {{ {} }}", parts.join(", "))
 }
 
 /// Adds an entry to a file of tokens. The file is replaced atomically.
-fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
-    let usage = |text: String| ClientError::Usage(text);
+fn add_entry(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
+    let to_usage_error = |text: String| ClientError::Usage(text);
     // If the path is a symbolic link, its target is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let file = target.as_path();
-    let failed = |error: io::Error| usage(format!("{}: {error}", file.display()));
+    let to_file_error = |error: io::Error| to_usage_error(format!("{}: {error}", file.display()));
     // A lock keeps processes from overwriting each other's entries. The file itself is replaced, so
     // its folder is locked.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
-    folder.lock().map_err(failed)?;
+    let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(to_file_error)?;
+    folder.lock().map_err(to_file_error)?;
     let (mut text, before, mode, owner) = if file.exists() {
-        let before = TokenSettings::read_file(file).map_err(usage)?;
-        let known = fs::metadata(file).map_err(failed)?;
-        let (mode, owner) = (known.permissions().mode() & 0o777, (known.uid(), known.gid()));
-        (fs::read_to_string(file).map_err(failed)?, before, mode, Some(owner))
+        let before = TokenSettings::read_file(file).map_err(to_usage_error)?;
+        let metadata = fs::metadata(file).map_err(to_file_error)?;
+        let (mode, owner) =
+            (metadata.permissions().mode() & 0o777, (metadata.uid(), metadata.gid()));
+        (fs::read_to_string(file).map_err(to_file_error)?, before, mode, Some(owner))
     } else {
         (
             "# Tokens of workflow-manager: what each allows, and its hash.\ntokens:\n".to_owned(),
@@ -91,10 +92,10 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
         )
     };
     if before.contains_key(name) {
-        return Err(usage(format!(
+        return Err(to_usage_error(format!(
             "{} has a token {} already: remove it first, or choose another name",
             file.display(),
-            quoted(name)
+            quote(name)
         )));
     }
     if !text.ends_with('\n') {
@@ -109,8 +110,10 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
     let written = options.open(partial).and_then(|mut open| {
-        let made = open.metadata()?;
-        if let Some((user, group)) = owner.filter(|owner| *owner != (made.uid(), made.gid())) {
+        let metadata = open.metadata()?;
+        if let Some((user, group)) =
+            owner.filter(|owner| *owner != (metadata.uid(), metadata.gid()))
+        {
             // The manager must still be able to read the file.
             fchown(&open, Some(user), Some(group))?;
         }
@@ -119,16 +122,17 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     });
     // This failpoint simulates the end of the process.
     let _ = faults::hit("token::written");
-    let added = written.map_err(failed).and_then(|()| match TokenSettings::read_file(partial) {
-        Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
-            fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(failed)
-        }
-        Ok(_) | Err(_) => Err(usage(format!(
-            "{} is laid out so that no line can be added at its end: add this below tokens by \
+    let added =
+        written.map_err(to_file_error).and_then(|()| match TokenSettings::read_file(partial) {
+            Ok(after) if after.len() == before.len() + 1 && after.contains_key(name) => {
+                fs::rename(partial, file).and_then(|()| folder.sync_all()).map_err(to_file_error)
+            }
+            Ok(_) | Err(_) => Err(to_usage_error(format!(
+                "{} is laid out so that no line can be added at its end: add this below tokens by \
              hand:\n  {entry}",
-            file.display()
-        ))),
-    });
+                file.display()
+            ))),
+        });
     if added.is_err() {
         // Removing fails only if the file was not created.
         let _ = fs::remove_file(partial);
@@ -136,7 +140,7 @@ fn add(file: &Path, name: &str, entry: &str) -> Result<(), ClientError> {
     added
 }
 
-fn hash(out: &mut dyn Write) -> Result<(), ClientError> {
+fn print_hash(out: &mut dyn Write) -> Result<(), ClientError> {
     let mut text = String::new();
     let read = io::stdin().take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| ClientError::Usage(format!("standard input: {error}")))?;
@@ -148,7 +152,7 @@ fn hash(out: &mut dyn Write) -> Result<(), ClientError> {
             token.chars().count()
         )));
     }
-    writeln!(out, "{}", hash_of(token))?;
+    writeln!(out, "{}", hash_token(token))?;
     Ok(())
 }
 
@@ -171,19 +175,20 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
         let mut out = Vec::new();
-        new(&arguments("one", &file), &mut out).expect("made");
+        create_token(&arguments("one", &file), &mut out).expect("made");
         let token = String::from_utf8(out).expect("text");
-        new(&arguments("two", &file), &mut Vec::new()).expect("added");
+        create_token(&arguments("two", &file), &mut Vec::new()).expect("added");
         let tokens = TokenSettings::read_file(&file).expect("tokens");
-        assert_eq!(tokens["one"].hash, hash_of(token.trim_end()));
+        assert_eq!(tokens["one"].hash, hash_token(token.trim_end()));
         assert_eq!(tokens["two"].queues.0, ["price, and \"more\""]);
         assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, OWNER_ONLY);
         assert!(!fs::read_to_string(&file).expect("text").contains(token.trim_end()));
 
-        let again = new(&arguments("one", &file), &mut Vec::new()).expect_err("a second one");
-        assert!(again.to_string().contains("already"), "{again}");
-        let odd = new(&arguments("a b", &file), &mut Vec::new()).expect_err("no name");
-        assert!(odd.to_string().contains("\"a b\""), "{odd}");
+        let error =
+            create_token(&arguments("one", &file), &mut Vec::new()).expect_err("a second one");
+        assert!(error.to_string().contains("already"), "{error}");
+        let error = create_token(&arguments("a b", &file), &mut Vec::new()).expect_err("no name");
+        assert!(error.to_string().contains("\"a b\""), "{error}");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
@@ -191,12 +196,12 @@ mod tests {
     fn many_at_once_lose_no_token_and_a_link_stays_a_link() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("tokens.yaml"), folder.path().join("link.yaml"));
-        new(&arguments("first", &file), &mut Vec::new()).expect("made");
+        create_token(&arguments("first", &file), &mut Vec::new()).expect("made");
         std::os::unix::fs::symlink(&file, &link).expect("linked");
         std::thread::scope(|scope| {
             for number in 0..12 {
                 let arguments = arguments(&format!("token-{number}"), &link);
-                scope.spawn(move || new(&arguments, &mut Vec::new()).expect("added"));
+                scope.spawn(move || create_token(&arguments, &mut Vec::new()).expect("added"));
             }
         });
         assert_eq!(TokenSettings::read_file(&file).expect("tokens").len(), 13);
@@ -209,8 +214,8 @@ mod tests {
         let file = folder.path().join("tokens.yaml");
         let text = "tokens: { a: { token: 'abcdefghijklmnop', scope: read } }\n";
         fs::write(&file, text).expect("written");
-        let told = new(&arguments("b", &file), &mut Vec::new()).expect_err("not added");
-        assert!(told.to_string().contains("by hand"), "{told}");
+        let error = create_token(&arguments("b", &file), &mut Vec::new()).expect_err("not added");
+        assert!(error.to_string().contains("by hand"), "{error}");
         assert_eq!(fs::read_to_string(&file).expect("text"), text);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }

@@ -1,10 +1,10 @@
 //! `wait`: waits until a job is in a state.
 
-use super::arguments::{WaitArguments, WaitedFor};
-use super::bar::BAR_EVERY;
+use super::arguments::{AwaitedState, WaitArguments};
 use super::client::Client;
 use super::error::ClientError;
-use super::follow::{Follower, Heard};
+use super::follow::{FollowEvent, JobFollower};
+use super::progress::PROGRESS_INTERVAL;
 use crate::clock;
 use crate::engine::JobId;
 use serde_json::json;
@@ -12,21 +12,21 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-impl WaitedFor {
+impl AwaitedState {
     /// Returns the name of the state, or `None` for any final state.
-    const fn word(self) -> Option<&'static str> {
+    const fn as_str(self) -> Option<&'static str> {
         match self {
-            WaitedFor::Ended => None,
-            WaitedFor::Running => Some("running"),
-            WaitedFor::Paused => Some("paused"),
-            WaitedFor::Completed => Some("completed"),
-            WaitedFor::Failed => Some("failed"),
-            WaitedFor::Cancelled => Some("cancelled"),
+            AwaitedState::Ended => None,
+            AwaitedState::Running => Some("running"),
+            AwaitedState::Paused => Some("paused"),
+            AwaitedState::Completed => Some("completed"),
+            AwaitedState::Failed => Some("failed"),
+            AwaitedState::Cancelled => Some("cancelled"),
         }
     }
 
-    fn is(self, state: &str) -> bool {
-        match self.word() {
+    fn includes(self, state: &str) -> bool {
+        match self.as_str() {
             Some(word) => word == state,
             None => matches!(state, "completed" | "failed" | "cancelled"),
         }
@@ -34,9 +34,9 @@ impl WaitedFor {
 }
 
 /// Why waiting stopped before the end of the job.
-enum Stop {
+enum WaitStop {
     Reached(String),
-    Late,
+    TimedOut,
 }
 
 /// Runs `wait ID`.
@@ -45,58 +45,69 @@ pub(super) fn wait(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    let (id, wanted) = (arguments.id.find(&client)?, arguments.state);
-    let begun = clock::ticks();
-    let is_late = || arguments.timeout.is_some_and(|most| begun.elapsed() >= most.0);
-    let mut has_looked = false;
-    let mut last = String::new();
-    let follower = Follower::new(&client, id, false, arguments.reconnect_for.0).every(BAR_EVERY);
-    let went = follower.follow_until(|follower, heard| {
-        match heard {
-            Heard::Event(sent) => {
+    let (id, awaited) = (arguments.id.resolve(&client)?, arguments.state);
+    let begun = clock::timer_now();
+    let is_timed_out = || arguments.timeout.is_some_and(|most| begun.elapsed() >= most.0);
+    let mut has_polled = false;
+    let mut last_state = String::new();
+    let follower = JobFollower::new(&client, id, false, arguments.reconnect_for.0)
+        .with_tick(PROGRESS_INTERVAL);
+    let outcome = follower.follow_until(|follower, event| {
+        match event {
+            FollowEvent::Event(sent) => {
                 let state = sent.name.strip_prefix("job.").unwrap_or_default();
-                if wanted.is(state) {
-                    return Ok(ControlFlow::Break(Stop::Reached(state.to_owned())));
+                if awaited.includes(state) {
+                    return Ok(ControlFlow::Break(WaitStop::Reached(state.to_owned())));
                 }
             }
-            Heard::Cut(_) => has_looked = false,
-            Heard::Nothing => {}
+            FollowEvent::Disconnected(_) => has_polled = false,
+            FollowEvent::Idle => {}
         }
         // The stream has no events from before it was opened, so the job is polled once.
-        if !has_looked && !matches!(heard, Heard::Cut(_)) {
-            last = follower.look()?.state.to_string();
-            has_looked = true;
-            if wanted.is(&last) {
-                return Ok(ControlFlow::Break(Stop::Reached(last.clone())));
+        if !has_polled && !matches!(event, FollowEvent::Disconnected(_)) {
+            last_state = follower.fetch_job()?.state.to_string();
+            has_polled = true;
+            if awaited.includes(&last_state) {
+                return Ok(ControlFlow::Break(WaitStop::Reached(last_state.clone())));
             }
         }
-        Ok(if is_late() { ControlFlow::Break(Stop::Late) } else { ControlFlow::Continue(()) })
+        Ok(if is_timed_out() {
+            ControlFlow::Break(WaitStop::TimedOut)
+        } else {
+            ControlFlow::Continue(())
+        })
     })?;
-    match went {
-        ControlFlow::Break(Stop::Reached(state)) => tell(arguments, id, &state, out),
-        ControlFlow::Continue(end) if wanted.is(&end.state) => tell(arguments, id, &end.state, out),
+    match outcome {
+        ControlFlow::Break(WaitStop::Reached(state)) => print_state(arguments, id, &state, out),
+        ControlFlow::Continue(end) if awaited.includes(&end.state) => {
+            print_state(arguments, id, &end.state, out)
+        }
         ControlFlow::Continue(end) => {
-            let word = wanted.word().unwrap_or("ended");
+            let word = awaited.as_str().unwrap_or("ended");
             let why = end.reason.map_or_else(String::new, |reason| format!(": {reason}"));
             Err(ClientError::Refused(format!(
                 "job {id} is {}, and will not be {word} by itself{why}",
                 end.state
             )))
         }
-        ControlFlow::Break(Stop::Late) => {
-            let missed = wanted
-                .word()
+        ControlFlow::Break(WaitStop::TimedOut) => {
+            let what = awaited
+                .as_str()
                 .map_or_else(|| "has not ended".to_owned(), |word| format!("has not been {word}"));
-            let most = arguments.timeout.map_or_else(String::new, |most| most.to_string());
-            let seen = if last.is_empty() { String::new() } else { format!(", it was {last}") };
-            Err(ClientError::Late(format!(
-                "job {id} {missed} within {most}{seen}; workflow-manager why {id} tells more"
+            let timeout = arguments.timeout.map_or_else(String::new, |most| most.to_string());
+            let seen = if last_state.is_empty() {
+                String::new()
+            } else {
+                format!(", it was {last_state}")
+            };
+            Err(ClientError::TimedOut(format!(
+                "job {id} {what} within {timeout}{seen}; workflow-manager why {id} tells more"
             )))
         }
     }
 }
 
-fn tell(
+fn print_state(
     arguments: &WaitArguments,
     id: JobId,
     state: &str,

@@ -1,13 +1,13 @@
 //! `watch`: prints events, one line each.
 
 use super::arguments::WatchArguments;
-use super::bar::{BAR_EVERY, Bar};
-use super::client::{Client, Opened};
+use super::client::{Client, StreamResponse};
 use super::error::ClientError;
-use super::follow::{Follower, Heard, Silence, say};
+use super::follow::{FollowEvent, JobFollower, ReconnectPolicy, print_notice};
+use super::progress::{JobProgressBar, PROGRESS_INTERVAL};
+use super::responses::parse_response;
 use super::screen::{Screen, print_json};
-use super::show::parse;
-use super::stream::{Next, Stream};
+use super::stream::{EventReader, StreamItem};
 use super::text::Text;
 use serde::Deserialize;
 use std::io::Write;
@@ -15,18 +15,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long to wait for an event. There is nothing else to do, so this is long.
-const LONG: Duration = Duration::from_secs(3600);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// An event, as far as the command line prints it.
 #[derive(Deserialize)]
-struct EventAnswer {
+struct EventResponse {
     time: Text,
-    data: DataAnswer,
+    data: EventDataResponse,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct DataAnswer {
+struct EventDataResponse {
     workflow: Text,
     task: Option<Text>,
     job: Text,
@@ -40,7 +40,7 @@ struct DataAnswer {
 }
 
 #[derive(Deserialize)]
-struct LaggedAnswer {
+struct LaggedResponse {
     missed: u64,
 }
 
@@ -51,16 +51,20 @@ pub(super) fn watch(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let client = Client::new(&arguments.client.reach)?;
-    let screen = Screen::of(arguments.times);
-    let mut printer = Printer { is_json: arguments.client.json, is_cut: false, screen, out };
-    let patience = arguments.reconnect_for.0;
-    let Some(id) = &arguments.id else { return watch_all(&client, patience, &mut printer) };
-    let id = id.find(&client)?;
-    let follower = Follower::new(&client, id, !arguments.no_children, patience).every(BAR_EVERY);
-    let mut bar = Bar::new();
-    let end = follower.follow(|follower, heard| {
-        bar.aside(|| printer.tell(&heard))?;
-        bar.tell(follower, &heard)
+    let screen = Screen::for_stdout(arguments.times);
+    let mut printer =
+        EventPrinter { is_json: arguments.client.json, is_disconnected: false, screen, out };
+    let reconnect_timeout = arguments.reconnect_for.0;
+    let Some(id) = &arguments.id else {
+        return watch_all(&client, reconnect_timeout, &mut printer);
+    };
+    let id = id.resolve(&client)?;
+    let follower = JobFollower::new(&client, id, !arguments.no_children, reconnect_timeout)
+        .with_tick(PROGRESS_INTERVAL);
+    let mut bar = JobProgressBar::new();
+    let end = follower.follow(|follower, event| {
+        bar.suspend(|| printer.print(&event))?;
+        bar.handle_event(follower, &event)
     });
     bar.clear();
     let end = end?;
@@ -70,84 +74,90 @@ pub(super) fn watch(
 /// Prints all events, until the manager has not answered for too long.
 fn watch_all(
     client: &Client,
-    patience: Duration,
-    printer: &mut Printer<'_>,
+    reconnect_timeout: Duration,
+    printer: &mut EventPrinter<'_>,
 ) -> Result<ExitCode, ClientError> {
-    let mut silence = Silence::new(patience, false);
+    let mut reconnect = ReconnectPolicy::new(reconnect_timeout, false);
     loop {
-        let why = match client.open("/api/events", "") {
-            Ok(Opened::Stream(body)) => {
-                let (opened, stream) = (silence.answered(), Stream::new(body));
+        let why = match client.open_stream("/api/events", "") {
+            Ok(StreamResponse::Stream(body)) => {
+                let (opened, stream) = (reconnect.handle_open(), EventReader::new(body));
                 let why = loop {
-                    match stream.next(LONG) {
-                        Next::Event(sent) => printer.tell(&Heard::Event(&sent))?,
-                        Next::Nothing => {}
-                        Next::Ended(why) => break why,
+                    match stream.next(EVENT_TIMEOUT) {
+                        StreamItem::Event(sent) => printer.print(&FollowEvent::Event(&sent))?,
+                        StreamItem::TimedOut => {}
+                        StreamItem::Closed(why) => break why,
                     }
                 };
-                silence.ended(opened);
+                reconnect.handle_close(opened);
                 why
             }
-            Ok(Opened::Nothing) => "it is over".to_owned(),
-            Ok(Opened::Refused(_, detail)) => return Err(ClientError::Refused(detail)),
+            Ok(StreamResponse::NoContent) => "it is over".to_owned(),
+            Ok(StreamResponse::Refused(_, detail)) => return Err(ClientError::Refused(detail)),
             Err(ClientError::Unreachable { error, .. }) => {
-                silence.note(&error).map_err(|error| client.unreachable(error))?;
+                reconnect.handle_failure(&error).map_err(|error| client.unreachable(error))?;
                 error
             }
             Err(error) => return Err(error),
         };
-        printer.tell(&Heard::Cut(&why))?;
-        silence.pause();
+        printer.print(&FollowEvent::Disconnected(&why))?;
+        reconnect.wait();
     }
 }
 
-struct Printer<'o> {
+struct EventPrinter<'o> {
     is_json: bool,
     /// Whether it was reported that the stream is disconnected.
-    is_cut: bool,
+    is_disconnected: bool,
     screen: Screen,
     out: &'o mut dyn Write,
 }
 
-impl Printer<'_> {
-    fn tell(&mut self, heard: &Heard<'_>) -> Result<(), ClientError> {
-        let sent = match heard {
-            Heard::Event(sent) => sent,
-            Heard::Cut(why) => {
-                if !self.is_cut {
-                    say(&format!("… the stream of events was cut ({why}); connecting again"));
+impl EventPrinter<'_> {
+    fn print(&mut self, event: &FollowEvent<'_>) -> Result<(), ClientError> {
+        let sent = match event {
+            FollowEvent::Event(sent) => sent,
+            FollowEvent::Disconnected(why) => {
+                if !self.is_disconnected {
+                    print_notice(&format!(
+                        "… the stream of events was cut ({why}); connecting again"
+                    ));
                 }
-                self.is_cut = true;
+                self.is_disconnected = true;
                 return Ok(());
             }
-            Heard::Nothing => return Ok(()),
+            FollowEvent::Idle => return Ok(()),
         };
-        self.is_cut = false;
+        self.is_disconnected = false;
         if self.is_json {
             print_json(&sent.data, self.out)?;
         } else if sent.name == "lagged" {
-            let LaggedAnswer { missed } = parse(&sent.data)?;
+            let LaggedResponse { missed } = parse_response(&sent.data)?;
             let why = "they come faster than they are read";
             writeln!(self.out, "… {missed} events were missed: {why}")?;
         } else {
-            writeln!(self.out, "{}", line_of(&sent.name, parse(&sent.data)?, self.screen))?;
+            writeln!(
+                self.out,
+                "{}",
+                render_event(&sent.name, parse_response(&sent.data)?, self.screen)
+            )?;
         }
         self.out.flush()?;
         Ok(())
     }
 }
 
-fn line_of(name: &str, event: EventAnswer, screen: Screen) -> String {
-    let EventAnswer { time, data } = event;
-    let what = Text::new(name.split_once('.').map_or(name, |(_, what)| what));
-    let time = screen.time(&time);
+fn render_event(name: &str, event: EventResponse, screen: Screen) -> String {
+    let EventResponse { time, data } = event;
+    let kind = Text::new(name.split_once('.').map_or(name, |(_, what)| what));
+    let time = screen.format_time(&time);
     let mut line = format!("{time}  {}  {}", data.job, data.workflow);
     if let Some(task) = &data.task {
         line.push_str(&format!(" {task}"));
     }
     match &data.step {
-        Some(step) => line.push_str(&format!("  step {step} {}", screen.painted(&what, &what))),
-        None => line.push_str(&format!("  job {}", screen.painted(&what, &what))),
+        Some(step) => line.push_str(&format!("  step {step} {}", screen.colour(&kind, &kind))),
+        None => line.push_str(&format!("  job {}", screen.colour(&kind, &kind))),
     }
     let mut notes: Vec<String> =
         data.status.iter().filter(|status| !status.is_empty()).map(Text::to_string).collect();
@@ -156,7 +166,7 @@ fn line_of(name: &str, event: EventAnswer, screen: Screen) -> String {
     );
     notes.extend(data.progress.map(|progress| format!("progress {progress}")));
     notes.extend(data.message.iter().chain(&data.reason).map(Text::to_string));
-    notes.extend(data.retry_at.map(|at| format!("next attempt at {}", screen.time(&at))));
+    notes.extend(data.retry_at.map(|at| format!("next attempt at {}", screen.format_time(&at))));
     if !notes.is_empty() {
         line.push_str(&format!("  {}", notes.join(", ")));
     }

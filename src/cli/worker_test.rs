@@ -6,33 +6,33 @@
 //! applies the [`checks`] to the log.
 
 mod amqp;
-mod bench;
 mod cases;
+mod checks;
 mod cut;
+mod event_log;
+mod harness;
 mod http;
-mod judge;
-mod log;
 mod messages;
-mod program;
+mod process;
 mod report;
-mod stand;
+mod stub_transport;
 
 use super::arguments::{TestedBus, WorkerTestArguments};
 use super::error::ClientError;
 use super::run::MESSAGE_BYTES_MAX;
 use crate::settings::files;
-use crate::telemetry::log::say;
-use amqp::Amqp;
-use bench::Bench;
+use crate::telemetry::log::print;
+use amqp::AmqpStub;
 use cases::Case;
-use http::Http;
-use log::Log;
-use messages::{Messages, object};
-use program::Program;
-use report::Report;
-use stand::Stand;
+use event_log::EventLog;
+use harness::WorkerHarness;
+use http::HttpStub;
+use messages::{MessageFactory, parse_object};
+use process::WorkerProcess;
+use report::Reporter;
 use std::io::Write;
 use std::process::ExitCode;
+use stub_transport::StubTransport;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit code when a signal ends the test, as in shells.
@@ -43,10 +43,11 @@ pub(super) fn worker_test(
     arguments: &WorkerTestArguments,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
-    let messages = Messages::new(&arguments.queue, &text("--message", &arguments.message)?)?;
+    let messages =
+        MessageFactory::new(&arguments.queue, &read_argument("--message", &arguments.message)?)?;
     let expected = arguments.expect.as_deref().map(|expect| {
-        let text = text("--expect", expect)?;
-        object("--expect", &text)
+        let text = read_argument("--expect", expect)?;
+        parse_object("--expect", &text)
     });
     let expected = expected.transpose()?;
     let server = arguments.amqp_server.as_deref().unwrap_or_default();
@@ -55,67 +56,70 @@ pub(super) fn worker_test(
         _ => TestedBus::Amqp,
     });
     actix_rt::System::new().block_on(async {
-        let log = Log::default();
-        let (stand, variable, address) = match bus {
+        let log = EventLog::default();
+        let (stub, variable, address) = match bus {
             TestedBus::Http => {
-                let http = Http::open(&arguments.queue, log.clone())?;
+                let http = HttpStub::open(&arguments.queue, log.clone())?;
                 let url = http.url();
-                (Stand::Http(http), "WORKFLOW_MANAGER_URL", url)
+                (StubTransport::Http(http), "WORKFLOW_MANAGER_URL", url)
             }
             TestedBus::Amqp if server.is_empty() => {
                 let why = "name the broker with --amqp-server or AMQP_SERVER";
                 return Err(ClientError::Usage(why.to_owned()));
             }
             TestedBus::Amqp => {
-                let amqp = Amqp::open(server, &arguments.queue, log.clone()).await?;
+                let amqp = AmqpStub::open(server, &arguments.queue, log.clone()).await?;
                 let address = amqp.address_for_worker(server);
-                (Stand::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
+                (StubTransport::Amqp(Box::new(amqp)), "AMQP_SERVER", address)
             }
         };
         let variables = ["WORKFLOW_MANAGER_URL", "WORKFLOW_MANAGER_TOKEN", "AMQP_SERVER"];
         let variables = variables.map(|name| (name, (name == variable).then(|| address.clone())));
         let program = match arguments.command.as_slice() {
             [] => {
-                let shown = without_password(&address);
-                say(&format!("start the worker: {variable}={shown}, queue {}", arguments.queue));
+                let redacted = redact_password(&address);
+                print(&format!(
+                    "start the worker: {variable}={redacted}, queue {}",
+                    arguments.queue
+                ));
                 None
             }
-            command => match Program::start(command, variables.to_vec()) {
+            command => match WorkerProcess::start(command, variables.to_vec()) {
                 Ok(program) => Some(program),
                 Err(error) => {
-                    stand.close().await;
+                    stub.close().await;
                     return Err(error);
                 }
             },
         };
-        let mut bench = Bench {
+        let mut harness = WorkerHarness {
             bus,
-            stand,
+            stub,
             log,
             program,
             messages,
             expected,
-            within: arguments.within.0,
-            plain: Vec::new(),
+            timeout: arguments.within.0,
+            valid_messages: Vec::new(),
         };
-        let mut report = Report::begin(out, arguments.json, Case::of(bus).len())?;
+        let mut report = Reporter::start(out, arguments.json, Case::for_bus(bus).len())?;
         let ran = tokio::select! {
-            ran = bench.run(&mut report) => Some(ran),
-            () = interrupted() => None,
+            ran = harness.run(&mut report) => Some(ran),
+            () = wait_for_signal() => None,
         };
-        bench.close().await;
+        harness.close().await;
         match ran {
             None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
             Some(ran) => {
                 ran?;
-                Ok(if report.end()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+                Ok(if report.finish()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
         }
     })
 }
 
 /// Replaces the password of an address, so that it can be printed.
-fn without_password(address: &str) -> String {
+fn redact_password(address: &str) -> String {
     match address
         .split_once("://")
         .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)))
@@ -129,7 +133,7 @@ fn without_password(address: &str) -> String {
 }
 
 /// Waits for SIGINT or SIGTERM.
-async fn interrupted() {
+async fn wait_for_signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -142,9 +146,9 @@ async fn interrupted() {
 }
 
 /// Returns the text of an argument, or the content of the file if the argument is `@FILE`.
-fn text(what: &str, argument: &str) -> Result<String, ClientError> {
+fn read_argument(what: &str, argument: &str) -> Result<String, ClientError> {
     match argument.strip_prefix('@') {
-        Some(file) => files::read(file.as_ref(), MESSAGE_BYTES_MAX)
+        Some(file) => files::read_file(file.as_ref(), MESSAGE_BYTES_MAX)
             .map_err(|error| ClientError::Usage(format!("{what}: cannot read {file}: {error}"))),
         None => Ok(argument.to_owned()),
     }

@@ -26,21 +26,21 @@ pub struct Caller {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Callers {
     /// `None` until the first caller comes: most jobs have none, and need no memory for them.
-    known: Option<Box<KnownCallers>>,
+    list: Option<Box<CallerList>>,
 }
 
 /// All callers of a job that has some.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct KnownCallers {
-    list: Vec<KnownCaller>,
+struct CallerList {
+    list: Vec<ListedCaller>,
     numbers: HashMap<Caller, u32>,
     /// How many wait for an answer to the last end.
-    owed: usize,
+    waiting: usize,
 }
 
 /// A caller of a job, and whether it still waits.
 #[derive(Clone, Debug, PartialEq)]
-struct KnownCaller {
+struct ListedCaller {
     caller: Caller,
     /// Whether the broker has taken the answer to the last end.
     is_answered: bool,
@@ -49,90 +49,90 @@ struct KnownCaller {
 impl Callers {
     /// Returns how many callers there are.
     pub(super) fn len(&self) -> usize {
-        self.list().len()
+        self.entries().len()
     }
 
     /// Returns the caller of this number.
     pub(super) fn get(&self, number: u32) -> Option<&Caller> {
-        Some(&self.list().get(usize::try_from(number).ok()?)?.caller)
+        Some(&self.entries().get(usize::try_from(number).ok()?)?.caller)
     }
 
     /// Returns the number of a caller.
-    pub(super) fn number(&self, caller: &Caller) -> Option<u32> {
-        self.known.as_ref()?.numbers.get(caller).copied()
+    pub(super) fn number_of(&self, caller: &Caller) -> Option<u32> {
+        self.list.as_ref()?.numbers.get(caller).copied()
     }
 
     /// Returns whether the caller of this number still waits for the answer to the last end.
-    pub(super) fn is_owed(&self, number: u32) -> bool {
-        self.list().get(number as usize).is_some_and(|waiting| !waiting.is_answered)
+    pub(super) fn is_waiting(&self, number: u32) -> bool {
+        self.entries().get(number as usize).is_some_and(|waiting| !waiting.is_answered)
     }
 
     /// Returns the numbers of all callers that still wait for the answer to the last end.
-    pub(super) fn owed(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> + '_ {
         let numbers = 0..u32::try_from(self.len()).unwrap_or(u32::MAX);
-        numbers.filter(|number| self.is_owed(*number))
+        numbers.filter(|number| self.is_waiting(*number))
     }
 
     /// Returns whether any caller still waits for the answer to the last end.
-    pub(super) fn is_any_owed(&self) -> bool {
-        self.owed_count() > 0
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting_count() > 0
     }
 
     /// Returns whether any caller has had its answer.
-    pub(super) fn is_any_told(&self) -> bool {
-        self.owed_count() < self.len()
+    pub(super) fn has_answered(&self) -> bool {
+        self.waiting_count() < self.len()
     }
 
-    fn list(&self) -> &[KnownCaller] {
-        self.known.as_ref().map_or(&[], |known| &known.list)
+    fn entries(&self) -> &[ListedCaller] {
+        self.list.as_ref().map_or(&[], |known| &known.list)
     }
 
-    fn owed_count(&self) -> usize {
-        self.known.as_ref().map_or(0, |known| known.owed)
+    fn waiting_count(&self) -> usize {
+        self.list.as_ref().map_or(0, |known| known.waiting)
     }
 
     pub(super) fn join(&mut self, caller: &Caller) {
-        self.known.get_or_insert_default().join(caller);
+        self.list.get_or_insert_default().join(caller);
     }
 
-    pub(super) fn answered(&mut self, number: u32) {
-        if let Some(known) = &mut self.known {
-            known.answered(number);
+    pub(super) fn mark_answered(&mut self, number: u32) {
+        if let Some(known) = &mut self.list {
+            known.mark_answered(number);
         }
     }
 
     /// Makes all callers wait again: the job goes on after an end, and they get an answer to the
     /// next end too.
-    pub(super) fn owe_again(&mut self) {
-        if let Some(known) = &mut self.known {
-            known.owe_again();
+    pub(super) fn mark_all_waiting(&mut self) {
+        if let Some(known) = &mut self.list {
+            known.mark_all_waiting();
         }
     }
 }
 
-impl KnownCallers {
+impl CallerList {
     fn join(&mut self, caller: &Caller) {
         let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(caller.clone()).or_insert(next);
         match self.list.get_mut(number as usize) {
-            Some(waiting) => self.owed += usize::from(std::mem::take(&mut waiting.is_answered)),
+            Some(waiting) => self.waiting += usize::from(std::mem::take(&mut waiting.is_answered)),
             None => {
-                self.list.push(KnownCaller { caller: caller.clone(), is_answered: false });
-                self.owed += 1;
+                self.list.push(ListedCaller { caller: caller.clone(), is_answered: false });
+                self.waiting += 1;
             }
         }
     }
 
-    fn answered(&mut self, number: u32) {
+    fn mark_answered(&mut self, number: u32) {
         if let Some(waiting) = self.list.get_mut(number as usize)
             && !std::mem::replace(&mut waiting.is_answered, true)
         {
-            self.owed -= 1;
+            self.waiting -= 1;
         }
     }
 
-    fn owe_again(&mut self) {
+    fn mark_all_waiting(&mut self) {
         self.list.iter_mut().for_each(|waiting| waiting.is_answered = false);
-        self.owed = self.list.len();
+        self.waiting = self.list.len();
     }
 }

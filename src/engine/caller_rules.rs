@@ -13,19 +13,19 @@ impl Job {
     }
 
     /// Returns whether this caller waits for the job's end.
-    pub fn owes(&self, caller: &Caller) -> bool {
-        self.callers.number(caller).is_some_and(|number| self.callers.is_owed(number))
+    pub fn is_caller_waiting(&self, caller: &Caller) -> bool {
+        self.callers.number_of(caller).is_some_and(|number| self.callers.is_waiting(number))
     }
 
     /// Returns whether the caller is known already, or fewer than `callers_max` are.
-    pub fn has_room_for(&self, caller: &Caller, callers_max: usize) -> bool {
-        self.callers.len() < callers_max || self.callers.number(caller).is_some()
+    pub fn can_join(&self, caller: &Caller, callers_max: usize) -> bool {
+        self.callers.len() < callers_max || self.callers.number_of(caller).is_some()
     }
 
     /// Returns whether the step of this name waits for a reply to this attempt, and its message
     /// went to `queue`.
-    pub fn awaits(&self, step: &str, attempt: u32, queue: &str) -> bool {
-        let Some(step) = self.graph().index_of(step).filter(|_| self.takes_replies()) else {
+    pub fn is_awaiting_reply(&self, step: &str, attempt: u32, queue: &str) -> bool {
+        let Some(step) = self.graph().find_index(step).filter(|_| self.accepts_replies()) else {
             return false;
         };
         self.is_awaited(step)
@@ -37,7 +37,7 @@ impl Job {
         if self.origin.parent.is_some() {
             return Err(Rejected::NotRunning);
         }
-        if self.owes(&caller) {
+        if self.is_caller_waiting(&caller) {
             return Err(Rejected::Duplicate);
         }
         Ok(vec![Entry::Caller(CallerEntry::Joined(caller))])
@@ -45,7 +45,7 @@ impl Job {
 
     pub(super) fn decide_answered(&self, caller: u32, end: u32) -> Result<Vec<Entry>, Rejected> {
         // If the job has gone on after that end, its next end must still be answered.
-        if self.callers.is_owed(caller) && end == self.earlier_ends && self.state.is_ended() {
+        if self.callers.is_waiting(caller) && end == self.earlier_ends && self.state.is_ended() {
             Ok(vec![Entry::Caller(CallerEntry::Answered(caller))])
         } else {
             Err(Rejected::Void)
@@ -79,19 +79,21 @@ mod tests {
     }
 
     fn created() -> Job {
-        let definition =
-            Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("only")])]);
-        let id = JobId::of_call(&[]);
-        let origin = Origin::top_level(id, Arc::new(definition), Timestamp(0));
-        Job::create_for(origin, Message::default(), Some(caller("first")), &context()).0
+        let definition = Definition::new(
+            "w",
+            vec![Graph::new("w".to_owned(), None, vec![Step::with_name("only")])],
+        );
+        let id = JobId::from_call(&[]);
+        let origin = Origin::for_root_job(id, Arc::new(definition), Timestamp(0));
+        Job::create_for_caller(origin, Message::default(), Some(caller("first")), &context()).0
     }
 
-    fn take(job: &mut Job, input: Input) -> Decision {
-        job.take(input, &context()).expect("taken")
+    fn handle_input(job: &mut Job, input: Input) -> Decision {
+        job.handle_input(input, &context()).expect("taken")
     }
 
     fn reply(job: &mut Job, reply: Reply) -> Decision {
-        take(
+        handle_input(
             job,
             Input::Reply { step: "only".to_owned(), attempt: None, reply, from: Sender::Unknown },
         )
@@ -113,33 +115,33 @@ mod tests {
     #[test]
     fn a_job_is_closed_once_its_callers_are_answered() {
         let mut job = created();
-        assert!(take(&mut job, Input::Called(caller("second"))).effects.is_empty());
+        assert!(handle_input(&mut job, Input::CallerJoined(caller("second"))).effects.is_empty());
         assert!(
-            job.take(Input::Called(caller("second")), &context()).is_err(),
+            job.handle_input(Input::CallerJoined(caller("second")), &context()).is_err(),
             "it is owed already"
         );
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!((answers(&ended), ended.closed), (vec![(0, 0), (1, 0)], false));
         assert_eq!(job.open_effects().len(), 2, "as after a restart");
-        assert!(!take(&mut job, Input::Answered { caller: 1, end: 0 }).closed);
-        assert!(job.take(Input::Answered { caller: 1, end: 0 }, &context()).is_err());
-        assert!(take(&mut job, Input::Answered { caller: 0, end: 0 }).closed);
+        assert!(!handle_input(&mut job, Input::CallerAnswered { caller: 1, end: 0 }).closed);
+        assert!(job.handle_input(Input::CallerAnswered { caller: 1, end: 0 }, &context()).is_err());
+        assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
         assert!(job.open_effects().is_empty());
         // Asked once more, after the end: answered once more.
-        let asked = take(&mut job, Input::Called(caller("first")));
+        let asked = handle_input(&mut job, Input::CallerJoined(caller("first")));
         assert_eq!((answers(&asked), asked.closed), (vec![(0, 0)], false));
-        assert!(take(&mut job, Input::Answered { caller: 0, end: 0 }).closed);
+        assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
     }
 
     #[test]
     fn a_second_end_is_answered_again_and_the_answer_to_the_first_does_not_count_for_it() {
         let mut job = created();
         assert_eq!(answers(&reply(&mut job, Reply::Error("{}".into()))), [(0, 0)]);
-        assert!(answers(&take(&mut job, Input::operate(Operation::Retry))).is_empty());
-        assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
+        assert!(answers(&handle_input(&mut job, Input::from_request(Operation::Retry))).is_empty());
+        assert!(job.handle_input(Input::CallerAnswered { caller: 0, end: 0 }, &context()).is_err());
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 1)]);
-        assert!(job.take(Input::Answered { caller: 0, end: 0 }, &context()).is_err());
-        assert!(take(&mut job, Input::Answered { caller: 0, end: 1 }).closed);
+        assert!(job.handle_input(Input::CallerAnswered { caller: 0, end: 0 }, &context()).is_err());
+        assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 1 }).closed);
         assert_eq!(job.state(), JobState::Completed);
     }
 
@@ -149,15 +151,18 @@ mod tests {
         assert_eq!(answers(&reply(&mut job, Reply::Result("{}".into()))), [(0, 0)]);
         for number in 1..100 {
             assert_eq!(
-                answers(&take(&mut job, Input::Called(caller(&format!("caller {number}"))))),
+                answers(&handle_input(
+                    &mut job,
+                    Input::CallerJoined(caller(&format!("caller {number}")))
+                )),
                 [(number, 0)]
             );
         }
         assert_eq!(job.open_effects().len(), 100);
         assert!(
-            job.has_room_for(&caller("new"), 101)
-                && !job.has_room_for(&caller("new"), 100)
-                && job.has_room_for(&caller("first"), 100)
+            job.can_join(&caller("new"), 101)
+                && !job.can_join(&caller("new"), 100)
+                && job.can_join(&caller("first"), 100)
         );
     }
 
@@ -167,7 +172,9 @@ mod tests {
         const CALLERS: u32 = 100_000;
         let mut job = created();
         let joined: Vec<Recorded> = (1..CALLERS)
-            .map(|number| take(&mut job, Input::Called(caller(&number.to_string()))).recorded)
+            .map(|number| {
+                handle_input(&mut job, Input::CallerJoined(caller(&number.to_string()))).recorded
+            })
             .collect();
         let ended = reply(&mut job, Reply::Result("{}".into()));
         assert_eq!(answers(&ended).len(), CALLERS as usize);
@@ -178,7 +185,7 @@ mod tests {
         assert_eq!(again.open_effects().len(), CALLERS as usize, "as after a restart");
         for number in 0..CALLERS {
             assert_eq!(
-                take(&mut job, Input::Answered { caller: number, end: 0 }).closed,
+                handle_input(&mut job, Input::CallerAnswered { caller: number, end: 0 }).closed,
                 number + 1 == CALLERS
             );
         }
@@ -187,13 +194,13 @@ mod tests {
     #[test]
     fn a_step_awaits_the_reply_to_its_own_message_alone() {
         let mut job = created();
-        assert!(job.awaits("only", 1, "only"));
+        assert!(job.is_awaiting_reply("only", 1, "only"));
         for (step, attempt, queue) in
             [("other", 1, "only"), ("only", 2, "only"), ("only", 1, "other")]
         {
-            assert!(!job.awaits(step, attempt, queue), "{step} {attempt} {queue}");
+            assert!(!job.is_awaiting_reply(step, attempt, queue), "{step} {attempt} {queue}");
         }
         reply(&mut job, Reply::Result("{}".into()));
-        assert!(!job.awaits("only", 1, "only"));
+        assert!(!job.is_awaiting_reply("only", 1, "only"));
     }
 }

@@ -43,15 +43,15 @@ struct Level {
 
 impl Cause {
     /// Returns the cause of a job that failed because one of its steps did.
-    pub(super) fn of_step(name: &str, reason: &str) -> Cause {
-        Cause { step: Some(cut(name, NAME_CHARS_MAX)), ..Cause::of_job(reason) }
+    pub(super) fn from_step(name: &str, reason: &str) -> Cause {
+        Cause { step: Some(truncate(name, NAME_CHARS_MAX)), ..Cause::from_job(reason) }
     }
 
     /// Returns the cause of a job that failed, or was cancelled, as a whole.
-    pub fn of_job(reason: &str) -> Cause {
+    pub fn from_job(reason: &str) -> Cause {
         Cause {
             step: None,
-            reason: cut(reason, CAUSE_CHARS_MAX),
+            reason: truncate(reason, CAUSE_CHARS_MAX),
             child: None,
             way: Vec::new(),
             left_out: 0,
@@ -61,7 +61,7 @@ impl Cause {
     /// Returns the cause as the parent sees it: `child` is its child job of `step` at `item`.
     pub(super) fn in_child(mut self, child: JobId, step: &str, item: u32) -> Cause {
         self.child.get_or_insert(child);
-        self.way.push(Level { step: cut(step, NAME_CHARS_MAX), item });
+        self.way.push(Level { step: truncate(step, NAME_CHARS_MAX), item });
         if self.way.len() > LEVELS_NAMED_MAX {
             self.way.remove(LEVELS_NAMED_MAX / 2);
             self.left_out += 1;
@@ -100,7 +100,7 @@ impl fmt::Display for Cause {
     }
 }
 
-fn cut(text: &str, characters_max: usize) -> Arc<str> {
+fn truncate(text: &str, characters_max: usize) -> Arc<str> {
     match text.char_indices().nth(characters_max) {
         None => text.into(),
         Some((at, _)) => format!("{}…", &text[..at]).into(),
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_cause_comes_first_and_then_the_way() {
-        let cause = Cause::of_step("price", "no such article");
+        let cause = Cause::from_step("price", "no such article");
         assert_eq!(cause.to_string(), "step \"price\": no such article");
         let (child, outer) = (JobId(uuid::Uuid::from_u128(1)), JobId(uuid::Uuid::from_u128(2)));
         let cause = cause.in_child(child, "lines", 3);
@@ -124,15 +124,15 @@ mod tests {
                     00000000-0000-0000-0000-000000000001, by way of item 17 of step \"orders\", \
                     item 3 of step \"lines\")";
         assert_eq!(cause.in_child(outer, "orders", 17).to_string(), text);
-        let cancelled = Cause::of_job("cancelled: by a user").in_child(child, "lines", 0);
-        let text = "item 0: cancelled: by a user (child job 00000000-0000-0000-0000-000000000001 \
+        let cancelled = Cause::from_job("cancelled: by a user").in_child(child, "lines", 0);
+        let text = "item 0: by a user (child job 00000000-0000-0000-0000-000000000001 \
                     of step \"lines\")";
         assert_eq!(cancelled.to_string(), text);
     }
 
     #[test]
     fn a_deep_way_and_long_words_are_bounded() {
-        let mut cause = Cause::of_step(&"n".repeat(10_000), &"ü".repeat(100_000));
+        let mut cause = Cause::from_step(&"n".repeat(10_000), &"ü".repeat(100_000));
         for level in 0..200 {
             cause =
                 cause.in_child(JobId(uuid::Uuid::from_u128(level)), &"s".repeat(10_000), u32::MAX);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn of_many_levels_the_outermost_and_the_innermost_are_named() {
-        let mut cause = Cause::of_step("x", "why");
+        let mut cause = Cause::from_step("x", "why");
         for level in 0..10 {
             cause = cause.in_child(JobId(uuid::Uuid::from_u128(7)), &format!("s{level}"), level);
         }

@@ -5,8 +5,8 @@
 //! something that it reads has changed, and not before: its result depends on nothing else.
 
 use super::definition::Dependency;
-use super::entry::{Entry, Touched};
-use super::expression::{DecisionBudget, Expression, Scope, SeenStep};
+use super::entry::{AffectedSteps, Entry};
+use super::expression::{DecisionBudget, Expression, Scope, ScopeStep};
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
@@ -26,21 +26,23 @@ pub(super) struct Conditions {
 
 impl Job {
     /// Marks the steps as stale whose `cancelWhen` reads something that `entries` have changed.
-    pub(super) fn note_changes(&self, entries: &[Entry], conditions: &mut Conditions) {
+    pub(super) fn mark_stale(&self, entries: &[Entry], conditions: &mut Conditions) {
         let has_one = |step: &StepIndex| self.graph().step(*step).cancel_when.is_some();
         for entry in entries {
-            match entry.touched() {
-                Touched::Nothing => {}
-                Touched::Every => conditions.stale.extend(self.graph().indices().filter(has_one)),
-                Touched::Step(changed) => conditions
+            match entry.affected_steps() {
+                AffectedSteps::Nothing => {}
+                AffectedSteps::Every => {
+                    conditions.stale.extend(self.graph().indices().filter(has_one))
+                }
+                AffectedSteps::Step(changed) => conditions
                     .stale
-                    .extend(self.graph().indices().filter(|step| self.reads(*step, changed))),
+                    .extend(self.graph().indices().filter(|step| self.reads_step(*step, changed))),
             }
         }
     }
 
     /// Returns whether the `cancelWhen` of `step` reads anything of the step `changed`.
-    fn reads(&self, step: StepIndex, changed: StepIndex) -> bool {
+    fn reads_step(&self, step: StepIndex, changed: StepIndex) -> bool {
         let definition = self.graph().step(step);
         definition.cancel_when.as_ref().is_some_and(|condition| {
             let is_in_input = || definition.depends.contains(&Dependency::Step(changed));
@@ -56,8 +58,8 @@ impl Job {
                 continue;
             }
             let Some(condition) = &self.graph().step(step).cancel_when else { continue };
-            let behind = conditions.stale.len();
-            let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, behind);
+            let following = conditions.stale.len();
+            let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, following);
             // A condition that cannot be evaluated yet is not true.
             if cancelled.unwrap_or_default() {
                 return Some(step);
@@ -68,7 +70,7 @@ impl Job {
 
     /// Returns whether the condition of a step that is about to start is true; `None`: it has no
     /// condition.
-    pub(super) fn may_start(
+    pub(super) fn evaluate_when(
         &self,
         step: StepIndex,
         conditions: &mut Conditions,
@@ -76,11 +78,11 @@ impl Job {
         let condition = self.graph().step(step).when.as_ref()?;
         let may_follow = |other: &StepIndex| {
             *other != step
-                && self.steps[other.at()].state == StepState::Waiting
+                && self.steps[other.as_usize()].state == StepState::Waiting
                 && self.graph().step(*other).when.is_some()
         };
-        let behind = self.graph().indices().filter(may_follow).count();
-        let started = self.evaluate(condition, step, &mut conditions.when, behind);
+        let following = self.graph().indices().filter(may_follow).count();
+        let started = self.evaluate(condition, step, &mut conditions.when, following);
         Some(started.map_err(|reason| {
             format!("its condition `when: {}` cannot be evaluated: {reason}", condition.text())
         }))
@@ -91,9 +93,9 @@ impl Job {
         condition: &Expression,
         step: StepIndex,
         budget: &mut DecisionBudget,
-        behind: usize,
+        following: usize,
     ) -> Result<bool, String> {
-        condition.evaluate_within(&JobScope { job: self, step }, budget, behind)
+        condition.evaluate_within(&JobScope { job: self, step }, budget, following)
     }
 }
 
@@ -104,10 +106,10 @@ struct JobScope<'a> {
 }
 
 impl JobScope<'_> {
-    fn seen(&self, index: StepIndex) -> SeenStep<'_> {
-        SeenStep {
+    fn scope_step(&self, index: StepIndex) -> ScopeStep<'_> {
+        ScopeStep {
             name: &self.job.graph().step(index).name,
-            state: self.job.step_state(index).word(),
+            state: self.job.step_state(index).as_str(),
             status: self.job.status(index),
             output: self.job.step(index).output.as_ref(),
         }
@@ -116,19 +118,19 @@ impl JobScope<'_> {
 
 impl Scope for JobScope<'_> {
     fn input(&self) -> Message {
-        self.job.input_of(self.step)
+        self.job.step_input(self.step)
     }
 
     fn job(&self) -> &Message {
         self.job.message()
     }
 
-    fn step(&self, name: &str) -> Option<SeenStep<'_>> {
-        self.job.graph().index_of(name).map(|index| self.seen(index))
+    fn step(&self, name: &str) -> Option<ScopeStep<'_>> {
+        self.job.graph().find_index(name).map(|index| self.scope_step(index))
     }
 
-    fn steps(&self) -> Vec<SeenStep<'_>> {
-        self.job.graph().indices().map(|index| self.seen(index)).collect()
+    fn steps(&self) -> Vec<ScopeStep<'_>> {
+        self.job.graph().indices().map(|index| self.scope_step(index)).collect()
     }
 }
 
@@ -167,20 +169,20 @@ mod tests {
         Step {
             when: when.map(condition),
             cancel_when: cancel_when.map(condition),
-            ..Step::named(name)
+            ..Step::with_name(name)
         }
     }
 
     fn created(steps: Vec<Step>) -> (Job, Decision) {
         let definition = Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]);
-        let id = JobId::of_call(&[]);
-        let origin = Origin::top_level(id, Arc::new(definition), Timestamp(0));
+        let id = JobId::from_call(&[]);
+        let origin = Origin::for_root_job(id, Arc::new(definition), Timestamp(0));
         Job::create(origin, message(), &context())
     }
 
     fn reply(job: &mut Job, step: &str, body: &'static str) {
         let reply = Reply::Result(body.into());
-        job.take(
+        job.handle_input(
             Input::Reply { step: step.to_owned(), attempt: None, reply, from: Sender::Unknown },
             &context(),
         )
@@ -188,11 +190,11 @@ mod tests {
     }
 
     fn state(job: &Job, name: &str) -> StepState {
-        job.step(job.graph().index_of(name).expect(name)).state
+        job.step(job.graph().find_index(name).expect(name)).state
     }
 
     fn reason(job: &Job, name: &str) -> String {
-        let run = job.step(job.graph().index_of(name).expect(name));
+        let run = job.step(job.graph().find_index(name).expect(name));
         run.failure.as_ref().map_or_else(String::new, |failure| failure.reason.to_string())
     }
 
@@ -245,7 +247,7 @@ mod tests {
         // Two of these in one decision are too much.
         let half = |and: &str| format!("input.l.all(x, {}) && {and}", ["x == 1"; 32].join(" && "));
         let affordable = half("false");
-        let behind =
+        let dependent =
             Step { depends: vec![Dependency::Step(StepIndex(1))], ..step("behind", None, None) };
         let (mut job, _) = created(vec![
             step("first", None, Some(&affordable)),
@@ -255,7 +257,7 @@ mod tests {
                 None,
                 Some(&half("steps.trigger.state == 'completed' && steps.trigger.output.go")),
             ),
-            behind,
+            dependent,
         ]);
         assert_eq!(state(&job, "second"), StepState::Running);
         reply(&mut job, "trigger", r#"{"go":true}"#);
@@ -272,10 +274,10 @@ mod tests {
             step("a", None, None),
             step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)")),
         ]);
-        job.take(Input::operate(Operation::Pause), &context()).expect("paused");
+        job.handle_input(Input::from_request(Operation::Pause), &context()).expect("paused");
         reply(&mut job, "a", "{}");
         assert_eq!(state(&job, "b"), StepState::Running);
-        job.take(Input::operate(Operation::Resume), &context()).expect("resumed");
+        job.handle_input(Input::from_request(Operation::Resume), &context()).expect("resumed");
         assert_eq!(state(&job, "b"), StepState::Cancelled);
     }
 }

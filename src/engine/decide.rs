@@ -2,13 +2,13 @@
 
 use super::cause::Cause;
 use super::entry::{Entry, Failure, FanOutEntry, JobEntry, Lease, StepEntry};
-use super::fail::{expired, failed};
+use super::failure::{job_expired, job_failed};
 use super::id::{JobId, StepIndex};
 use super::input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Order, Rejected, Reply, Sender,
 };
 use super::job::Job;
-use super::reply::{Author, Failed, is_of_its_users, parse_progress, parse_reply};
+use super::reply::{AttemptFailure, Author, is_from_allowed_user, parse_progress, parse_reply};
 use super::state::{JobState, StepState};
 
 impl Job {
@@ -34,9 +34,9 @@ impl Job {
             Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(request) => self.decide_request(request, ctx),
-            Input::Called(caller) => self.decide_called(caller),
-            Input::Answered { caller, end } => self.decide_answered(caller, end),
-            Input::Abandon(reason) if !self.state.is_ended() => Ok(vec![failed(reason, None)]),
+            Input::CallerJoined(caller) => self.decide_called(caller),
+            Input::CallerAnswered { caller, end } => self.decide_answered(caller, end),
+            Input::Abandon(reason) if !self.state.is_ended() => Ok(vec![job_failed(reason, None)]),
             Input::Abandon(_) => Err(Rejected::Ended),
         }
     }
@@ -51,14 +51,14 @@ impl Job {
         from: &Sender,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
-        let step = self.graph().index_of(name).ok_or(Rejected::UnknownStep)?;
-        if !self.takes_replies() {
+        let step = self.graph().find_index(name).ok_or(Rejected::UnknownStep)?;
+        if !self.accepts_replies() {
             return Err(Rejected::Ended);
         }
         if !self.graph().step(step).has_queue() {
             return Err(Rejected::NotRunning);
         }
-        if !is_of_its_users(self.graph().step(step), from) {
+        if !is_from_allowed_user(self.graph().step(step), from) {
             return Err(Rejected::ForeignUser);
         }
         self.decide_answer((step, attempt), reply, Author::Worker, ctx)
@@ -109,7 +109,7 @@ impl Job {
         attempt: u32,
         dispatch: Option<u64>,
     ) -> Result<Vec<Entry>, Rejected> {
-        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let is_last = run.attempt == attempt && dispatch.is_none_or(|of| of == run.dispatch);
         if self.is_awaited(step) && is_last && !run.confirmed {
             Ok(vec![Entry::Step(step, StepEntry::Confirmed)])
@@ -119,8 +119,8 @@ impl Job {
     }
 
     fn decide_begun(&self, step: StepIndex, attempt: u32) -> Result<Vec<Entry>, Rejected> {
-        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
-        if self.is_awaited(step) && run.attempt == attempt && run.waits_for_start() {
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
+        if self.is_awaited(step) && run.attempt == attempt && run.is_waiting_for_start() {
             Ok(vec![Entry::Step(step, StepEntry::Begun)])
         } else {
             Err(Rejected::Void)
@@ -133,7 +133,7 @@ impl Job {
         attempt: u32,
         lease: Lease,
     ) -> Result<Vec<Entry>, Rejected> {
-        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         if self.is_awaited(step) && run.attempt == attempt && run.lease.as_deref() != Some(&lease) {
             Ok(vec![Entry::Step(step, StepEntry::Leased(lease))])
         } else {
@@ -165,17 +165,17 @@ impl Job {
         ended: ChildEnd,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
-        if !self.takes_replies() {
+        if !self.accepts_replies() {
             return Err(Rejected::Ended);
         }
-        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let fan_out = run.fan_out.as_ref().ok_or(Rejected::NotRunning)?;
         if !fan_out.is_under_way(index) || self.child_id(step, index) != Some(ended.child) {
             return Err(Rejected::Duplicate);
         }
         let cause = match ended.outcome {
             ChildOutcome::Completed(result) => {
-                return Ok(vec![Entry::FanOut(step, fan_out.gather(index, &result))]);
+                return Ok(vec![Entry::FanOut(step, fan_out.decide_completed(index, &result))]);
             }
             ChildOutcome::Failed(_) if ended.round < fan_out.round(index) => {
                 return Err(Rejected::Late);
@@ -186,11 +186,15 @@ impl Job {
         // The child jobs of a failed job were halted. That is no failure of the step: it goes on
         // when the job is retried.
         let is_of_step = !self.state.is_ended() && run.is_under_way();
-        if is_of_step && fan_out.exceeds(fan_out.failed() + 1) {
+        if is_of_step && fan_out.exceeds_tolerance(fan_out.failed() + 1) {
             let cause = cause.in_child(ended.child, &self.graph().step(step).name, index);
             let reason = cause.to_string();
             let failure = Failure { cause: Some(Box::new(cause)), ..Failure::new(reason) };
-            entries.extend(self.fail_attempt(step, Failed { failure, retryable: true }, ctx));
+            entries.extend(self.fail_attempt(
+                step,
+                AttemptFailure { failure, retryable: true },
+                ctx,
+            ));
         }
         Ok(entries)
     }
@@ -198,7 +202,7 @@ impl Job {
     /// Decides what happens if a child job that is to be retried was never created: its start was
     /// lost, or it panicked.
     fn decide_child_missing(&self, step: StepIndex, index: u32) -> Result<Vec<Entry>, Rejected> {
-        let run = self.steps.get(step.at()).ok_or(Rejected::UnknownStep)?;
+        let run = self.steps.get(step.as_usize()).ok_or(Rejected::UnknownStep)?;
         let is_wanted = !self.state.is_ended()
             && run.is_under_way()
             && run.fan_out.as_ref().is_some_and(|fan_out| fan_out.is_under_way(index));
@@ -223,7 +227,7 @@ impl Job {
         match fan_out.next_id(self.origin.id, name, index) {
             Some(id) => Ok(vec![Entry::FanOut(step, FanOutEntry::ChildStarted { index, id })]),
             None => {
-                let outcome = ChildOutcome::Failed(Cause::of_job("other jobs have all its ids"));
+                let outcome = ChildOutcome::Failed(Cause::from_job("other jobs have all its ids"));
                 let ended = ChildEnd { child: id, round: u32::MAX, outcome };
                 self.decide_child_ended(step, index, ended, ctx)
             }
@@ -232,16 +236,16 @@ impl Job {
 
     fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         let is_ended = self.state.is_ended();
-        let Order { round, what } = order;
+        let Order { round, instruction: what } = order;
         if round < self.round {
             return Err(Rejected::Late);
         }
         let entry = match what {
-            Instruction::Halt(reason) if !is_ended => failed(reason, None),
+            Instruction::Halt(reason) if !is_ended => job_failed(reason, None),
             Instruction::Cancel(reason) if !is_ended => {
                 Entry::Job(JobEntry::Cancelled { reason, by_parent: true })
             }
-            Instruction::Expire(reason) if !is_ended => expired(reason),
+            Instruction::Expire(reason) if !is_ended => job_expired(reason),
             Instruction::Pause if self.state == JobState::Running => Entry::Job(JobEntry::Paused),
             Instruction::Resume if self.state == JobState::Paused => Entry::Job(JobEntry::Resumed),
             Instruction::Retry if round > self.round && self.state != JobState::Completed => {

@@ -6,7 +6,7 @@
 use super::caller::Caller;
 use super::conditions::Conditions;
 use super::effect::Effect;
-use super::entry::{CallerEntry, Entry, JobEntry, Recorded, Touched};
+use super::entry::{AffectedSteps, CallerEntry, Entry, JobEntry, Recorded};
 use super::id::StepIndex;
 use super::input::{Context, Input, Rejected};
 use super::job::Job;
@@ -34,39 +34,40 @@ pub struct Decision {
 impl Job {
     /// Creates a job, and decides what follows at once: its first dispatches.
     pub fn create(origin: Origin, message: Message, ctx: &Context<'_>) -> (Job, Decision) {
-        Job::create_for(origin, message, None, ctx)
+        Job::create_for_caller(origin, message, None, ctx)
     }
 
     /// Creates a job as [`Job::create`] does, for a caller that waits for the end.
-    pub fn create_for(
+    pub fn create_for_caller(
         origin: Origin,
         message: Message,
         caller: Option<Caller>,
         ctx: &Context<'_>,
     ) -> (Job, Decision) {
-        let kept = origin.parent.is_none().then(|| message.clone());
+        let stored_message = origin.parent.is_none().then(|| message.clone());
         let trace = origin.trace.as_ref().map(|asked| asked.parent);
         let trace_state = origin.trace.as_ref().and_then(|asked| asked.state.clone());
-        let mut job = Job::before(origin, message);
+        let mut job = Job::before_first_entry(origin, message);
         let deadline = job.new_deadline(ctx);
-        let created = Entry::Job(JobEntry::Created { message: kept, deadline, trace, trace_state });
+        let created =
+            Entry::Job(JobEntry::Created { message: stored_message, deadline, trace, trace_state });
         let joined = caller.map(|caller| Entry::Caller(CallerEntry::Joined(caller)));
         let mut decision = Decision::begin(&job, ctx);
         job.record([created].into_iter().chain(joined), &mut decision);
         job.advance(ctx, &mut decision);
-        let decision = decision.settled(&job, JobState::Running);
+        let decision = decision.finish(&job, JobState::Running);
         (job, decision)
     }
 
     /// Decides what follows from `input` and applies it. The effects may be sent only after the row
     /// is committed.
-    pub fn take(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    pub fn handle_input(&mut self, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
         let before = self.state;
         let mut decision = Decision::begin(self, ctx);
         if let Input::Timer { due, unread } = input {
             // Once for each step. If the clock was set back, what begins now would already be due
             // by that time.
-            for what in self.due(due, &unread) {
+            for what in self.find_due(due, &unread) {
                 let entries = self.decide_due(what, ctx);
                 self.record(entries, &mut decision);
             }
@@ -78,14 +79,14 @@ impl Job {
             self.record(entries, &mut decision);
         }
         self.advance(ctx, &mut decision);
-        Ok(decision.settled(self, before))
+        Ok(decision.finish(self, before))
     }
 
     /// Decides and applies what follows from the state alone, until nothing does.
     fn advance(&mut self, ctx: &Context<'_>, decision: &mut Decision) {
         let (mut conditions, mut seen) = (Conditions::default(), 0);
         loop {
-            self.note_changes(&decision.recorded.entries[seen..], &mut conditions);
+            self.mark_stale(&decision.recorded.entries[seen..], &mut conditions);
             seen = decision.recorded.entries.len();
             let Some(entries) = self.decide_next(&mut conditions, ctx) else { return };
             self.record(entries, decision);
@@ -103,25 +104,25 @@ impl Job {
 
 impl Decision {
     fn begin(job: &Job, ctx: &Context<'_>) -> Decision {
-        let recorded = Recorded { first: job.length(), at: ctx.now, entries: Vec::new() };
+        let recorded = Recorded { first: job.entry_count(), at: ctx.now, entries: Vec::new() };
         Decision { recorded, ..Decision::default() }
     }
 
-    fn settled(mut self, job: &Job, before: JobState) -> Decision {
+    fn finish(mut self, job: &Job, before: JobState) -> Decision {
         self.state = (job.state != before).then_some(job.state);
         self.closed = job.is_closed();
         if job.origin.parent.is_none() {
-            let mut touched: Vec<StepIndex> = Vec::new();
+            let mut affected: Vec<StepIndex> = Vec::new();
             for entry in &self.recorded.entries {
-                match entry.touched() {
-                    Touched::Nothing => {}
-                    Touched::Step(step) if touched.contains(&step) => {}
-                    Touched::Step(step) => touched.push(step),
-                    Touched::Every => touched = job.graph().indices().collect(),
+                match entry.affected_steps() {
+                    AffectedSteps::Nothing => {}
+                    AffectedSteps::Step(step) if affected.contains(&step) => {}
+                    AffectedSteps::Step(step) => affected.push(step),
+                    AffectedSteps::Every => affected = job.graph().indices().collect(),
                 }
             }
             self.statuses =
-                touched.into_iter().map(|step| (step, job.status(step).into())).collect();
+                affected.into_iter().map(|step| (step, job.status(step).into())).collect();
         }
         self
     }

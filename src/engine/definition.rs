@@ -41,7 +41,7 @@ impl Definition {
     /// Returns the hash of the content.
     pub fn hash(&self) -> DefinitionHash {
         // Plain data of texts and numbers always has a JSON text.
-        DefinitionHash::of(&serde_json::to_string(self).unwrap_or_default())
+        DefinitionHash::from_json_text(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 
@@ -52,7 +52,7 @@ pub struct DefinitionHash(pub [u8; 32]);
 
 impl DefinitionHash {
     /// Returns the hash of a definition's JSON text.
-    pub fn of(body: &str) -> DefinitionHash {
+    pub fn from_json_text(body: &str) -> DefinitionHash {
         DefinitionHash(Sha256::digest(body.as_bytes()).into())
     }
 }
@@ -79,7 +79,7 @@ impl FromStr for DefinitionHash {
 
     fn from_str(text: &str) -> Result<DefinitionHash, InvalidHash> {
         let (digits, left) = text.as_bytes().as_chunks::<2>();
-        let bytes: Option<Vec<u8>> = digits.iter().map(|pair| byte(*pair)).collect();
+        let bytes: Option<Vec<u8>> = digits.iter().map(|pair| parse_byte(*pair)).collect();
         match (bytes.and_then(|bytes| bytes.try_into().ok()), left) {
             (Some(hash), []) => Ok(DefinitionHash(hash)),
             _ => Err(InvalidHash),
@@ -87,7 +87,7 @@ impl FromStr for DefinitionHash {
     }
 }
 
-fn byte([high, low]: [u8; 2]) -> Option<u8> {
+fn parse_byte([high, low]: [u8; 2]) -> Option<u8> {
     let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
     Some(digit(high)? << 4 | digit(low)?)
 }
@@ -184,7 +184,7 @@ impl fmt::Display for Tolerate {
 
 impl Tolerate {
     /// Returns how many of `items` child jobs may fail.
-    pub fn of(self, items: u32) -> u32 {
+    pub fn failures_max(self, items: u32) -> u32 {
         match self {
             Tolerate::Count(count) => count,
             Tolerate::Share(share) => {
@@ -359,10 +359,10 @@ impl Graph {
     pub fn new(name: String, fan_out: Option<FanOutKeys>, steps: Vec<Step>) -> Graph {
         let mut dependents = vec![Vec::new(); steps.len()];
         for (at, step) in steps.iter().enumerate() {
-            for on in step.depended_on() {
+            for on in step.step_dependencies() {
                 let index = StepIndex(u16::try_from(at).unwrap_or(u16::MAX));
-                if !dependents[on.at()].contains(&index) {
-                    dependents[on.at()].push(index);
+                if !dependents[on.as_usize()].contains(&index) {
+                    dependents[on.as_usize()].push(index);
                 }
             }
         }
@@ -375,11 +375,11 @@ impl Graph {
 
     /// Returns the step at `index`.
     pub fn step(&self, index: StepIndex) -> &Step {
-        &self.steps[index.at()]
+        &self.steps[index.as_usize()]
     }
 
     /// Returns the index of the step called `name`.
-    pub fn index_of(&self, name: &str) -> Option<StepIndex> {
+    pub fn find_index(&self, name: &str) -> Option<StepIndex> {
         self.steps
             .iter()
             .position(|step| &*step.name == name)
@@ -402,7 +402,7 @@ impl Graph {
 
     /// Returns the steps that wait for `index`, each once.
     pub fn dependents(&self, index: StepIndex) -> &[StepIndex] {
-        &self.dependents[index.at()]
+        &self.dependents[index.as_usize()]
     }
 
     /// Returns the steps that no other step depends on, in the order of declaration. The result is
@@ -414,7 +414,7 @@ impl Graph {
 
 impl Step {
     /// Returns a step with a name, and defaults for everything else.
-    pub fn named(name: &str) -> Step {
+    pub fn with_name(name: &str) -> Step {
         let name: Arc<str> = name.into();
         Step {
             queue: name.clone(),
@@ -442,7 +442,7 @@ impl Step {
     }
 
     /// Returns the distinct steps that this one waits for.
-    pub fn depended_on(&self) -> Vec<StepIndex> {
+    pub fn step_dependencies(&self) -> Vec<StepIndex> {
         let mut steps: Vec<StepIndex> = Vec::with_capacity(self.depends.len());
         for dependency in &self.depends {
             if let Dependency::Step(index) = dependency

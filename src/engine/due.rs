@@ -1,11 +1,11 @@
 //! What happens as time passes: deadlines, timeouts, and the ends of pauses between attempts.
 
 use super::entry::{Entry, Failure};
-use super::fail::expired;
+use super::failure::job_expired;
 use super::id::StepIndex;
 use super::input::{Context, UnreadReplies};
 use super::job::Job;
-use super::reply::Failed;
+use super::reply::AttemptFailure;
 use super::state::JobState;
 use super::time::{Millis, Timestamp};
 
@@ -15,31 +15,31 @@ pub(super) enum Due {
     /// The job's deadline has passed.
     Deadline,
     /// The time of a step's attempt has not begun in time.
-    Start(StepIndex),
+    StartTimeout(StepIndex),
     /// A step had no reply in time.
     Timeout(StepIndex),
     /// The pause before the next attempt is over.
-    Attempt(StepIndex),
+    Retry(StepIndex),
 }
 
 impl Job {
     /// Returns what is due at `due`. Attempts that began before their step's time in `unread` do
     /// not time out.
-    pub(super) fn due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
+    pub(super) fn find_due(&self, due: Timestamp, unread: &UnreadReplies) -> Vec<Due> {
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= due);
         if is_due(self.deadline()) {
             return vec![Due::Deadline];
         }
         let of_step = |step: StepIndex| {
-            let run = &self.steps[step.at()];
+            let run = &self.steps[step.as_usize()];
             if is_due(run.retry_at()) && self.state == JobState::Running {
-                Some(Due::Attempt(step))
-            } else if !self.takes_replies() || self.may_have_unread_reply(step, unread) {
+                Some(Due::Retry(step))
+            } else if !self.accepts_replies() || self.may_have_unread_reply(step, unread) {
                 None
             } else if run.is_under_way() && is_due(run.deadline()) {
                 Some(Due::Timeout(step))
             } else if run.is_under_way() && is_due(run.start_by()) {
-                Some(Due::Start(step))
+                Some(Due::StartTimeout(step))
             } else {
                 None
             }
@@ -50,7 +50,7 @@ impl Job {
     /// Returns whether the worker may have replied already, and nobody has read the reply yet.
     /// Child jobs and people have no such replies.
     fn may_have_unread_reply(&self, step: StepIndex, unread: &UnreadReplies) -> bool {
-        let (definition, run) = (self.graph().step(step), &self.steps[step.at()]);
+        let (definition, run) = (self.graph().step(step), &self.steps[step.as_usize()]);
         let span = definition.timeout.unwrap_or(Millis(0));
         // A message whose time has not begun may have been sent, and the update on it is lost.
         let began = match run.deadline() {
@@ -67,32 +67,36 @@ impl Job {
             Due::Deadline => {
                 let span = self.origin.definition.deadline;
                 let span = span.map_or_else(String::new, |span| format!(" of {span}"));
-                vec![expired(format!("it was not done within its deadline{span}").into())]
+                vec![job_expired(format!("it was not done within its deadline{span}").into())]
             }
-            Due::Timeout(step) if self.takes_replies() && self.step(step).is_under_way() => {
-                let failed = Failed { failure: self.timed_out(step), retryable: true };
+            Due::Timeout(step) if self.accepts_replies() && self.step(step).is_under_way() => {
+                let failed =
+                    AttemptFailure { failure: self.timeout_failure(step), retryable: true };
                 self.fail_attempt(step, failed, ctx)
             }
-            Due::Start(step) if self.takes_replies() && self.step(step).waits_for_start() => {
-                let failed = Failed { failure: self.not_started(step), retryable: true };
+            Due::StartTimeout(step)
+                if self.accepts_replies() && self.step(step).is_waiting_for_start() =>
+            {
+                let failed =
+                    AttemptFailure { failure: self.start_timeout_failure(step), retryable: true };
                 self.fail_attempt(step, failed, ctx)
             }
-            Due::Attempt(step)
+            Due::Retry(step)
                 if self.state == JobState::Running && self.step(step).retry_at().is_some() =>
             {
-                self.begin(step, ctx)
+                self.start_attempt(step, ctx)
             }
-            Due::Start(_) | Due::Timeout(_) | Due::Attempt(_) => Vec::new(),
+            Due::StartTimeout(_) | Due::Timeout(_) | Due::Retry(_) => Vec::new(),
         }
     }
 
-    fn not_started(&self, step: StepIndex) -> Failure {
+    fn start_timeout_failure(&self, step: StepIndex) -> Failure {
         let span = self.graph().step(step).start_within;
         let span = span.map_or_else(String::new, |span| span.to_string());
         Failure::new(format!("its message was not taken within its startWithin of {span}"))
     }
 
-    fn timed_out(&self, step: StepIndex) -> Failure {
+    fn timeout_failure(&self, step: StepIndex) -> Failure {
         let definition = self.graph().step(step);
         let span = definition.timeout.map_or_else(String::new, |span| span.to_string());
         Failure::new(match (definition.task, definition.external) {

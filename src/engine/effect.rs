@@ -3,7 +3,7 @@
 use super::id::{JobId, StepIndex};
 use super::input::{ChildEnd, Order};
 use super::json::Message;
-use super::origin::{Origin, Parent};
+use super::origin::{Origin, ParentItem};
 
 /// What to do outside the job once the entries are committed.
 #[derive(Clone, Debug)]
@@ -25,17 +25,17 @@ pub enum Effect {
         message: Message,
     },
     /// Gives an order to a child job.
-    TellChild {
+    OrderChild {
         /// The child job.
         child: JobId,
         /// The step and item of this job that it was started for: another job may have its id by
         /// now.
-        place: Parent,
+        parent_item: ParentItem,
         /// The order.
         order: Order,
     },
     /// Reports the end of this job to its parent.
-    TellParent(Parent, ChildEnd),
+    NotifyParent(ParentItem, ChildEnd),
     /// Reports the end of this job to a caller.
     AnswerCaller {
         /// The number of the caller, by the order in which they came.

@@ -8,21 +8,21 @@ use super::definition::OnFailure;
 use super::effect::Effect;
 use super::entry::{CallerEntry, Entry, FanOutEntry, JobEntry, StepEntry};
 use super::id::StepIndex;
-use super::input::{ChildEnd, ChildOutcome, Instruction, Order, why};
+use super::input::{ChildEnd, ChildOutcome, Instruction, Order, reasons};
 use super::job::Job;
-use super::origin::{Origin, Parent};
+use super::origin::{Origin, ParentItem};
 use super::state::JobState;
 use super::time::Timestamp;
 
 impl Job {
     /// Returns what an entry causes. The job is as the entry has left it.
-    pub fn effects(&self, of: &Entry) -> Vec<Effect> {
-        match of {
+    pub fn effects(&self, entry: &Entry) -> Vec<Effect> {
+        match entry {
             Entry::Job(entry) => self.effects_of_job(entry),
             Entry::Step(step, entry) => self.effects_of_step(*step, entry),
             Entry::FanOut(step, entry) => self.effects_of_fan_out(*step, entry),
             Entry::Caller(CallerEntry::Joined(caller)) => {
-                self.answer_to(caller).into_iter().collect()
+                self.answer_to_joined(caller).into_iter().collect()
             }
             Entry::Caller(CallerEntry::Answered(_)) => Vec::new(),
         }
@@ -30,10 +30,10 @@ impl Job {
 
     /// Returns the entries whose effects may be lost if the process stops: unconfirmed messages,
     /// child jobs under way, the report to the parent, the answers to callers.
-    pub fn open(&self) -> Vec<Entry> {
+    pub fn open_entries(&self) -> Vec<Entry> {
         let mut open = Vec::new();
         // For a failed job too: its retry relies on the replies.
-        if self.takes_replies() {
+        if self.accepts_replies() {
             let unconfirmed = self
                 .graph()
                 .indices()
@@ -46,7 +46,7 @@ impl Job {
         }));
         if self.state.is_ended() {
             open.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
-            let owed = self.callers.owed().filter_map(|number| self.callers.get(number));
+            let owed = self.callers.waiting().filter_map(|number| self.callers.get(number));
             open.extend(owed.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
         }
         open
@@ -54,33 +54,33 @@ impl Job {
 
     /// Returns the effects of the [open entries](Job::open_entries).
     pub fn open_effects(&self) -> Vec<Effect> {
-        self.open().iter().flat_map(|entry| self.effects(entry)).collect()
+        self.open_entries().iter().flat_map(|entry| self.effects(entry)).collect()
     }
 
     fn effects_of_job(&self, entry: &JobEntry) -> Vec<Effect> {
         match entry {
             JobEntry::Failed { expired: true, reason, .. } => {
                 // The parent needs no report: the deadline is that of the whole job.
-                let told = self.tell_children(None, &Instruction::Expire(reason.clone()));
-                told.into_iter().chain(self.answers()).collect()
+                let orders = self.order_children(None, &Instruction::Expire(reason.clone()));
+                orders.into_iter().chain(self.caller_answers()).collect()
             }
             JobEntry::Failed { expired: false, step, .. } => {
-                let halt = Instruction::Halt(why::JOB_FAILED.into());
-                let told = self.tell_children(*step, &halt).into_iter();
-                told.chain(self.word_to_parent()).chain(self.answers()).collect()
+                let halt = Instruction::Halt(reasons::JOB_FAILED.into());
+                let orders = self.order_children(*step, &halt).into_iter();
+                orders.chain(self.parent_report()).chain(self.caller_answers()).collect()
             }
             JobEntry::Cancelled { by_parent, .. } => {
-                let cancel = Instruction::Cancel(why::JOB_CANCELLED.into());
-                let told = self.tell_children(None, &cancel).into_iter();
-                let parent = self.word_to_parent().filter(|_| !by_parent);
-                told.chain(parent).chain(self.answers()).collect()
+                let cancel = Instruction::Cancel(reasons::JOB_CANCELLED.into());
+                let orders = self.order_children(None, &cancel).into_iter();
+                let parent = self.parent_report().filter(|_| !by_parent);
+                orders.chain(parent).chain(self.caller_answers()).collect()
             }
             JobEntry::Completed => {
-                self.word_to_parent().into_iter().chain(self.answers()).collect()
+                self.parent_report().into_iter().chain(self.caller_answers()).collect()
             }
-            JobEntry::Paused => self.tell_children(None, &Instruction::Pause),
-            JobEntry::Resumed => self.tell_children(None, &Instruction::Resume),
-            JobEntry::ToldAgain => self.word_to_parent().into_iter().collect(),
+            JobEntry::Paused => self.order_children(None, &Instruction::Pause),
+            JobEntry::Resumed => self.order_children(None, &Instruction::Resume),
+            JobEntry::ToldAgain => self.parent_report().into_iter().collect(),
             // Whatever begins again has entries of its own for that.
             JobEntry::Created { .. }
             | JobEntry::Retried { .. }
@@ -90,19 +90,21 @@ impl Job {
     }
 
     fn effects_of_step(&self, step: StepIndex, entry: &StepEntry) -> Vec<Effect> {
-        let tell = |what: Instruction| self.tell_children_of(step, &what);
+        let order = |what: Instruction| self.order_children_of_step(step, &what);
         match entry {
             StepEntry::Started { .. } | StepEntry::Unconfirmed => {
                 self.dispatch(step).into_iter().collect()
             }
-            StepEntry::AttemptFailed { .. } => tell(Instruction::Halt(why::STEP_PAUSES.into())),
-            StepEntry::Cancelled => tell(Instruction::Cancel(why::STEP_CANCELLED.into())),
+            StepEntry::AttemptFailed { .. } => {
+                order(Instruction::Halt(reasons::STEP_PAUSES.into()))
+            }
+            StepEntry::Cancelled => order(Instruction::Cancel(reasons::STEP_CANCELLED.into())),
             // If the step's failure fails the job, the job's entry orders them.
             StepEntry::Failed(_)
                 if self.graph().step(step).on_failure == OnFailure::Continue
                     && !self.state.is_ended() =>
             {
-                tell(Instruction::Halt(why::STEP_FAILED.into()))
+                order(Instruction::Halt(reasons::STEP_FAILED.into()))
             }
             StepEntry::Failed(_)
             | StepEntry::Confirmed
@@ -120,7 +122,7 @@ impl Job {
                 (*from..*from + *count).map(|index| self.start_child(step, index)).collect()
             }
             FanOutEntry::ChildStarted { index, .. } => self.start_child_again(step, *index),
-            FanOutEntry::Restarted { .. } => self.tell_children_of(step, &Instruction::Retry),
+            FanOutEntry::Restarted { .. } => self.order_children_of_step(step, &Instruction::Retry),
             FanOutEntry::Started { .. }
             | FanOutEntry::ChildCompleted { .. }
             | FanOutEntry::ChildFailed { .. }
@@ -135,21 +137,21 @@ impl Job {
         self.graph().step(step).has_queue().then(|| Effect::Dispatch {
             step,
             attempt: self.step(step).attempt,
-            input: self.input_of(step),
+            input: self.step_input(step),
         })
     }
 
     // ---- child jobs
 
     fn start_child(&self, step: StepIndex, index: u32) -> Effect {
-        let id = self
-            .child_id(step, index)
-            .unwrap_or_else(|| self.origin.id.derived(&self.graph().step(step).name, index, 0));
+        let id = self.child_id(step, index).unwrap_or_else(|| {
+            self.origin.id.derive_child(&self.graph().step(step).name, index, 0)
+        });
         let origin = Origin {
             id,
             definition: self.origin.definition.clone(),
             graph: self.graph().step(step).task.unwrap_or_default(),
-            parent: Some(Parent { job: self.origin.id, step, index }),
+            parent: Some(ParentItem { job: self.origin.id, step, index }),
             root: self.origin.root,
             depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
@@ -168,75 +170,75 @@ impl Job {
         let retry = is_retried.then_some(Instruction::Retry);
         let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
         let orders =
-            retry.into_iter().chain(pause).filter_map(|what| self.tell_child(step, index, what));
+            retry.into_iter().chain(pause).filter_map(|what| self.order_child(step, index, what));
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
     /// Gives an order to every child job that has not reported its end; `ended` is a step that has
     /// just ended.
-    fn tell_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
+    fn order_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
         let steps = self.fanning_out.iter().copied().chain(ended);
-        steps.flat_map(|step| self.tell_children_of(step, what)).collect()
+        steps.flat_map(|step| self.order_children_of_step(step, what)).collect()
     }
 
-    fn tell_children_of(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
+    fn order_children_of_step(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
         self.children_under_way(step)
-            .filter_map(|index| self.tell_child(step, index, what.clone()))
+            .filter_map(|index| self.order_child(step, index, what.clone()))
             .collect()
     }
 
-    fn tell_child(&self, step: StepIndex, index: u32, what: Instruction) -> Option<Effect> {
+    fn order_child(&self, step: StepIndex, index: u32, what: Instruction) -> Option<Effect> {
         let round = self.step(step).fan_out.as_ref()?.round(index);
-        let place = Parent { job: self.origin.id, step, index };
+        let parent_item = ParentItem { job: self.origin.id, step, index };
         let child = self.child_id(step, index)?;
-        Some(Effect::TellChild { child, place, order: Order { round, what } })
+        Some(Effect::OrderChild { child, parent_item, order: Order { round, instruction: what } })
     }
 
     // ---- those who wait for the end
 
     /// Returns the report of an ended child job to its parent.
-    fn word_to_parent(&self) -> Option<Effect> {
+    fn parent_report(&self) -> Option<Effect> {
         let parent = self.origin.parent?;
         let outcome = match self.state {
             JobState::Running | JobState::Paused => return None,
             JobState::Completed => ChildOutcome::Completed(self.result()),
             JobState::Failed => ChildOutcome::Failed(self.cause()),
             JobState::Cancelled => {
-                ChildOutcome::Failed(Cause::of_job(&format!("cancelled: {}", self.reason_text())))
+                ChildOutcome::Failed(Cause::from_job(&format!("cancelled: {}", self.reason_text())))
             }
         };
         let ended = ChildEnd { child: self.origin.id, round: self.round, outcome };
-        Some(Effect::TellParent(parent, ended))
+        Some(Effect::NotifyParent(parent, ended))
     }
 
     /// Returns why the job failed, for its parent.
     fn cause(&self) -> Cause {
         let failed = self
-            .failed_by
-            .and_then(|step| Some((step, self.steps.get(step.at())?.failure.as_ref()?)));
+            .failed_step
+            .and_then(|step| Some((step, self.steps.get(step.as_usize())?.failure.as_ref()?)));
         match failed {
-            None => Cause::of_job(&self.reason_text()),
+            None => Cause::from_job(&self.reason_text()),
             Some((step, failure)) => match &failure.cause {
                 Some(cause) => (**cause).clone(),
-                None => Cause::of_step(&self.graph().step(step).name, &failure.reason),
+                None => Cause::from_step(&self.graph().step(step).name, &failure.reason),
             },
         }
     }
 
     /// Returns the answers to the callers that have had none.
-    fn answers(&self) -> impl Iterator<Item = Effect> + '_ {
-        self.callers.owed().map(|caller| self.answer(caller))
+    fn caller_answers(&self) -> impl Iterator<Item = Effect> + '_ {
+        self.callers.waiting().map(|caller| self.caller_answer(caller))
     }
 
     /// Returns the answer to a caller that has just joined an ended job.
-    fn answer_to(&self, caller: &Caller) -> Option<Effect> {
+    fn answer_to_joined(&self, caller: &Caller) -> Option<Effect> {
         self.callers
-            .number(caller)
+            .number_of(caller)
             .filter(|_| self.state.is_ended())
-            .map(|caller| self.answer(caller))
+            .map(|caller| self.caller_answer(caller))
     }
 
-    fn answer(&self, caller: u32) -> Effect {
+    fn caller_answer(&self, caller: u32) -> Effect {
         Effect::AnswerCaller { caller, end: self.earlier_ends }
     }
 }

@@ -259,15 +259,16 @@ pub struct Progress {
 impl Progress {
     /// Applies a later report: its values replace the earlier ones; values that it does not have
     /// stay.
-    pub fn take(&mut self, said: &Progress) {
-        for (known, said) in [(&mut self.status, &said.status), (&mut self.message, &said.message)]
+    pub fn merge(&mut self, later: &Progress) {
+        for (known, later) in
+            [(&mut self.status, &later.status), (&mut self.message, &later.message)]
         {
-            if said.is_some() {
-                known.clone_from(said);
+            if later.is_some() {
+                known.clone_from(later);
             }
         }
-        if said.share.is_some() {
-            self.share.clone_from(&said.share);
+        if later.share.is_some() {
+            self.share.clone_from(&later.share);
         }
     }
 }
@@ -305,7 +306,7 @@ impl Failure {
 
 /// The steps whose states, statuses or outputs an entry may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Touched {
+pub(super) enum AffectedSteps {
     Nothing,
     Step(StepIndex),
     Every,
@@ -337,13 +338,13 @@ impl Entry {
     }
 
     /// Returns which steps' states, statuses or outputs it may change.
-    pub(super) fn touched(&self) -> Touched {
+    pub(super) fn affected_steps(&self) -> AffectedSteps {
         match self {
-            Entry::Job(entry) if entry.touches_steps() => Touched::Every,
-            Entry::Step(step, entry) if entry.is_seen() => Touched::Step(*step),
-            Entry::FanOut(step, entry) if entry.is_seen() => Touched::Step(*step),
+            Entry::Job(entry) if entry.affects_steps() => AffectedSteps::Every,
+            Entry::Step(step, entry) if entry.is_visible() => AffectedSteps::Step(*step),
+            Entry::FanOut(step, entry) if entry.is_visible() => AffectedSteps::Step(*step),
             Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => {
-                Touched::Nothing
+                AffectedSteps::Nothing
             }
         }
     }
@@ -353,8 +354,8 @@ impl Entry {
         match self {
             Entry::Job(JobEntry::Created { .. }) => false,
             Entry::Job(entry) => entry.state().is_some(),
-            Entry::Step(_, entry) => entry.is_seen(),
-            Entry::FanOut(_, entry) => entry.is_seen(),
+            Entry::Step(_, entry) => entry.is_visible(),
+            Entry::FanOut(_, entry) => entry.is_visible(),
             Entry::Caller(_) => false,
         }
     }
@@ -376,7 +377,7 @@ impl JobEntry {
     }
 
     /// Returns whether the steps' statuses follow from it too.
-    fn touches_steps(&self) -> bool {
+    fn affects_steps(&self) -> bool {
         match self {
             JobEntry::Created { .. }
             | JobEntry::Failed { .. }
@@ -410,7 +411,7 @@ impl StepEntry {
     }
 
     /// Whether it changes what is seen of the step: its state, its status or its output.
-    fn is_seen(&self) -> bool {
+    fn is_visible(&self) -> bool {
         match self {
             StepEntry::Started { .. }
             | StepEntry::Completed(_)
@@ -428,7 +429,7 @@ impl StepEntry {
 }
 
 impl FanOutEntry {
-    fn is_seen(&self) -> bool {
+    fn is_visible(&self) -> bool {
         match self {
             FanOutEntry::Started { .. }
             | FanOutEntry::Restarted { .. }

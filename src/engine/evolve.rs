@@ -4,7 +4,7 @@ use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
 use super::fanout::FanOut;
-use super::held::gathered;
+use super::held_bytes::result_bytes;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
@@ -24,19 +24,19 @@ impl Job {
 
     /// Applies one entry, which was decided at that time.
     pub fn evolve(&mut self, entry: &Entry, at: Timestamp) {
-        self.length += 1;
+        self.entry_count += 1;
         if entry.job_state().is_some() {
-            self.state_entry = self.length;
+            self.state_entry = self.entry_count;
         }
         match entry {
             Entry::Job(entry) => self.evolve_job(entry, at),
             Entry::Step(step, entry) => self.evolve_step(*step, entry, at),
             Entry::FanOut(step, entry) => self.evolve_fan_out(*step, entry, at),
             Entry::Caller(CallerEntry::Joined(caller)) => self.callers.join(caller),
-            Entry::Caller(CallerEntry::Answered(caller)) => self.callers.answered(*caller),
+            Entry::Caller(CallerEntry::Answered(caller)) => self.callers.mark_answered(*caller),
         }
         if cfg!(debug_assertions) {
-            self.check();
+            self.assert_invariants();
         }
     }
 
@@ -45,7 +45,7 @@ impl Job {
             JobEntry::Created { message, deadline, trace, trace_state } => {
                 if let Some(message) = message {
                     self.message = message.clone();
-                    self.held = self.count_held();
+                    self.held_bytes = self.count_held_bytes();
                 }
                 self.deadline = *deadline;
                 let state = trace_state.clone();
@@ -54,18 +54,18 @@ impl Job {
             JobEntry::Completed => self.end(JobState::Completed, at, None),
             JobEntry::Failed { reason, expired, step } => {
                 self.expired = *expired;
-                self.failed_by = *step;
+                self.failed_step = *step;
                 self.end(JobState::Failed, at, Some(reason.clone()));
             }
             JobEntry::Paused => self.state = JobState::Paused,
             JobEntry::Resumed => self.state = JobState::Running,
             JobEntry::Retried { round, deadline } => {
                 self.round = *round;
-                self.go_on(at, *deadline, &[]);
+                self.reopen(at, *deadline, &[]);
             }
             JobEntry::Rerun { step, deadline } => {
-                let anew = self.with_dependents(*step);
-                self.go_on(at, *deadline, &anew);
+                let rerun_steps = self.with_dependents(*step);
+                self.reopen(at, *deadline, &rerun_steps);
             }
             JobEntry::Cancelled { reason, .. } => {
                 self.end(JobState::Cancelled, at, Some(reason.clone()))
@@ -78,42 +78,42 @@ impl Job {
         match entry {
             StepEntry::Started { attempt, deadline } => {
                 self.start(step, *attempt, at, *deadline);
-                self.dispatched(step, at);
+                self.mark_dispatched(step, at);
                 if deadline.is_none() {
                     self.wait_for_start(step);
                 }
-                self.awaited += u32::from(self.is_awaited(step));
+                self.awaited_replies += u32::from(self.is_awaited(step));
             }
             StepEntry::Confirmed => {
-                self.steps[step.at()].confirmed = true;
-                self.begin_time(step, at);
+                self.steps[step.as_usize()].confirmed = true;
+                self.start_timeout(step, at);
             }
             StepEntry::Leased(lease) => {
-                self.steps[step.at()].lease = Some(Box::new(*lease));
+                self.steps[step.as_usize()].lease = Some(Box::new(*lease));
                 match lease.delivery {
                     0 => self.wait_for_start(step),
-                    _ => self.begin_time(step, at),
+                    _ => self.start_timeout(step, at),
                 }
             }
-            StepEntry::Begun => self.begin_time(step, at),
+            StepEntry::Begun => self.start_timeout(step, at),
             StepEntry::Unconfirmed => {
-                self.dispatched(step, at);
+                self.mark_dispatched(step, at);
                 self.wait_for_start(step);
             }
             StepEntry::Completed(output) => self.complete(step, at, output.clone()),
             StepEntry::Progressed { progress, deadline } => {
-                let run = &mut self.steps[step.at()];
-                run.time_out_at(*deadline);
+                let run = &mut self.steps[step.as_usize()];
+                run.set_deadline(*deadline);
                 if progress.status.is_some() {
                     run.status.clone_from(&progress.status);
                 }
                 if *progress != Progress::default() {
-                    run.progress.get_or_insert_default().take(progress);
+                    run.progress.get_or_insert_default().merge(progress);
                 }
             }
             StepEntry::AttemptFailed { failure, retry_at, .. } => {
-                self.awaited -= u32::from(self.is_awaited(step));
-                let run = &mut self.steps[step.at()];
+                self.awaited_replies -= u32::from(self.is_awaited(step));
+                let run = &mut self.steps[step.as_usize()];
                 run.failure = Some(Box::new(failure.clone()));
                 run.timer = Some(StepTimer::Retry(*retry_at));
             }
@@ -126,10 +126,10 @@ impl Job {
     fn evolve_fan_out(&mut self, step: StepIndex, entry: &FanOutEntry, at: Timestamp) {
         match entry {
             FanOutEntry::Started { warning, deadline, .. } => {
-                let input = self.input_of(step);
-                let reruns = self.steps[step.at()].reruns;
+                let input = self.step_input(step);
+                let reruns = self.steps[step.as_usize()].reruns;
                 let keys = self.task_keys(step).cloned();
-                let attempt = self.steps[step.at()].attempt + 1;
+                let attempt = self.steps[step.as_usize()].attempt + 1;
                 let run = self.start(step, attempt, at, *deadline);
                 run.warning = warning.clone();
                 run.fan_out = keys.map(|keys| Box::new(FanOut::new(keys, input, reruns)));
@@ -137,62 +137,62 @@ impl Job {
             }
             FanOutEntry::Restarted { attempt, deadline } => {
                 self.start(step, *attempt, at, *deadline);
-                self.of_fan_out(step, FanOut::on_restarted);
+                self.update_fan_out(step, FanOut::mark_restarted);
                 if !self.fanning_out.contains(&step) {
                     self.fanning_out.push(step);
                 }
             }
             FanOutEntry::ChildrenStarted { from, count, own_ids } => {
-                self.of_fan_out(step, |fan_out| fan_out.on_started(*from, *count, own_ids));
+                self.update_fan_out(step, |fan_out| fan_out.mark_started(*from, *count, own_ids));
             }
             FanOutEntry::ChildStarted { index, id } => {
-                self.of_fan_out(step, |fan_out| fan_out.on_started_again(*index, *id));
+                self.update_fan_out(step, |fan_out| fan_out.mark_started_again(*index, *id));
             }
             FanOutEntry::ChildCompleted { index, item, others } => {
-                self.held += gathered(item.as_ref(), others);
-                self.of_fan_out(step, |fan_out| {
-                    fan_out.on_completed(*index, item.as_ref(), others);
+                self.held_bytes += result_bytes(item.as_ref(), others);
+                self.update_fan_out(step, |fan_out| {
+                    fan_out.mark_completed(*index, item.as_ref(), others);
                 });
             }
             FanOutEntry::ChildFailed { index } => {
                 let is_cut_off = self.state.is_ended();
-                self.of_fan_out(step, |fan_out| fan_out.on_failed(*index, is_cut_off));
+                self.update_fan_out(step, |fan_out| fan_out.mark_failed(*index, is_cut_off));
             }
             FanOutEntry::Completed => {
-                let output = self.steps[step.at()].fan_out.as_mut().map(|fan_out| {
+                let output = self.steps[step.as_usize()].fan_out.as_mut().map(|fan_out| {
                     let (output, gathered) = (fan_out.output(), fan_out.gathered_bytes());
-                    fan_out.release();
+                    fan_out.free();
                     (output, gathered)
                 });
                 let (output, gathered) = output.unwrap_or_default();
-                self.held -= gathered;
+                self.held_bytes -= gathered;
                 self.complete(step, at, output);
             }
         }
     }
 
-    fn of_fan_out(&mut self, step: StepIndex, change: impl FnOnce(&mut FanOut)) {
-        if let Some(fan_out) = &mut self.steps[step.at()].fan_out {
+    fn update_fan_out(&mut self, step: StepIndex, change: impl FnOnce(&mut FanOut)) {
+        if let Some(fan_out) = &mut self.steps[step.as_usize()].fan_out {
             change(fan_out);
         }
     }
 
     /// Marks the step's message as sent by the entry that is being applied.
-    fn dispatched(&mut self, step: StepIndex, at: Timestamp) {
-        let run = &mut self.steps[step.at()];
+    fn mark_dispatched(&mut self, step: StepIndex, at: Timestamp) {
+        let run = &mut self.steps[step.as_usize()];
         run.confirmed = false;
         run.lease = None;
-        run.dispatch = self.length;
+        run.dispatch = self.entry_count;
         run.sent = Some(at);
     }
 
     /// Starts the time of the running attempt, unless it has started: workers can have its message
     /// now.
-    fn begin_time(&mut self, step: StepIndex, at: Timestamp) {
+    fn start_timeout(&mut self, step: StepIndex, at: Timestamp) {
         let timeout = self.graph().step(step).timeout;
-        let run = &mut self.steps[step.at()];
-        if run.waits_for_start() {
-            run.time_out_at(at.after(timeout));
+        let run = &mut self.steps[step.as_usize()];
+        if run.is_waiting_for_start() {
+            run.set_deadline(at.after(timeout));
         }
     }
 
@@ -200,7 +200,7 @@ impl Job {
         let definition = &self.origin.definition;
         let definition = definition.graphs[usize::from(self.origin.graph)].step(step);
         if definition.has_queue() {
-            self.steps[step.at()].wait_for_start(definition);
+            self.steps[step.as_usize()].wait_for_start(definition);
         }
     }
 
@@ -211,17 +211,17 @@ impl Job {
         at: Timestamp,
         deadline: Option<Timestamp>,
     ) -> &mut StepRun {
-        self.leave_ready(step);
-        let run = &mut self.steps[step.at()];
+        self.remove_ready(step);
+        let run = &mut self.steps[step.as_usize()];
         run.state = StepState::Running;
         run.attempt = attempt;
-        run.time_out_at(deadline);
+        run.set_deadline(deadline);
         run.started.get_or_insert(at);
         run.attempt_started = Some(at);
         run
     }
 
-    fn leave_ready(&mut self, step: StepIndex) {
+    fn remove_ready(&mut self, step: StepIndex) {
         if let Some(at) = self.ready.iter().position(|ready| *ready == step) {
             self.ready.remove(at);
         }
@@ -229,9 +229,9 @@ impl Job {
 
     fn complete(&mut self, step: StepIndex, at: Timestamp, output: Message) {
         let status = reported_status(self.graph().step(step), &output).unwrap_or_default();
-        let run = &mut self.steps[step.at()];
+        let run = &mut self.steps[step.as_usize()];
         let before = run.output.as_ref().map_or(0, Message::encoded_len);
-        self.held = self.held + output.encoded_len() - before;
+        self.held_bytes = self.held_bytes + output.encoded_len() - before;
         run.output = Some(output);
         run.status = status;
         run.failure = None;
@@ -239,7 +239,7 @@ impl Job {
     }
 
     fn settle_failed(&mut self, step: StepIndex, at: Timestamp, failure: &Failure) {
-        let run = &mut self.steps[step.at()];
+        let run = &mut self.steps[step.as_usize()];
         run.failure = Some(Box::new(failure.clone()));
         run.started.get_or_insert(at);
         self.settle(step, StepState::Failed, at);
@@ -247,10 +247,10 @@ impl Job {
 
     /// Ends the step. If it counts as done, the steps that waited only for it are ready.
     fn settle(&mut self, step: StepIndex, state: StepState, at: Timestamp) {
-        self.leave_ready(step);
+        self.remove_ready(step);
         self.fanning_out.retain(|other| *other != step);
-        self.awaited -= u32::from(self.is_awaited(step));
-        let run = &mut self.steps[step.at()];
+        self.awaited_replies -= u32::from(self.is_awaited(step));
+        let run = &mut self.steps[step.as_usize()];
         run.state = state;
         run.ended = Some(at);
         run.timer = None;
@@ -260,9 +260,9 @@ impl Job {
         self.steps_left -= 1;
         let definition = self.origin.definition.clone();
         for dependent in definition.graphs[usize::from(self.origin.graph)].dependents(step) {
-            let run = &mut self.steps[dependent.at()];
-            run.waits_for -= 1;
-            if run.waits_for == 0 && run.state == StepState::Waiting {
+            let run = &mut self.steps[dependent.as_usize()];
+            run.dependencies_left -= 1;
+            if run.dependencies_left == 0 && run.state == StepState::Waiting {
                 self.ready.push_back(*dependent);
             }
         }
@@ -276,11 +276,11 @@ impl Job {
 
     /// Reopens an ended job. The steps in `rerun_steps` start from nothing. Failed steps, and steps
     /// whose replies nobody waited for, start again and keep the results of their child jobs.
-    fn go_on(&mut self, at: Timestamp, deadline: Option<Timestamp>, anew: &[StepIndex]) {
+    fn reopen(&mut self, at: Timestamp, deadline: Option<Timestamp>, rerun_steps: &[StepIndex]) {
         let was_cut_off = self.expired || self.state == JobState::Cancelled;
         for step in self.graph().indices() {
-            let has_children = self.steps[step.at()].fan_out.is_some();
-            let begins_again = match self.steps[step.at()].state {
+            let has_children = self.steps[step.as_usize()].fan_out.is_some();
+            let begins_again = match self.steps[step.as_usize()].state {
                 StepState::Failed => !self.is_done(step),
                 // The child jobs of a failed job were halted.
                 StepState::Running => {
@@ -291,30 +291,30 @@ impl Job {
                 | StepState::Skipped
                 | StepState::Cancelled => false,
             };
-            let run = &mut self.steps[step.at()];
-            if anew.contains(&step) {
+            let run = &mut self.steps[step.as_usize()];
+            if rerun_steps.contains(&step) {
                 run.reset();
                 run.started = None;
                 run.attempts_undone = run.attempt;
                 run.reruns += u32::from(run.fan_out.take().is_some());
             } else if begins_again {
                 run.reset();
-            } else if run.is_under_way() && !run.waits_for_start() {
+            } else if run.is_under_way() && !run.is_waiting_for_start() {
                 // Its pause may have ended while the job had ended.
                 let definition = &self.origin.definition;
                 let graph = &definition.graphs[usize::from(self.origin.graph)];
-                run.time_out_at(at.after(graph.step(step).timeout));
+                run.set_deadline(at.after(graph.step(step).timeout));
             }
         }
         self.state = JobState::Running;
         self.ended = None;
         self.reason = None;
         self.expired = false;
-        self.failed_by = None;
+        self.failed_step = None;
         self.deadline = deadline;
         self.earlier_ends += 1;
-        self.callers.owe_again();
-        self.count_anew();
+        self.callers.mark_all_waiting();
+        self.recount();
     }
 
     fn with_dependents(&self, step: StepIndex) -> Vec<StepIndex> {
@@ -332,30 +332,33 @@ impl Job {
     }
 
     /// Recomputes everything that follows from the states of the steps.
-    fn count_anew(&mut self) {
-        self.held = self.count_held();
+    fn recount(&mut self) {
+        self.held_bytes = self.count_held_bytes();
         let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);
         let steps: Vec<StepIndex> = self.graph().indices().collect();
         for step in &steps {
             let waits_for = self
                 .graph()
                 .step(*step)
-                .depended_on()
+                .step_dependencies()
                 .iter()
                 .filter(|on| !self.is_done(**on))
                 .count();
-            self.steps[step.at()].waits_for = u16::try_from(waits_for).unwrap_or(u16::MAX);
+            self.steps[step.as_usize()].dependencies_left =
+                u16::try_from(waits_for).unwrap_or(u16::MAX);
         }
-        let is = |step: &StepIndex, state: StepState| self.steps[step.at()].state == state;
+        let has_state =
+            |step: &StepIndex, state: StepState| self.steps[step.as_usize()].state == state;
         self.steps_left = count(steps.iter().filter(|step| !self.is_done(**step)).count());
-        self.awaited = count(steps.iter().filter(|step| self.is_awaited(**step)).count());
-        let ready = steps
-            .iter()
-            .filter(|step| is(step, StepState::Waiting) && self.steps[step.at()].waits_for == 0);
+        self.awaited_replies = count(steps.iter().filter(|step| self.is_awaited(**step)).count());
+        let ready = steps.iter().filter(|step| {
+            has_state(step, StepState::Waiting)
+                && self.steps[step.as_usize()].dependencies_left == 0
+        });
         self.ready = ready.copied().collect::<VecDeque<_>>();
-        let fanning_out = steps
-            .iter()
-            .filter(|step| is(step, StepState::Running) && self.steps[step.at()].fan_out.is_some());
+        let fanning_out = steps.iter().filter(|step| {
+            has_state(step, StepState::Running) && self.steps[step.as_usize()].fan_out.is_some()
+        });
         self.fanning_out = fanning_out.copied().collect();
     }
 }

@@ -24,14 +24,14 @@ mod source;
 mod syntax;
 mod values;
 
-pub use scope::{Scope, SeenStep};
+pub use scope::{Scope, ScopeStep};
 pub use source::{DEPTH_MAX, ExpressionError};
 
-use super::words::shortened;
+use super::text::shorten;
 use cel::common::ast::{IdedExpr, SourceInfo};
 use cel::{Context, Env, ExecutionError, Value};
-use cost::Budget;
-use names::Need;
+use cost::CostBudget;
+use names::RequiredPart;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use source::Source;
 use std::fmt;
@@ -70,7 +70,7 @@ struct Compiled {
     text: String,
     steps: Vec<String>,
     mistakes: Vec<ExpressionError>,
-    need: Need,
+    required: RequiredPart,
     root: IdedExpr,
 }
 
@@ -80,15 +80,15 @@ impl Expression {
     /// # Errors
     /// It is not CEL, it is too long, or it uses something unknown.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
-        let (root, source) = parsed(text)?;
+        let (root, source) = parse_text(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
-        let names::Names { need, steps, mistakes } = found;
+        let names::Names { required: need, steps, mistakes } = found;
         Ok(Expression(Arc::new(Compiled {
             text: text.to_owned(),
             steps,
             mistakes,
-            need,
-            root: cost::charged(root),
+            required: need,
+            root: cost::add_charges(root),
         })))
     }
 
@@ -111,12 +111,12 @@ impl Expression {
 
     /// Returns whether it reads the step called `name`, or all steps.
     pub fn reads_step(&self, name: &str) -> bool {
-        self.0.need.of("steps").is_some_and(|need| need.of(name).is_some())
+        self.0.required.under("steps").is_some_and(|need| need.under(name).is_some())
     }
 
     /// Returns whether it reads `input`.
     pub fn reads_input(&self) -> bool {
-        self.0.need.of("input").is_some()
+        self.0.required.under("input").is_some()
     }
 
     /// Returns its value, evaluated alone.
@@ -136,11 +136,11 @@ impl Expression {
         &self,
         scope: &dyn Scope,
         decision: &mut DecisionBudget,
-        behind: usize,
+        following: usize,
     ) -> Result<bool, String> {
-        let share = decision.share(behind);
-        let budget = Budget::new(share);
-        let came_to = self.value(scope, &budget);
+        let share = decision.allowance(following);
+        let budget = CostBudget::new(share);
+        let value = self.resolve(scope, &budget);
         let earlier = decision.spend(share.saturating_sub(budget.left().saturating_sub(1)));
         // Checked first: `||` and `&&` may have ignored the error of an operand.
         if budget.is_spent() {
@@ -156,22 +156,22 @@ impl Expression {
                 "takes more than {share} operations with this data{others}; look at less of it"
             ));
         }
-        let came_to = came_to?;
-        if let Value::Bool(truth) = came_to {
+        let value = value?;
+        if let Value::Bool(truth) = value {
             Ok(truth)
         } else {
-            Err(format!("came to {}, expected true or false", values::shown(&came_to)))
+            Err(format!("came to {}, expected true or false", values::render_with_type(&value)))
         }
     }
 
-    fn value(&self, scope: &dyn Scope, budget: &Budget) -> Result<Value, String> {
+    fn resolve(&self, scope: &dyn Scope, budget: &CostBudget) -> Result<Value, String> {
         let mut context = Context::with_env(ENVIRONMENT.clone());
-        values::add_variables(&self.0.need, scope, budget, &mut context)?;
+        values::add_variables(&self.0.required, scope, budget, &mut context)?;
         budget.add_to(&mut context)?;
         exact::add_to(&mut context)?;
         // No data is known to make the crate panic, but if it did, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
-            Ok(came_to) => came_to.map_err(|error| explained(&error)),
+            Ok(came_to) => came_to.map_err(|error| render_error(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
         }
     }
@@ -185,9 +185,9 @@ pub struct DecisionBudget {
 
 impl DecisionBudget {
     /// Returns what the next evaluation may cost if so many others may follow.
-    fn share(&self, behind: usize) -> u64 {
+    fn allowance(&self, following: usize) -> u64 {
         let left = DECISION_COST_MAX.saturating_sub(self.spent);
-        let behind = u64::try_from(behind).unwrap_or(u64::MAX);
+        let behind = u64::try_from(following).unwrap_or(u64::MAX);
         let reserved = RESERVED_COST.min(left / behind.saturating_add(1));
         left.saturating_sub(reserved.saturating_mul(behind))
     }
@@ -201,7 +201,7 @@ impl DecisionBudget {
 }
 
 /// Parses `text`, unless it is too long or nests too deep.
-fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
+fn parse_text(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     let whole = |message: String| ExpressionError { line: 1, column: 1, message };
     if text.len() > TEXT_BYTES_MAX {
         return Err(whole(format!(
@@ -221,7 +221,7 @@ fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     let parser = || ENVIRONMENT.parser().max_recursion_depth(depth).parse_with_source_info(text);
     match catch_unwind(AssertUnwindSafe(parser)) {
         Ok(Ok(parsed)) => Ok(parsed),
-        Ok(Err(errors)) => Err(syntax::explained(&errors, text)),
+        Ok(Err(errors)) => Err(syntax::explain_errors(&errors, text)),
         Err(_) => Err(whole("is no CEL".to_owned())),
     }
 }
@@ -231,49 +231,53 @@ fn parsed(text: &str) -> Result<(IdedExpr, SourceInfo), ExpressionError> {
     clippy::wildcard_enum_match_arm,
     reason = "the crate's enum may grow; what is left has no better words than its own"
 )]
-fn explained(error: &ExecutionError) -> String {
+fn render_error(error: &ExecutionError) -> String {
     let message = match error {
         ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
         ExecutionError::NoSuchOverload(call) => {
             format!(
                 "{} cannot be applied to {}",
-                names::function_shown(call.function()),
+                names::render_function(call.function()),
                 call.argument_types().join(" and ")
             )
         }
         ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
             format!(
                 "{} cannot be applied to {} and {}",
-                names::arithmetic_shown(operator),
-                values::kind(left),
-                values::kind(right)
+                names::render_operator(operator),
+                values::type_name(left),
+                values::type_name(right)
             )
         }
         ExecutionError::ValuesNotComparable(left, right) => {
-            format!("{} and {} cannot be compared", values::kind(left), values::kind(right))
+            format!(
+                "{} and {} cannot be compared",
+                values::type_name(left),
+                values::type_name(right)
+            )
         }
         ExecutionError::UnexpectedType { got, want } => {
             format!("found {got} where {want} is expected")
         }
         ExecutionError::UnsupportedKeyType(key) => {
-            format!("{} cannot be a key", values::shown(key))
+            format!("{} cannot be a key", values::render_with_type(key))
         }
         ExecutionError::FunctionError { function, message } => format!("{function}(): {message}"),
         ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
             "division by zero".to_owned()
         }
         ExecutionError::Overflow(operator, ..) => {
-            format!("{} leaves the range of its numbers", names::arithmetic_shown(operator))
+            format!("{} leaves the range of its numbers", names::render_operator(operator))
         }
         ExecutionError::IndexOutOfBounds(index) => {
-            format!("the list has no element {}", values::shown(index))
+            format!("the list has no element {}", values::render_with_type(index))
         }
         ExecutionError::DuplicateKey(key) => {
-            format!("the key {} is given twice", values::shown(key))
+            format!("the key {} is given twice", values::render_with_type(key))
         }
         other => other.to_string(),
     };
-    shortened(&message)
+    shorten(&message)
 }
 
 impl PartialEq for Expression {

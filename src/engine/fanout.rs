@@ -4,10 +4,10 @@
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
-use super::held::gathered;
+use super::held_bytes::result_bytes;
 use super::id::JobId;
 use super::input::Context;
-use super::json::{Elements, Json, JsonKind, Message, uuid_of};
+use super::json::{Elements, Json, JsonKind, Message, find_item_uuid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub struct FanOut {
     input: Message,
     elements: Option<Elements>,
     slots: Vec<Slot>,
-    items: u32,
-    next: u32,
+    item_count: u32,
+    next_index: u32,
     ended: u32,
     failed: u32,
     /// How many ended with their job, which had failed for another reason.
@@ -32,9 +32,9 @@ pub struct FanOut {
     first_salt: u32,
     /// The ids in use. No two items of a list get the same id: a late reply to one would settle the
     /// other.
-    used: HashSet<JobId>,
-    others: HashMap<Arc<str>, (KeyPlace, Json)>,
-    list_place: Option<KeyPlace>,
+    used_ids: HashSet<JobId>,
+    other_keys: HashMap<Arc<str>, (KeyOrder, Json)>,
+    list_order: Option<KeyOrder>,
     /// The size of a child's message without its element.
     shell_bytes: u64,
     /// The total size of the messages of the child jobs under way.
@@ -85,23 +85,23 @@ pub struct ItemCounts {
 
 /// Where a key of the output comes from: the child's index, then the key's position in that child's
 /// result.
-type KeyPlace = (u32, u16);
+type KeyOrder = (u32, u16);
 
 /// The value that the input has under the list's key.
-pub(super) enum List {
+pub(super) enum ListValue {
     Items(Elements),
     Missing,
-    Wrong(JsonKind),
+    NotAList(JsonKind),
 }
 
-impl List {
-    pub(super) fn in_input(input: &Message, keys: &FanOutKeys) -> List {
+impl ListValue {
+    pub(super) fn from_input(input: &Message, keys: &FanOutKeys) -> ListValue {
         match input.get(&keys.list_key) {
-            None => List::Missing,
-            Some(value) if value.kind() == JsonKind::Null => List::Missing,
-            Some(value) => match Elements::of(value) {
-                Ok(elements) => List::Items(elements),
-                Err(kind) => List::Wrong(kind),
+            None => ListValue::Missing,
+            Some(value) if value.kind() == JsonKind::Null => ListValue::Missing,
+            Some(value) => match Elements::parse(value) {
+                Ok(elements) => ListValue::Items(elements),
+                Err(kind) => ListValue::NotAList(kind),
             },
         }
     }
@@ -109,24 +109,24 @@ impl List {
 
 impl FanOut {
     pub(super) fn new(keys: FanOutKeys, input: Message, reruns: u32) -> FanOut {
-        let elements = match List::in_input(&input, &keys) {
-            List::Items(elements) => Some(elements),
-            List::Missing | List::Wrong(_) => None,
+        let elements = match ListValue::from_input(&input, &keys) {
+            ListValue::Items(elements) => Some(elements),
+            ListValue::Missing | ListValue::NotAList(_) => None,
         };
         let count = elements.as_ref().map_or(0, Elements::len);
         let shell = elements
             .as_ref()
             .map(|_| input.with_replaced(&keys.list_key, &keys.item_key, Json::null()));
         let shell_bytes = shell.map_or(0, |shell| {
-            bytes(shell.encoded_len().saturating_sub(Json::null().text().len()))
+            to_u64(shell.encoded_len().saturating_sub(Json::null().text().len()))
         });
         FanOut {
             keys,
             input,
             elements,
             slots: vec![Slot::NotStarted; count as usize],
-            items: count,
-            next: 0,
+            item_count: count,
+            next_index: 0,
             ended: 0,
             failed: 0,
             cut_off: 0,
@@ -134,9 +134,9 @@ impl FanOut {
             own_ids: HashMap::new(),
             rounds: HashMap::new(),
             first_salt: reruns.saturating_mul(SALTS_MAX + 1),
-            used: HashSet::new(),
-            others: HashMap::new(),
-            list_place: None,
+            used_ids: HashSet::new(),
+            other_keys: HashMap::new(),
+            list_order: None,
             shell_bytes,
             under_way_bytes: 0,
             gathered_bytes: 0,
@@ -145,12 +145,12 @@ impl FanOut {
 
     /// Returns the number of items.
     pub fn items(&self) -> u32 {
-        self.items
+        self.item_count
     }
 
     /// Returns how many child jobs were started.
     pub fn started(&self) -> u32 {
-        self.next
+        self.next_index
     }
 
     /// Returns how many bytes ended child jobs have returned, until the output is put together.
@@ -172,8 +172,8 @@ impl FanOut {
     pub(super) fn counts(&self, is_over: bool) -> ItemCounts {
         let under_way = self.under_way_count();
         ItemCounts {
-            items: self.items,
-            waiting: self.items - self.next,
+            items: self.item_count,
+            waiting: self.item_count - self.next_index,
             running: if is_over { 0 } else { under_way },
             completed: self.ended - self.failed - self.cut_off,
             failed: self.failed,
@@ -188,7 +188,7 @@ impl FanOut {
 
     /// Returns the state of each item, in order. `None`: the step has ended, and keeps only counts.
     pub fn item_states(&self) -> Option<impl Iterator<Item = ItemState>> {
-        (self.slots.len() == self.items as usize).then(|| {
+        (self.slots.len() == self.item_count as usize).then(|| {
             self.slots.iter().map(|slot| match slot {
                 Slot::NotStarted => ItemState::Waiting,
                 Slot::UnderWay | Slot::CutOff => ItemState::Running,
@@ -208,7 +208,7 @@ impl FanOut {
         self.own_ids
             .get(&index)
             .copied()
-            .unwrap_or_else(|| job.derived(step, index, self.first_salt))
+            .unwrap_or_else(|| job.derive_child(step, index, self.first_salt))
     }
 
     /// Returns the message of the child job at `index` (docs/workflow-file.md).
@@ -216,9 +216,11 @@ impl FanOut {
         let element = match &self.elements {
             Some(elements) => elements.get(index),
             // A step that has ended has dropped its elements: they are read from the input again.
-            None => match List::in_input(&self.input, &self.keys) {
-                List::Items(elements) if index < elements.len() => elements.get(index),
-                List::Items(_) | List::Missing | List::Wrong(_) => return self.input.clone(),
+            None => match ListValue::from_input(&self.input, &self.keys) {
+                ListValue::Items(elements) if index < elements.len() => elements.get(index),
+                ListValue::Items(_) | ListValue::Missing | ListValue::NotAList(_) => {
+                    return self.input.clone();
+                }
             },
         };
         self.input.with_replaced(&self.keys.list_key, &self.keys.item_key, element)
@@ -231,12 +233,12 @@ impl FanOut {
 
     /// Returns the indices of the child jobs that were started and have not ended.
     pub fn under_way(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.next).filter(|index| self.is_under_way(*index))
+        (0..self.next_index).filter(|index| self.is_under_way(*index))
     }
 
     /// Returns how many child jobs were started and have not ended.
     pub(super) fn under_way_count(&self) -> u32 {
-        self.next - self.ended
+        self.next_index - self.ended
     }
 
     pub(super) fn is_under_way(&self, index: u32) -> bool {
@@ -249,27 +251,27 @@ impl FanOut {
     }
 
     /// Returns whether so many failed child jobs are more than the task tolerates.
-    pub(super) fn exceeds(&self, failed: u32) -> bool {
-        failed > self.keys.tolerate.of(self.items)
+    pub(super) fn exceeds_tolerance(&self, failed: u32) -> bool {
+        failed > self.keys.tolerate.failures_max(self.item_count)
     }
 
     /// Returns the indices of the child jobs that a restart continues: those that were started and
     /// have no result.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.next).filter(|index| {
+        (0..self.next_index).filter(|index| {
             let slot = self.slots.get(*index as usize);
             matches!(slot, Some(Slot::UnderWay | Slot::Failed | Slot::CutOff))
         })
     }
 
-    pub(super) fn all_ended(&self) -> bool {
+    pub(super) fn is_all_ended(&self) -> bool {
         self.ended == self.items()
     }
 
     /// Decides which items to start now: as many as the window has room for. An item's own id is
     /// used, unless an item before it has the same id. Whether another job has the id shows when
     /// the child job starts.
-    pub(super) fn start_next(
+    pub(super) fn decide_start(
         &self,
         job: JobId,
         name: &str,
@@ -277,50 +279,50 @@ impl FanOut {
     ) -> Option<FanOutEntry> {
         let window = self.keys.max_concurrency.unwrap_or(ctx.limits.window).max(1);
         let under_way = self.under_way_count();
-        let left = self.items() - self.next;
-        let count =
-            self.that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
+        let left = self.items() - self.next_index;
+        let count = self
+            .count_that_fit(window.saturating_sub(under_way).min(left), ctx.limits.window_bytes);
         // The window may allow more child jobs, but have no room for a large message.
-        if count == 0 || count < refill(under_way + count).min(left) {
+        if count == 0 || count < batch_min(under_way + count).min(left) {
             return None;
         }
-        let (mut own_ids, mut brought_now) = (Vec::new(), HashSet::new());
+        let (mut own_ids, mut new_ids) = (Vec::new(), HashSet::new());
         // All ids of a rerun are new: late reports of the earlier child jobs must not be taken for
         // theirs.
         let elements = self.elements.as_ref().filter(|_| self.first_salt == 0);
-        for index in elements.iter().flat_map(|_| self.next..self.next + count) {
-            let brought = elements.and_then(|elements| uuid_of(&elements.get(index)));
-            let Some(id) = brought.filter(|id| !self.used.contains(id)) else { continue };
-            if id != job.derived(name, index, self.first_salt) && brought_now.insert(id) {
+        for index in elements.iter().flat_map(|_| self.next_index..self.next_index + count) {
+            let own_id = elements.and_then(|elements| find_item_uuid(&elements.get(index)));
+            let Some(id) = own_id.filter(|id| !self.used_ids.contains(id)) else { continue };
+            if id != job.derive_child(name, index, self.first_salt) && new_ids.insert(id) {
                 own_ids.push((index, id));
             }
         }
-        Some(FanOutEntry::ChildrenStarted { from: self.next, count, own_ids })
+        Some(FanOutEntry::ChildrenStarted { from: self.next_index, count, own_ids })
     }
 
     /// Returns how many of the next `most` child jobs have room beside those under way; at least
     /// one if none is under way.
-    fn that_fit(&self, most: u32, bytes_max: u64) -> u32 {
+    fn count_that_fit(&self, most: u32, bytes_max: u64) -> u32 {
         let mut sum = self.under_way_bytes;
         let fits = |index: &u32| {
             sum = sum.saturating_add(self.message_bytes(*index));
             sum <= bytes_max
         };
-        let count = (self.next..self.next + most).take_while(fits).count();
-        let is_idle = self.next == self.ended;
+        let count = (self.next_index..self.next_index + most).take_while(fits).count();
+        let is_idle = self.next_index == self.ended;
         u32::try_from(count).unwrap_or(u32::MAX).max(u32::from(is_idle).min(most))
     }
 
     /// Returns the size of the message of the child job at `index`.
     fn message_bytes(&self, index: u32) -> u64 {
         self.shell_bytes.saturating_add(
-            self.elements.as_ref().map_or(0, |elements| bytes(elements.len_of(index))),
+            self.elements.as_ref().map_or(0, |elements| to_u64(elements.element_len(index))),
         )
     }
 
     /// Decides what a child's result adds: its item, and each other key that no earlier child in
     /// the list has given so far.
-    pub(super) fn gather(&self, index: u32, result: &Message) -> FanOutEntry {
+    pub(super) fn decide_completed(&self, index: u32, result: &Message) -> FanOutEntry {
         let mut item = None;
         let mut others = Vec::new();
         for (place, (key, value)) in result.iter().enumerate() {
@@ -328,7 +330,7 @@ impl FanOut {
             if *key == self.keys.item_key {
                 item = Some((place, value.clone()));
             } else if *key != self.keys.list_key
-                && self.others.get(key).is_none_or(|((first, _), _)| index < *first)
+                && self.other_keys.get(key).is_none_or(|((first, _), _)| index < *first)
             {
                 others.push((place, key.clone(), value.clone()));
             }
@@ -336,22 +338,22 @@ impl FanOut {
         FanOutEntry::ChildCompleted { index, item, others }
     }
 
-    pub(super) fn on_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
+    pub(super) fn mark_started(&mut self, from: u32, count: u32, own_ids: &[(u32, JobId)]) {
         for index in from..from + count {
             self.slots[index as usize] = Slot::UnderWay;
             self.under_way_bytes += self.message_bytes(index);
         }
-        self.next = from + count;
+        self.next_index = from + count;
         self.own_ids.extend(own_ids.iter().copied());
-        self.used.extend(own_ids.iter().map(|(_, id)| *id));
+        self.used_ids.extend(own_ids.iter().map(|(_, id)| *id));
     }
 
-    pub(super) fn on_started_again(&mut self, index: u32, id: JobId) {
+    pub(super) fn mark_started_again(&mut self, index: u32, id: JobId) {
         self.own_ids.insert(index, id);
-        self.used.insert(id);
+        self.used_ids.insert(id);
     }
 
-    pub(super) fn on_completed(
+    pub(super) fn mark_completed(
         &mut self,
         index: u32,
         item: Option<&(u16, Json)>,
@@ -359,19 +361,19 @@ impl FanOut {
     ) {
         if let Some((place, _)) = item {
             let place = (index, *place);
-            self.list_place = Some(self.list_place.map_or(place, |earlier| earlier.min(place)));
+            self.list_order = Some(self.list_order.map_or(place, |earlier| earlier.min(place)));
         }
         self.slots[index as usize] = Slot::Completed(item.map(|(_, value)| value.clone()));
-        self.gathered_bytes += gathered(item, others);
-        self.no_more_under_way(index);
+        self.gathered_bytes += result_bytes(item, others);
+        self.mark_ended(index);
         self.without_item += u32::from(item.is_none());
         for (place, key, value) in others {
-            self.others.insert(key.clone(), ((index, *place), value.clone()));
+            self.other_keys.insert(key.clone(), ((index, *place), value.clone()));
         }
     }
 
     /// Marks the child jobs without a result as under way again.
-    pub(super) fn on_restarted(&mut self) {
+    pub(super) fn mark_restarted(&mut self) {
         let unfinished: Vec<u32> = self.unfinished().collect();
         for index in unfinished {
             let slot = std::mem::replace(&mut self.slots[index as usize], Slot::UnderWay);
@@ -386,14 +388,14 @@ impl FanOut {
     }
 
     /// Marks a child job as failed. `is_cut_off`: the job had ended before.
-    pub(super) fn on_failed(&mut self, index: u32, is_cut_off: bool) {
+    pub(super) fn mark_failed(&mut self, index: u32, is_cut_off: bool) {
         self.slots[index as usize] = if is_cut_off { Slot::CutOff } else { Slot::Failed };
-        self.no_more_under_way(index);
+        self.mark_ended(index);
         self.failed += u32::from(!is_cut_off);
         self.cut_off += u32::from(is_cut_off);
     }
 
-    fn no_more_under_way(&mut self, index: u32) {
+    fn mark_ended(&mut self, index: u32) {
         self.ended += 1;
         self.under_way_bytes = self.under_way_bytes.saturating_sub(self.message_bytes(index));
     }
@@ -401,7 +403,7 @@ impl FanOut {
     /// Returns the gathered output (docs/workflow-file.md): keys in the order of the first child
     /// that has them.
     pub(super) fn output(&self) -> Message {
-        if self.items == 0 {
+        if self.item_count == 0 {
             return self.input.clone();
         }
         let items = self.slots.iter().map(|slot| match slot {
@@ -409,12 +411,12 @@ impl FanOut {
             Slot::NotStarted | Slot::UnderWay | Slot::Failed | Slot::CutOff => None,
         });
         let list = (
-            self.list_place.unwrap_or((u32::MAX, 0)),
+            self.list_order.unwrap_or((u32::MAX, 0)),
             self.keys.list_key.clone(),
             Json::array(items),
         );
-        let mut keyed: Vec<(KeyPlace, Arc<str>, Json)> = self
-            .others
+        let mut keyed: Vec<(KeyOrder, Arc<str>, Json)> = self
+            .other_keys
             .iter()
             .map(|(key, (place, value))| (*place, key.clone(), value.clone()))
             .collect();
@@ -425,7 +427,8 @@ impl FanOut {
 
     /// Returns the id to try next, after the one that the child job at `index` has now.
     pub(super) fn next_id(&self, job: JobId, step: &str, index: u32) -> Option<JobId> {
-        let salted = |salt: u32| job.derived(step, index, self.first_salt.saturating_add(salt));
+        let salted =
+            |salt: u32| job.derive_child(step, index, self.first_salt.saturating_add(salt));
         let now = self.child_id(job, step, index);
         let tried = (0..=SALTS_MAX).find(|salt| salted(*salt) == now);
         let next = tried.map_or(0, |salt| salt + 1);
@@ -433,10 +436,10 @@ impl FanOut {
     }
 
     /// Frees what only a running fan-out needs; the ids of the child jobs stay.
-    pub(super) fn release(&mut self) {
+    pub(super) fn free(&mut self) {
         self.elements = None;
-        self.others = HashMap::new();
-        self.used = HashSet::new();
+        self.other_keys = HashMap::new();
+        self.used_ids = HashSet::new();
         self.rounds = HashMap::new();
         self.slots = Vec::new();
         self.under_way_bytes = 0;
@@ -444,17 +447,17 @@ impl FanOut {
     }
 }
 
-fn bytes(length: usize) -> u64 {
+fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// With at least this many under way, child jobs are started in batches: one entry and one commit
 /// for many.
-const PORTION_FROM_WINDOW: u32 = 1_000;
+const BATCH_FROM_WINDOW: u32 = 1_000;
 
 /// Returns how many must have room before more child jobs are started in a window of this size.
-fn refill(window: u32) -> u32 {
-    if window < PORTION_FROM_WINDOW { 1 } else { window / 16 }
+fn batch_min(window: u32) -> u32 {
+    if window < BATCH_FROM_WINDOW { 1 } else { window / 16 }
 }
 
 /// The highest salt that is tried before a child job fails. Not even one clash comes about by

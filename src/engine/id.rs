@@ -20,7 +20,7 @@ const CALL_NAMESPACE: Uuid = Uuid::from_u128(0x0f4d_6a39_71c2_4e58_9b1d_a2c6_40e
 impl JobId {
     /// Derives the id of the job that a message on a workflow's queue asks for, if its `message_id`
     /// is not a UUID. The same message always gives the same id.
-    pub fn of_call(parts: &[&[u8]]) -> JobId {
+    pub fn from_call(parts: &[&[u8]]) -> JobId {
         let name: Vec<u8> = parts
             .iter()
             .flat_map(|part| {
@@ -37,7 +37,7 @@ impl JobId {
     /// The result is a UUID of version 8: a hash of (job, step, salt), then the index. So the ids
     /// of one fan-out are neighbours, and the journal's index of ids grows at one place instead of
     /// everywhere.
-    pub fn derived(self, step: &str, index: u32, salt: u32) -> JobId {
+    pub fn derive_child(self, step: &str, index: u32, salt: u32) -> JobId {
         let mut name = Vec::with_capacity(16 + 4 + step.len());
         name.extend_from_slice(self.0.as_bytes());
         name.extend_from_slice(&salt.to_be_bytes());
@@ -51,18 +51,18 @@ impl JobId {
 /// Returns the trace span of a dispatch. It follows from ids, so that a message that is sent again
 /// carries the same span. Never zero.
 pub fn span_id(job: JobId, step: &str, attempt: u32) -> u64 {
-    hashed(job, step, attempt).1
+    hash_of_attempt(job, step, attempt).1
 }
 
 /// Returns the jitter of the pause after a failed attempt, as a share of 2^64: as good as chance,
 /// and the same after any restart.
-pub(super) fn retry_chance(job: JobId, step: &str, attempt: u32) -> u64 {
-    let (high, low) = hashed(job, step, attempt);
+pub(super) fn retry_jitter(job: JobId, step: &str, attempt: u32) -> u64 {
+    let (high, low) = hash_of_attempt(job, step, attempt);
     // A UUID's version and variant leave fixed bits in both halves; the product of both has none.
     (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-pub(super) fn hashed(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
+pub(super) fn hash_of_attempt(job: JobId, step: &str, attempt: u32) -> (u64, u64) {
     let mut name = Vec::with_capacity(16 + 4 + step.len());
     name.extend_from_slice(job.0.as_bytes());
     name.extend_from_slice(&attempt.to_be_bytes());
@@ -97,7 +97,7 @@ impl FromStr for JobId {
             Some(_) | None => Some(text),
         };
         let parsed = bare.and_then(|bare| Uuid::try_parse(bare).ok());
-        parsed.map(JobId).ok_or_else(|| InvalidJobId(shortened(text)))
+        parsed.map(JobId).ok_or_else(|| InvalidJobId(shorten(text)))
     }
 }
 
@@ -107,7 +107,7 @@ const HYPHENATED_LENGTH: usize = 36;
 impl JobId {
     /// Parses only the form with hyphens. It is used for ids that are sent back as they came: other
     /// spellings would be other correlation ids of the same step.
-    pub fn hyphenated(text: &str) -> Option<JobId> {
+    pub fn parse_hyphenated(text: &str) -> Option<JobId> {
         if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok().map(JobId) } else { None }
     }
 }
@@ -119,7 +119,7 @@ pub struct StepIndex(pub u16);
 
 impl StepIndex {
     /// Returns the index as a subscript.
-    pub fn at(self) -> usize {
+    pub fn as_usize(self) -> usize {
         usize::from(self.0)
     }
 }
@@ -149,13 +149,13 @@ impl FromStr for CorrelationId {
     type Err = MalformedCorrelationId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let malformed = || MalformedCorrelationId(shortened(text));
+        let malformed = || MalformedCorrelationId(shorten(text));
         let (job, step) = text.split_once(':').ok_or_else(malformed)?;
-        if !is_name(step) {
+        if !is_valid_name(step) {
             return Err(malformed());
         }
         Ok(CorrelationId {
-            job: JobId::hyphenated(job).ok_or_else(malformed)?,
+            job: JobId::parse_hyphenated(job).ok_or_else(malformed)?,
             step: step.to_owned(),
         })
     }
@@ -163,7 +163,7 @@ impl FromStr for CorrelationId {
 
 /// Returns whether `text` is a name of a workflow, task, step or queue: `[A-Za-z][A-Za-z0-9_-]*`
 /// (docs/workflow-file.md).
-pub fn is_name(text: &str) -> bool {
+pub fn is_valid_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
@@ -172,7 +172,7 @@ pub fn is_name(text: &str) -> bool {
 /// The most characters of a text from outside that an error repeats.
 const SHOWN_CHARACTERS_MAX: usize = 100;
 
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -251,12 +251,12 @@ mod tests {
 
     #[test]
     fn ids_of_calls_follow_from_every_part_and_its_bounds() {
-        let first = JobId::of_call(&[b"w", b"ab", b"c"]);
-        assert_eq!(first, JobId::of_call(&[b"w", b"ab", b"c"]));
+        let first = JobId::from_call(&[b"w", b"ab", b"c"]);
+        assert_eq!(first, JobId::from_call(&[b"w", b"ab", b"c"]));
         for other in [
-            JobId::of_call(&[b"w", b"a", b"bc"]),
-            JobId::of_call(&[b"v", b"ab", b"c"]),
-            JobId::of_call(&[b"w", b"ab"]),
+            JobId::from_call(&[b"w", b"a", b"bc"]),
+            JobId::from_call(&[b"v", b"ab", b"c"]),
+            JobId::from_call(&[b"w", b"ab"]),
         ] {
             assert_ne!(first, other);
         }
@@ -265,11 +265,13 @@ mod tests {
     #[test]
     fn derived_ids_differ_by_step_index_and_salt_and_stay_the_same() {
         let job: JobId = ID.parse().expect("a uuid");
-        let first = job.derived("each", 0, 0);
-        assert_eq!(first, job.derived("each", 0, 0));
-        for other in
-            [job.derived("each", 1, 0), job.derived("other", 0, 0), job.derived("each", 0, 1)]
-        {
+        let first = job.derive_child("each", 0, 0);
+        assert_eq!(first, job.derive_child("each", 0, 0));
+        for other in [
+            job.derive_child("each", 1, 0),
+            job.derive_child("other", 0, 0),
+            job.derive_child("each", 0, 1),
+        ] {
             assert_ne!(first, other);
         }
     }

@@ -126,11 +126,11 @@ pub enum Input {
     /// The parent gives an order to its child job.
     Order(Order),
     /// A client asks for an operation.
-    Operate(Request),
+    Operate(OperationRequest),
     /// A call on the workflow's queue asks for this very job, and its sender waits for the answer.
-    Called(Caller),
+    CallerJoined(Caller),
     /// The broker took the answer to a caller.
-    Answered {
+    CallerAnswered {
         /// The number of the caller.
         caller: u32,
         /// The number of the end.
@@ -142,14 +142,14 @@ pub enum Input {
 
 impl Input {
     /// Returns the input for an operation.
-    pub fn operate(request: impl Into<Request>) -> Input {
+    pub fn from_request(request: impl Into<OperationRequest>) -> Input {
         Input::Operate(request.into())
     }
 }
 
 /// Why an operation is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Objection {
+pub enum OperationError {
     /// The job has no step of that name.
     UnknownStep(String),
     /// The operation is not possible in the current state.
@@ -158,13 +158,13 @@ pub enum Objection {
     Invalid(String),
 }
 
-impl Objection {
+impl OperationError {
     /// Returns the reason, in a sentence.
-    pub fn text(&self) -> &str {
+    pub fn message(&self) -> &str {
         match self {
-            Objection::UnknownStep(text) | Objection::Conflict(text) | Objection::Invalid(text) => {
-                text
-            }
+            OperationError::UnknownStep(text)
+            | OperationError::Conflict(text)
+            | OperationError::Invalid(text) => text,
         }
     }
 }
@@ -175,7 +175,7 @@ pub struct Order {
     /// How often the parent had retried the child job when it gave the order.
     pub round: u32,
     /// What the child job has to do.
-    pub what: Instruction,
+    pub instruction: Instruction,
 }
 
 /// What a child job has to do.
@@ -196,7 +196,7 @@ pub enum Instruction {
 }
 
 /// The reasons in orders to child jobs: the same while the manager runs and after a restart.
-pub(super) mod why {
+pub(super) mod reasons {
     pub(in crate::engine) const JOB_FAILED: &str = "the job it belongs to failed";
     pub(in crate::engine) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
     pub(in crate::engine) const STEP_FAILED: &str = "its step failed";
@@ -206,18 +206,18 @@ pub(super) mod why {
 
 /// An operation that is asked for, by which principal, and why.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct OperationRequest {
     /// The operation.
     pub operation: Operation,
     /// The reason, in the words of the client, for the record.
     pub reason: Option<Arc<str>>,
     /// The principal: the name of a token.
-    pub by: Option<Arc<str>>,
+    pub principal: Option<Arc<str>>,
 }
 
-impl From<Operation> for Request {
-    fn from(operation: Operation) -> Request {
-        Request { operation, reason: None, by: None }
+impl From<Operation> for OperationRequest {
+    fn from(operation: Operation) -> OperationRequest {
+        OperationRequest { operation, reason: None, principal: None }
     }
 }
 
@@ -268,7 +268,7 @@ impl Operation {
     }
 
     /// Returns its name, for users.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Operation::Cancel { .. } => "cancel",
             Operation::Pause => "pause",
@@ -364,7 +364,7 @@ const BAD_PROGRESS: &str = "bad_progress";
 impl Rejected {
     /// Returns whether the attempt goes on after a worker's message about it was rejected with this
     /// label: then the worker still has its message.
-    pub fn leaves_the_attempt(label: &str) -> bool {
+    pub fn keeps_attempt(label: &str) -> bool {
         matches!(label, FOREIGN_USER | BAD_PROGRESS)
     }
 

@@ -2,7 +2,7 @@
 //! Values are checked, never interpreted: every digit, every escape and the order of keys stay as
 //! they came.
 
-use super::words::{byte_order_mark, json_fault};
+use super::text::{explain_json_error, find_byte_order_mark};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
@@ -73,12 +73,12 @@ impl Json {
     ///
     /// It is another kind of value, or has half a surrogate pair, which is valid in JSON and
     /// passes, but is no character.
-    pub fn read_string(&self) -> Result<String, NotAText> {
+    pub fn read_string(&self) -> Result<String, StringError> {
         let kind = self.kind();
         if kind != JsonKind::String {
-            return Err(NotAText::Kind(kind));
+            return Err(StringError::Kind(kind));
         }
-        serde_json::from_str(&self.0).map_err(|_| NotAText::Half)
+        serde_json::from_str(&self.0).map_err(|_| StringError::LoneSurrogate)
     }
 
     /// Returns the kind of this value.
@@ -106,7 +106,7 @@ impl Json {
         Json(text.into())
     }
 
-    fn of(raw: &RawValue) -> Json {
+    fn from_raw(raw: &RawValue) -> Json {
         Json(Arc::from(raw.get()))
     }
 }
@@ -127,24 +127,24 @@ impl Serialize for Json {
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw: Box<RawValue> = Deserialize::deserialize(deserializer)?;
-        Ok(Json::of(&raw))
+        Ok(Json::from_raw(&raw))
     }
 }
 
 /// Why a value is no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAText {
+pub enum StringError {
     /// The value is no string.
     #[error("{0}, expected a string")]
     Kind(JsonKind),
     /// An escape in the string is half a surrogate pair.
     #[error("a string with half a surrogate pair (such as \\ud800), which is no character")]
-    Half,
+    LoneSurrogate,
 }
 
 /// Why some bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAMessage {
+pub enum MessageError {
     /// The bytes are not JSON text.
     #[error("not JSON: {0}")]
     Syntax(String),
@@ -169,27 +169,27 @@ pub struct Message(Arc<[(Arc<str>, Json)]>);
 impl Message {
     /// Parses a body (docs/workflow-file.md). An empty body and `null` are the empty object. If a
     /// key comes twice, its last value counts, at its first position.
-    pub fn parse(body: &[u8]) -> Result<Message, NotAMessage> {
-        if let Some(encoding) = byte_order_mark(body) {
-            return Err(NotAMessage::ByteOrderMark(encoding));
+    pub fn parse(body: &[u8]) -> Result<Message, MessageError> {
+        if let Some(encoding) = find_byte_order_mark(body) {
+            return Err(MessageError::ByteOrderMark(encoding));
         }
         let text = std::str::from_utf8(body).map_err(|e| {
-            NotAMessage::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
+            MessageError::Syntax(format!("invalid UTF-8 at byte {}", e.valid_up_to()))
         })?;
         let trimmed = text.trim_matches([' ', '\t', '\n', '\r']);
         if trimmed.is_empty() || trimmed == "null" {
             return Ok(Message::default());
         }
-        if too_deep(trimmed) {
-            return Err(NotAMessage::TooDeep);
+        if is_too_deep(trimmed) {
+            return Err(MessageError::TooDeep);
         }
         match serde_json::from_str::<Message>(trimmed) {
             Ok(message) => Ok(message),
             Err(object_error) => match serde_json::from_str::<&RawValue>(trimmed) {
                 Ok(raw) if !trimmed.starts_with('{') => {
-                    Err(NotAMessage::NotAnObject(Json::of(raw).kind()))
+                    Err(MessageError::NotAnObject(Json::from_raw(raw).kind()))
                 }
-                _ => Err(NotAMessage::Syntax(json_fault(&object_error))),
+                _ => Err(MessageError::Syntax(explain_json_error(&object_error))),
             },
         }
     }
@@ -222,7 +222,7 @@ impl Message {
             if at > 0 {
                 text.push(',');
             }
-            text.push_str(&quoted(key));
+            text.push_str(&quote(key));
             text.push(':');
             text.push_str(value.text());
         }
@@ -242,8 +242,8 @@ impl Message {
         let mut parts = parts.into_iter().filter(|part| !part.is_empty());
         let Some(first) = parts.next() else { return Message::default() };
         let Some(second) = parts.next() else { return first.clone() };
-        let builder = MessageBuilder::default().with_missing(first).with_missing(second);
-        parts.fold(builder, MessageBuilder::with_missing).build()
+        let builder = MessageBuilder::default().merge_missing(first).merge_missing(second);
+        parts.fold(builder, MessageBuilder::merge_missing).build()
     }
 
     /// Returns the message with `value` under `new_key` in the position of `key`. Any other entry
@@ -307,47 +307,47 @@ impl<'de> Deserialize<'de> for Message {
 }
 
 /// The number of keys from which a builder looks keys up in an index instead of one by one.
-const TABLE_FROM_KEYS: usize = 16;
+const INDEX_FROM_KEYS: usize = 16;
 
 /// Collects entries under distinct keys; with many keys it uses an index, so that a message of n
 /// keys costs O(n).
 #[derive(Default)]
 struct MessageBuilder {
     entries: Vec<(Arc<str>, Json)>,
-    table: Option<std::collections::HashMap<Arc<str>, usize>>,
+    index: Option<std::collections::HashMap<Arc<str>, usize>>,
 }
 
 impl MessageBuilder {
     fn set(&mut self, key: Arc<str>, value: Json) {
-        match self.place(&key) {
+        match self.position(&key) {
             Some(at) => self.entries[at].1 = value,
             None => self.push(key, value),
         }
     }
 
-    fn with_missing(mut self, part: &Message) -> Self {
+    fn merge_missing(mut self, part: &Message) -> Self {
         for (key, value) in part.iter() {
-            if self.place(key).is_none() {
+            if self.position(key).is_none() {
                 self.push(key.clone(), value.clone());
             }
         }
         self
     }
 
-    fn place(&self, key: &str) -> Option<usize> {
-        match &self.table {
+    fn position(&self, key: &str) -> Option<usize> {
+        match &self.index {
             Some(table) => table.get(key).copied(),
             None => self.entries.iter().position(|(k, _)| &**k == key),
         }
     }
 
     fn push(&mut self, key: Arc<str>, value: Json) {
-        if let Some(table) = &mut self.table {
+        if let Some(table) = &mut self.index {
             table.insert(key.clone(), self.entries.len());
         }
         self.entries.push((key, value));
-        if self.table.is_none() && self.entries.len() > TABLE_FROM_KEYS {
-            self.table =
+        if self.index.is_none() && self.entries.len() > INDEX_FROM_KEYS {
+            self.index =
                 Some(self.entries.iter().enumerate().map(|(at, (k, _))| (k.clone(), at)).collect());
         }
     }
@@ -362,12 +362,12 @@ impl MessageBuilder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elements {
     list: Json,
-    places: Vec<(u32, u32)>,
+    ranges: Vec<(u32, u32)>,
 }
 
 impl Elements {
     /// Finds the elements of `list`. The error is the kind that the value has instead of an array.
-    pub fn of(list: &Json) -> Result<Elements, JsonKind> {
+    pub fn parse(list: &Json) -> Result<Elements, JsonKind> {
         let kind = list.kind();
         if kind != JsonKind::Array {
             return Err(kind);
@@ -382,34 +382,34 @@ impl Elements {
                 (offset(start), offset(start + raw.get().len()))
             })
             .collect();
-        Ok(Elements { list: list.clone(), places })
+        Ok(Elements { list: list.clone(), ranges: places })
     }
 
     /// Returns the number of elements.
     pub fn len(&self) -> u32 {
-        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.ranges.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.ranges.is_empty()
     }
 
     /// Returns how long the text of the element at `index` is; 0 beyond the end.
-    pub fn len_of(&self, index: u32) -> usize {
-        self.places.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
+    pub fn element_len(&self, index: u32) -> usize {
+        self.ranges.get(index as usize).map_or(0, |(start, end)| (end - start) as usize)
     }
 
     /// Returns the element at `index`; panics beyond the end.
     pub fn get(&self, index: u32) -> Json {
-        let (start, end) = self.places[index as usize];
+        let (start, end) = self.ranges[index as usize];
         Json(Arc::from(&self.list.text()[start as usize..end as usize]))
     }
 }
 
 /// Returns the UUID that an item contains (docs/workflow-file.md): a string that is one, or an
 /// object whose `id` is one.
-pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
+pub fn find_item_uuid(item: &Json) -> Option<super::id::JobId> {
     #[derive(serde::Deserialize)]
     struct WithId<'a> {
         #[serde(borrow)]
@@ -424,18 +424,18 @@ pub fn uuid_of(item: &Json) -> Option<super::id::JobId> {
     }
 }
 
-fn quoted(key: &str) -> String {
+fn quote(key: &str) -> String {
     serde_json::Value::from(key).to_string()
 }
 
 fn quoted_len(key: &str) -> usize {
     let plain = key.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\');
-    if plain { key.len() + 2 } else { quoted(key).len() }
+    if plain { key.len() + 2 } else { quote(key).len() }
 }
 
 /// Returns whether brackets outside strings nest deeper than [`NESTING_MAX`]; for text that is no
 /// JSON the result has no meaning.
-fn too_deep(text: &str) -> bool {
+fn is_too_deep(text: &str) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in text.bytes() {
         if in_string {

@@ -33,6 +33,7 @@
 //! outcome of a decision, so replaying never decides again; a [`Decision`]'s effects may leave only
 //! after its row is committed.
 
+mod advance;
 mod caller;
 mod caller_rules;
 pub mod cause;
@@ -46,24 +47,23 @@ mod effects;
 pub mod entry;
 mod evolve;
 pub mod expression;
-mod fail;
+mod failure;
 pub mod fanout;
-mod follow;
-mod held;
+mod held_bytes;
 pub mod id;
 pub mod input;
 pub mod job;
 pub mod json;
-mod operate;
+mod operations;
 pub mod origin;
 pub mod queue_declaration;
 mod recover;
 mod reply;
 pub mod state;
 pub mod step;
+pub(crate) mod text;
 pub mod time;
 pub mod trace;
-pub(crate) mod words;
 
 pub use caller::Caller;
 pub use cause::Cause;
@@ -78,17 +78,17 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
-pub use held::own_bytes;
+pub use held_bytes::own_bytes;
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
-    ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Objection, Operation, Order,
-    Rejected, Reply, Request, Sender, UnreadReplies,
+    ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,
+    OperationRequest, Order, Rejected, Reply, Sender, UnreadReplies,
 };
 pub use job::Job;
 pub use json::{Json, Message};
-pub use origin::{Origin, Parent};
+pub use origin::{Origin, ParentItem};
 pub use queue_declaration::{
-    QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, objection_to_argument,
+    QUEUE_TYPE, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,
 };
 pub use state::{JobState, StepState};
 pub use step::StepRun;

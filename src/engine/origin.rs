@@ -1,7 +1,7 @@
 //! The origin of a job: who or what it was created by.
 
 use super::definition::{Definition, GraphIndex};
-use super::id::{JobId, StepIndex, hashed, span_id};
+use super::id::{JobId, StepIndex, hash_of_attempt, span_id};
 use super::time::Timestamp;
 use super::trace::{TraceContext, TraceParent};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Origin {
     /// The graph it runs: 0, or a task's.
     pub graph: GraphIndex,
     /// For a child job: the step and item of its parent.
-    pub parent: Option<Parent>,
+    pub parent: Option<ParentItem>,
     /// The root job; its own id unless it is a child job.
     pub root: JobId,
     /// 0 for a job that a client asked for. Each level of child jobs adds one, and so does each
@@ -30,13 +30,13 @@ pub struct Origin {
 
 impl Origin {
     /// Returns the origin of a job that a client asks for.
-    pub fn top_level(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
+    pub fn for_root_job(id: JobId, definition: Arc<Definition>, created: Timestamp) -> Origin {
         Origin { id, definition, graph: 0, parent: None, root: id, depth: 0, created, trace: None }
     }
 
     /// Returns the trace of the job: the one of the request for it, otherwise one of its own, which
     /// has the id of the root job. Never zero.
-    pub fn trace(&self) -> [u8; 16] {
+    pub fn trace_id(&self) -> [u8; 16] {
         match &self.trace {
             Some(asked) => asked.parent.trace,
             None => self.root.0.as_u128().max(1).to_be_bytes(),
@@ -49,7 +49,7 @@ impl Origin {
         match &self.trace {
             Some(asked) => asked.parent.is_sampled,
             // Not the id itself: clients choose ids as they like.
-            None => (hashed(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
+            None => (hash_of_attempt(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
         }
     }
 
@@ -61,7 +61,7 @@ impl Origin {
         match (&self.trace, share) {
             (Some(asked), None) => asked.parent,
             (Some(_), Some(_)) | (None, _) => TraceParent {
-                trace: self.trace(),
+                trace: self.trace_id(),
                 span: span_id(self.id, step, attempt),
                 is_sampled: self.is_sampled(share.unwrap_or(1.0)),
             },
@@ -71,7 +71,7 @@ impl Origin {
 
 /// The step and item of a parent for which a child job was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parent {
+pub struct ParentItem {
     /// The parent's id.
     pub job: JobId,
     /// The parent's fan-out step.
@@ -89,7 +89,7 @@ mod tests {
 
     fn origin(root: u128) -> Origin {
         let definition = Arc::new(Definition::new("w", Vec::new()));
-        Origin::top_level(JobId(Uuid::from_u128(root)), definition, Timestamp(0))
+        Origin::for_root_job(JobId(Uuid::from_u128(root)), definition, Timestamp(0))
     }
 
     #[test]
@@ -113,9 +113,9 @@ mod tests {
         };
         assert!(asked(true).is_sampled(0.0));
         assert!(!asked(false).is_sampled(1.0));
-        assert_eq!(asked(true).trace(), parent.trace);
-        assert_eq!(origin(7).trace(), 7_u128.to_be_bytes());
-        assert_ne!(origin(0).trace(), [0; 16], "zero is no trace");
+        assert_eq!(asked(true).trace_id(), parent.trace);
+        assert_eq!(origin(7).trace_id(), 7_u128.to_be_bytes());
+        assert_ne!(origin(0).trace_id(), [0; 16], "zero is no trace");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How a queue of a broker is declared where it is missing: its type and its arguments, as RabbitMQ
 //! names them (docs/workflow-file.md).
 
-use super::words::{enumerated, nearest, quoted};
+use super::text::{enumerate_quoted, find_nearest, quote};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,7 +72,7 @@ impl fmt::Display for QueueArgument {
 pub const QUEUE_TYPE: &str = "x-queue-type";
 
 /// What values an argument takes.
-enum Takes {
+enum ArgumentKind {
     /// A whole number within these bounds.
     Number(i64, i64),
     Flag,
@@ -81,28 +81,32 @@ enum Takes {
 }
 
 /// The arguments that RabbitMQ knows, and the type of queue to which each is limited, if it is.
-const KNOWN: &[(&str, Takes, Option<QueueType>)] = &[
-    ("x-consumer-timeout", Takes::Number(1, i64::MAX), None),
-    ("x-dead-letter-exchange", Takes::Text, None),
-    ("x-dead-letter-routing-key", Takes::Text, None),
+const KNOWN_ARGUMENTS: &[(&str, ArgumentKind, Option<QueueType>)] = &[
+    ("x-consumer-timeout", ArgumentKind::Number(1, i64::MAX), None),
+    ("x-dead-letter-exchange", ArgumentKind::Text, None),
+    ("x-dead-letter-routing-key", ArgumentKind::Text, None),
     (
         "x-dead-letter-strategy",
-        Takes::OneOf(&["at-most-once", "at-least-once"]),
+        ArgumentKind::OneOf(&["at-most-once", "at-least-once"]),
         Some(QueueType::Quorum),
     ),
-    ("x-delivery-limit", Takes::Number(-1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-expires", Takes::Number(1, i64::MAX), None),
-    ("x-max-length", Takes::Number(0, i64::MAX), None),
-    ("x-max-length-bytes", Takes::Number(0, i64::MAX), None),
-    ("x-max-priority", Takes::Number(1, 255), Some(QueueType::Classic)),
-    ("x-message-ttl", Takes::Number(0, i64::MAX), None),
-    ("x-overflow", Takes::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]), None),
-    ("x-queue-leader-locator", Takes::Text, None),
-    ("x-queue-mode", Takes::OneOf(&["default", "lazy"]), Some(QueueType::Classic)),
-    ("x-queue-version", Takes::Number(1, 2), Some(QueueType::Classic)),
-    ("x-quorum-initial-group-size", Takes::Number(1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-quorum-target-group-size", Takes::Number(1, i64::MAX), Some(QueueType::Quorum)),
-    ("x-single-active-consumer", Takes::Flag, None),
+    ("x-delivery-limit", ArgumentKind::Number(-1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-expires", ArgumentKind::Number(1, i64::MAX), None),
+    ("x-max-length", ArgumentKind::Number(0, i64::MAX), None),
+    ("x-max-length-bytes", ArgumentKind::Number(0, i64::MAX), None),
+    ("x-max-priority", ArgumentKind::Number(1, 255), Some(QueueType::Classic)),
+    ("x-message-ttl", ArgumentKind::Number(0, i64::MAX), None),
+    (
+        "x-overflow",
+        ArgumentKind::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]),
+        None,
+    ),
+    ("x-queue-leader-locator", ArgumentKind::Text, None),
+    ("x-queue-mode", ArgumentKind::OneOf(&["default", "lazy"]), Some(QueueType::Classic)),
+    ("x-queue-version", ArgumentKind::Number(1, 2), Some(QueueType::Classic)),
+    ("x-quorum-initial-group-size", ArgumentKind::Number(1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-quorum-target-group-size", ArgumentKind::Number(1, i64::MAX), Some(QueueType::Quorum)),
+    ("x-single-active-consumer", ArgumentKind::Flag, None),
 ];
 
 impl QueueDeclaration {
@@ -120,14 +124,14 @@ impl QueueDeclaration {
     }
 
     /// Returns what no broker accepts together, if there is anything.
-    pub fn contradiction(&self) -> Option<String> {
+    pub fn check_consistency(&self) -> Option<String> {
         let kind = self.kind?;
         let mut names = self.arguments.iter().flatten().map(|(name, _)| name);
         names.find_map(|name| {
-            let (_, _, of) = KNOWN.iter().find(|(known, ..)| **known == **name)?;
+            let (_, _, of) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| **known == **name)?;
             let of = of.filter(|of| *of != kind)?;
             let (kind, of) = (kind.name(), of.name());
-            Some(format!("{} is for {of} queues alone, and this one is {kind}", quoted(name)))
+            Some(format!("{} is for {of} queues alone, and this one is {kind}", quote(name)))
         })
     }
 }
@@ -149,49 +153,50 @@ impl fmt::Display for QueueDeclaration {
 
 /// Returns what is wrong with an argument of a queue; `key`: where the type is set. A name that
 /// resembles no known one is left to the broker: it may be newer, or have plugins.
-pub fn objection_to_argument(name: &str, value: &QueueArgument, key: &str) -> Option<String> {
+pub fn check_argument(name: &str, value: &QueueArgument, key: &str) -> Option<String> {
     if name == QUEUE_TYPE {
-        return Some(format!("the type of a queue is said by {}", quoted(key)));
+        return Some(format!("the type of a queue is said by {}", quote(key)));
     }
-    let Some((_, takes, _)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
-        let guess = nearest(name, KNOWN.iter().map(|(known, ..)| *known));
+    let Some((_, takes, _)) = KNOWN_ARGUMENTS.iter().find(|(known, ..)| *known == name) else {
+        let guess = find_nearest(name, KNOWN_ARGUMENTS.iter().map(|(known, ..)| *known));
         return match guess {
             Some(meant) => Some(format!(
                 "unknown argument {} of a queue; did you mean {}?",
-                quoted(name),
-                quoted(meant)
+                quote(name),
+                quote(meant)
             )),
             None if !name.starts_with("x-") => Some(format!(
                 "unknown argument {} of a queue: their names begin with x-, such as x-max-length",
-                quoted(name)
+                quote(name)
             )),
             None => None,
         };
     };
     let expected = match (takes, value) {
-        (Takes::Flag, QueueArgument::Flag(_)) | (Takes::Text, QueueArgument::Text(_)) => {
+        (ArgumentKind::Flag, QueueArgument::Flag(_))
+        | (ArgumentKind::Text, QueueArgument::Text(_)) => {
             return None;
         }
-        (Takes::Number(least, most), QueueArgument::Number(number))
+        (ArgumentKind::Number(least, most), QueueArgument::Number(number))
             if (least..=most).contains(&number) =>
         {
             return None;
         }
-        (Takes::OneOf(words), QueueArgument::Text(text)) if words.contains(&&**text) => {
+        (ArgumentKind::OneOf(words), QueueArgument::Text(text)) if words.contains(&&**text) => {
             return None;
         }
-        (Takes::Flag, _) => "true or false".to_owned(),
-        (Takes::Text, _) => "a text".to_owned(),
-        (Takes::Number(least, i64::MAX), _) => format!("a whole number of at least {least}"),
-        (Takes::Number(least, most), _) => format!("a whole number from {least} to {most}"),
-        (Takes::OneOf(words), _) => enumerated(words.iter().copied(), "or"),
+        (ArgumentKind::Flag, _) => "true or false".to_owned(),
+        (ArgumentKind::Text, _) => "a text".to_owned(),
+        (ArgumentKind::Number(least, i64::MAX), _) => format!("a whole number of at least {least}"),
+        (ArgumentKind::Number(least, most), _) => format!("a whole number from {least} to {most}"),
+        (ArgumentKind::OneOf(words), _) => enumerate_quoted(words.iter().copied(), "or"),
     };
     let found = match value {
         QueueArgument::Flag(flag) => format!("the boolean {flag}"),
         QueueArgument::Number(number) => format!("the number {number}"),
-        QueueArgument::Text(text) => format!("the text {}", quoted(text)),
+        QueueArgument::Text(text) => format!("the text {}", quote(text)),
     };
-    Some(format!("{} takes {expected}, found {found}", quoted(name)))
+    Some(format!("{} takes {expected}, found {found}", quote(name)))
 }
 
 #[cfg(test)]
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_an_argument_is_said_with_what_is_expected() {
         let number = QueueArgument::Number;
-        for (name, value, said) in [
+        for (name, value, expected) in [
             ("x-max-priority", number(10), None),
             (
                 "x-max-priority",
@@ -223,12 +228,12 @@ mod tests {
             ("of-a-plugin", number(1), Some("their names begin with x-")),
             ("x-something-of-a-plugin", number(1), None),
         ] {
-            let told = objection_to_argument(name, &value, "queueType");
-            let fits = match said {
-                None => told.is_none(),
-                Some(said) => told.as_ref().is_some_and(|told| told.contains(said)),
+            let error = check_argument(name, &value, "queueType");
+            let fits = match expected {
+                None => error.is_none(),
+                Some(said) => error.as_ref().is_some_and(|told| told.contains(said)),
             };
-            assert!(fits, "{name}: {value}: {told:?}");
+            assert!(fits, "{name}: {value}: {error:?}");
         }
     }
 
@@ -241,13 +246,13 @@ mod tests {
         };
         let both = short.or(&quorum);
         assert_eq!(both.to_string(), "quorum, x-max-length 10");
-        assert_eq!((quorum.or(&short), both.contradiction()), (both, None));
+        assert_eq!((quorum.or(&short), both.check_consistency()), (both, None));
         let wrong = QueueDeclaration {
             kind: Some(QueueType::Quorum),
             arguments: Some([("x-max-priority".into(), QueueArgument::Number(10))].into()),
         };
-        let said = "\"x-max-priority\" is for classic queues alone, and this one is quorum";
-        assert_eq!(wrong.contradiction().as_deref(), Some(said));
+        let expected = "\"x-max-priority\" is for classic queues alone, and this one is quorum";
+        assert_eq!(wrong.check_consistency().as_deref(), Some(expected));
         assert_eq!(QueueDeclaration::default().to_string(), "without arguments");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::definition::OnFailure;
 use super::entry::Recorded;
-use super::input::{Instruction, Order, why};
+use super::input::{Instruction, Order, reasons};
 use super::job::Job;
 use super::json::Message;
 use super::origin::Origin;
@@ -15,57 +15,63 @@ impl Job {
         message: Option<Message>,
         rows: impl IntoIterator<Item = Recorded>,
     ) -> Job {
-        let mut job = Job::before(origin, message.unwrap_or_default());
+        let mut job = Job::before_first_entry(origin, message.unwrap_or_default());
         rows.into_iter().for_each(|row| job.apply(&row));
         job
     }
 
     /// Returns the orders that a child job may have missed before a restart.
-    pub fn orders_missed_by(&self, child: &Job) -> Vec<Order> {
-        let Some((run, place)) =
-            child.origin.parent.and_then(|place| Some((self.steps.get(place.step.at())?, place)))
+    pub fn missed_orders(&self, child: &Job) -> Vec<Order> {
+        let Some((run, place)) = child
+            .origin
+            .parent
+            .and_then(|place| Some((self.steps.get(place.step.as_usize())?, place)))
         else {
             return Vec::new();
         };
         let round = run.fan_out.as_ref().map_or(0, |fan_out| fan_out.round(place.index));
         // A step that was rerun does not know the rounds of its earlier child jobs.
-        let last_word = |what| {
+        let final_order = |instruction| {
             if child.state.is_ended() {
                 Vec::new()
             } else {
-                vec![Order { round: round.max(child.round), what }]
+                vec![Order { round: round.max(child.round), instruction }]
             }
         };
         if self.child_id(place.step, place.index) != Some(child.id()) {
-            return last_word(Instruction::Halt("its step was begun anew".into()));
+            return final_order(Instruction::Halt("its step was begun anew".into()));
         }
         let goes_on = self.graph().step(place.step).on_failure == OnFailure::Continue;
         match (self.state, run.state) {
-            (_, StepState::Cancelled) => last_word(Instruction::Cancel(why::STEP_CANCELLED.into())),
+            (_, StepState::Cancelled) => {
+                final_order(Instruction::Cancel(reasons::STEP_CANCELLED.into()))
+            }
             (_, StepState::Failed) if goes_on => {
-                last_word(Instruction::Halt(why::STEP_FAILED.into()))
+                final_order(Instruction::Halt(reasons::STEP_FAILED.into()))
             }
-            (JobState::Cancelled, _) => last_word(Instruction::Cancel(why::JOB_CANCELLED.into())),
+            (JobState::Cancelled, _) => {
+                final_order(Instruction::Cancel(reasons::JOB_CANCELLED.into()))
+            }
             (JobState::Failed, _) if self.expired => {
-                last_word(Instruction::Expire(self.reason_text()))
+                final_order(Instruction::Expire(self.reason_text()))
             }
-            (JobState::Failed, _) => last_word(Instruction::Halt(why::JOB_FAILED.into())),
-            (JobState::Completed, _) => last_word(Instruction::Halt(why::STEP_FAILED.into())),
+            (JobState::Failed, _) => final_order(Instruction::Halt(reasons::JOB_FAILED.into())),
+            (JobState::Completed, _) => final_order(Instruction::Halt(reasons::STEP_FAILED.into())),
             (JobState::Running | JobState::Paused, StepState::Running) if !run.is_under_way() => {
-                last_word(Instruction::Halt(why::STEP_PAUSES.into()))
+                final_order(Instruction::Halt(reasons::STEP_PAUSES.into()))
             }
             (JobState::Running | JobState::Paused, _) if !run.is_under_way() => {
-                last_word(Instruction::Halt(why::STEP_FAILED.into()))
+                final_order(Instruction::Halt(reasons::STEP_FAILED.into()))
             }
-            (JobState::Running | JobState::Paused, _) => self.orders_missed_under_way(child, round),
+            (JobState::Running | JobState::Paused, _) => self.missed_orders_under_way(child, round),
         }
     }
 
-    fn orders_missed_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
+    fn missed_orders_under_way(&self, child: &Job, round: u32) -> Vec<Order> {
         let is_retried = child.round < round && child.state != JobState::Completed;
         let retry = is_retried.then_some(Instruction::Retry);
         let is_running = is_retried || child.state == JobState::Running;
-        let pace = match self.state {
+        let pause_or_resume = match self.state {
             JobState::Paused if is_running => Some(Instruction::Pause),
             JobState::Running if child.state == JobState::Paused && !is_retried => {
                 Some(Instruction::Resume)
@@ -76,6 +82,10 @@ impl Job {
             | JobState::Failed
             | JobState::Cancelled => None,
         };
-        retry.into_iter().chain(pace).map(|what| Order { round, what }).collect()
+        retry
+            .into_iter()
+            .chain(pause_or_resume)
+            .map(|what| Order { round, instruction: what })
+            .collect()
     }
 }

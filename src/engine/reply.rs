@@ -4,8 +4,8 @@
 use super::definition::Step;
 use super::entry::{Failure, Progress};
 use super::input::{Limits, Rejected, Reply, Sender};
-use super::json::{Json, JsonKind, Message, NotAText};
-use super::words::{cut, cut_of};
+use super::json::{Json, JsonKind, Message, StringError};
+use super::text::{truncate, truncate_beginning};
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
 pub(super) const STATUS_BYTES_MAX: usize = 255;
 
 /// Why an attempt failed, and whether another may succeed.
-pub(super) struct Failed {
+pub(super) struct AttemptFailure {
     pub(super) failure: Failure,
     pub(super) retryable: bool,
 }
@@ -46,9 +46,9 @@ pub(super) fn parse_reply(
     reply: &Reply,
     author: Author<'_>,
     limits: &Limits,
-) -> Result<Message, Failed> {
-    let failed = |reason: String, raw: Option<&[u8]>| Failed {
-        failure: Failure { reason: reason.into(), raw: raw.map(kept), cause: None },
+) -> Result<Message, AttemptFailure> {
+    let failed = |reason: String, raw: Option<&[u8]>| AttemptFailure {
+        failure: Failure { reason: reason.into(), raw: raw.map(keep_beginning), cause: None },
         retryable: true,
     };
     match reply {
@@ -74,19 +74,21 @@ pub(super) fn parse_reply(
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
             let (reason, raw) = match text {
-                Some(Ok(text)) => (format!("{author}: {}", cut(&text, REPLY_KEPT_BYTES_MAX)), None),
-                Some(Err(fault @ NotAText::Half)) => {
+                Some(Ok(text)) => {
+                    (format!("{author}: {}", truncate(&text, REPLY_KEPT_BYTES_MAX)), None)
+                }
+                Some(Err(fault @ StringError::LoneSurrogate)) => {
                     (format!("{author}, and \"error\" is {fault}"), Some(&**body))
                 }
-                Some(Err(NotAText::Kind(_))) | None => {
+                Some(Err(StringError::Kind(_))) | None => {
                     (format!("{author} without a text under \"error\""), Some(&**body))
                 }
             };
-            Err(Failed { retryable, ..failed(reason, raw) })
+            Err(AttemptFailure { retryable, ..failed(reason, raw) })
         }
         Reply::DeadLettered { queue, reason } => {
             let (queue, reason) =
-                (cut(queue, REPLY_KEPT_BYTES_MAX), cut(reason, REPLY_KEPT_BYTES_MAX));
+                (truncate(queue, REPLY_KEPT_BYTES_MAX), truncate(reason, REPLY_KEPT_BYTES_MAX));
             Err(failed(
                 format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"),
                 None,
@@ -106,7 +108,7 @@ fn too_large(body: &[u8], limits: &Limits) -> String {
 }
 
 /// Returns whether a reply counts, by its sender.
-pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
+pub(super) fn is_from_allowed_user(step: &Step, from: &Sender) -> bool {
     step.reply_users.is_empty()
         || match from {
             Sender::Manager => true,
@@ -117,7 +119,7 @@ pub(super) fn is_of_its_users(step: &Step, from: &Sender) -> bool {
 
 /// Returns what is wrong with a reply given by hand (docs/http-api.md). More is required of people
 /// than of workers: a status if the step lists statuses, and the text of an error.
-pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
+pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
     let words = || step.status.words.join(", ");
     match reply {
         Reply::Result(_) => {
@@ -136,9 +138,10 @@ pub(super) fn fault_by_hand(step: &Step, reply: &Reply, limits: &Limits) -> Opti
         Reply::Error(body) => match Message::parse(body) {
             Err(error) => Some(format!("the error is no JSON object: {error}")),
             Ok(stated)
-                if stated.get("error").map(Json::read_string) == Some(Err(NotAText::Half)) =>
+                if stated.get("error").map(Json::read_string)
+                    == Some(Err(StringError::LoneSurrogate)) =>
             {
-                Some(format!("\"error\" is {}", NotAText::Half))
+                Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
             Ok(stated) if stated.get("error").and_then(Json::as_string).is_none() => Some(
                 "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
@@ -173,16 +176,16 @@ pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Ar
     let word =
         value.read_string().map_err(|fault| format!("the status under \"{key}\" is {fault}"))?;
     if step.status.allows(&word) {
-        Ok(Some(status(&word)))
+        Ok(Some(truncate_status(&word)))
     } else {
-        Err(unknown_status(step, &word))
+        Err(unknown_status_error(step, &word))
     }
 }
 
-fn unknown_status(step: &Step, word: &str) -> String {
+fn unknown_status_error(step: &Step, word: &str) -> String {
     format!(
         "the status \"{}\" is not among the step's statuses ({})",
-        shortened(word),
+        shorten(word),
         step.status.words.join(", ")
     )
 }
@@ -196,15 +199,16 @@ pub(super) fn parse_progress(
     if body.len() > limits.reply_bytes_max {
         return Err(Rejected::BadProgress("it is larger than limits.reply_bytes_max"));
     }
-    let told = Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
-    let there = |key: &str| told.get(key).filter(|value| value.kind() != JsonKind::Null);
+    let progress =
+        Message::parse(body).map_err(|_| Rejected::BadProgress("it is no JSON object"))?;
+    let present = |key: &str| progress.get(key).filter(|value| value.kind() != JsonKind::Null);
     let text = |key: &str, fault, half| {
         let read = |value: &Json| match value.read_string() {
             Ok(text) => Ok(text),
-            Err(NotAText::Kind(_)) => Err(Rejected::BadProgress(fault)),
-            Err(NotAText::Half) => Err(Rejected::BadProgress(half)),
+            Err(StringError::Kind(_)) => Err(Rejected::BadProgress(fault)),
+            Err(StringError::LoneSurrogate) => Err(Rejected::BadProgress(half)),
         };
-        there(key).map(read).transpose()
+        present(key).map(read).transpose()
     };
     let word = text(
         "status",
@@ -214,7 +218,7 @@ pub(super) fn parse_progress(
     if word.as_ref().is_some_and(|word| !step.status.allows(word)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
-    let share = there("progress");
+    let share = present("progress");
     let is_share = |text: &str| {
         text.len() <= SHARE_BYTES_MAX
             && text.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
@@ -227,24 +231,24 @@ pub(super) fn parse_progress(
         "\"message\" is no string",
         "\"message\" has half a surrogate pair, which is no character",
     )?
-    .map(|text| cut(&text, REPLY_KEPT_BYTES_MAX).into());
-    Ok(Progress { status: word.as_deref().map(status), share: share.cloned(), message })
+    .map(|text| truncate(&text, REPLY_KEPT_BYTES_MAX).into());
+    Ok(Progress { status: word.as_deref().map(truncate_status), share: share.cloned(), message })
 }
 
 /// The longest number under `progress`, in bytes.
 const SHARE_BYTES_MAX: usize = 64;
 
-fn status(word: &str) -> Arc<str> {
-    cut(word, STATUS_BYTES_MAX).into()
+fn truncate_status(word: &str) -> Arc<str> {
+    truncate(word, STATUS_BYTES_MAX).into()
 }
 
-fn shortened(word: &str) -> String {
+fn shorten(word: &str) -> String {
     word.chars().take(100).collect()
 }
 
-fn kept(raw: &[u8]) -> Arc<str> {
+fn keep_beginning(raw: &[u8]) -> Arc<str> {
     let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]);
-    cut_of(&beginning, REPLY_KEPT_BYTES_MAX, raw.len()).into()
+    truncate_beginning(&beginning, REPLY_KEPT_BYTES_MAX, raw.len()).into()
 }
 
 #[cfg(test)]
@@ -261,7 +265,7 @@ mod tests {
     };
 
     fn failure(reply: &Reply) -> Failure {
-        let Err(failed) = parse_reply(&Step::named("s"), reply, Author::Worker, &LIMITS) else {
+        let Err(failed) = parse_reply(&Step::with_name("s"), reply, Author::Worker, &LIMITS) else {
             panic!("taken for a result")
         };
         failed.failure
@@ -270,8 +274,8 @@ mod tests {
     #[test]
     fn what_a_worker_says_is_cut() {
         let long = "é".repeat(100_000);
-        let said = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
-        let reason = failure(&Reply::Error(said("error"))).reason;
+        let long_body = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
+        let reason = failure(&Reply::Error(long_body("error"))).reason;
         let text = reason.strip_prefix("the worker reported an error: ").expect("its text");
         assert!(
             text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)"),
@@ -302,22 +306,22 @@ mod tests {
         let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
         assert!(failure(&dead).reason.len() <= 2 * REPLY_KEPT_BYTES_MAX + 100);
 
-        let progress = |body: &[u8]| parse_progress(&Step::named("s"), body, &LIMITS);
-        let told = progress(&said("message")).expect("progress");
+        let progress = |body: &[u8]| parse_progress(&Step::with_name("s"), body, &LIMITS);
+        let parsed = progress(&long_body("message")).expect("progress");
         assert!(
-            told.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX
+            parsed.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX
                 && text.ends_with("é… (cut, 200000 bytes)"))
         );
-        let told = progress(&said("status")).expect("progress");
-        assert!(told.status.is_some_and(
+        let parsed = progress(&long_body("status")).expect("progress");
+        assert!(parsed.status.is_some_and(
             |word| word.len() <= STATUS_BYTES_MAX && word.ends_with("é… (cut, 200000 bytes)")
         ));
         assert!(progress(format!("{{\"progress\":0.{}}}", "1".repeat(1_000)).as_bytes()).is_err());
         assert!(progress(&too_large).is_err());
 
-        let mut step = Step::named("s");
+        let mut step = Step::with_name("s");
         step.status.key = Some("status".into());
-        let output = Message::parse(&said("status")).expect("an object");
+        let output = Message::parse(&long_body("status")).expect("an object");
         let word = reported_status(&step, &output).expect("allowed").expect("there");
         assert!(word.len() <= STATUS_BYTES_MAX && word.starts_with("éé"), "{word}");
     }

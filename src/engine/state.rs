@@ -37,7 +37,7 @@ impl JobState {
     }
 
     /// Returns the name of the state, for users.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             JobState::Running => "running",
             JobState::Paused => "paused",
@@ -48,8 +48,8 @@ impl JobState {
     }
 
     /// Returns the state that has this name for users.
-    pub fn of_word(word: &str) -> Option<JobState> {
-        JobState::ALL.into_iter().find(|state| state.word() == word)
+    pub fn from_name(word: &str) -> Option<JobState> {
+        JobState::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 
@@ -85,7 +85,7 @@ impl StepState {
     ];
 
     /// Returns the name of the state, for users.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             StepState::Waiting => "waiting",
             StepState::Running => "running",

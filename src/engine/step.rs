@@ -3,7 +3,7 @@
 use super::definition::{Retry, Step};
 use super::entry::{Failure, Lease, Progress};
 use super::fanout::FanOut;
-use super::id::{JobId, retry_chance};
+use super::id::{JobId, retry_jitter};
 use super::json::Message;
 use super::state::StepState;
 use super::time::Timestamp;
@@ -17,7 +17,7 @@ pub struct StepRun {
     /// The number of dispatches so far; for a step with a task, how often it began.
     pub attempt: u32,
     /// How many attempts came before the last retry or rerun: they do not count against the limit.
-    pub(super) attempts_before: u32,
+    pub(super) attempts_before_reset: u32,
     /// The number of the last attempt that a rerun has undone: results of undone attempts no longer
     /// count.
     pub(super) attempts_undone: u32,
@@ -54,7 +54,7 @@ pub struct StepRun {
     /// Its child jobs, for a step with a task that has started.
     pub fan_out: Option<Box<FanOut>>,
     /// How many of the steps that it depends on are not done.
-    pub(super) waits_for: u16,
+    pub(super) dependencies_left: u16,
 }
 
 /// What is due in a step as time passes. An attempt is under way or there is a pause before the
@@ -83,7 +83,7 @@ impl StepRun {
     }
 
     /// Returns whether the time of the running attempt has not begun, although one is set.
-    pub fn waits_for_start(&self) -> bool {
+    pub fn is_waiting_for_start(&self) -> bool {
         matches!(self.timer, Some(StepTimer::Start(_)))
     }
 
@@ -112,13 +112,13 @@ impl StepRun {
     }
 
     /// Sets when the running attempt times out; `None`: it never does.
-    pub(super) fn time_out_at(&mut self, deadline: Option<Timestamp>) {
+    pub(super) fn set_deadline(&mut self, deadline: Option<Timestamp>) {
         self.timer = deadline.map(StepTimer::Timeout);
     }
 
     pub(super) fn waiting(step: &Step) -> StepRun {
         StepRun {
-            waits_for: u16::try_from(step.depended_on().len()).unwrap_or(u16::MAX),
+            dependencies_left: u16::try_from(step.step_dependencies().len()).unwrap_or(u16::MAX),
             ..StepRun::default()
         }
     }
@@ -128,7 +128,7 @@ impl StepRun {
     pub(super) fn reset(&mut self) {
         *self = StepRun {
             attempt: self.attempt,
-            attempts_before: self.attempt,
+            attempts_before_reset: self.attempt,
             attempts_undone: self.attempts_undone,
             reruns: self.reruns,
             started: self.started,
@@ -149,19 +149,19 @@ impl StepRun {
     }
 
     /// Returns when the next attempt is due if the running one fails; `None`: it is the last.
-    pub(super) fn next_attempt(
+    pub(super) fn next_attempt_at(
         &self,
         job: JobId,
         step: &Step,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let retry = step.retry.unwrap_or_default();
-        let used = self.attempt - self.attempts_before;
+        let used = self.attempt - self.attempts_before_reset;
         (used < retry.attempts).then(|| {
-            Timestamp(now.0.saturating_add(pause_ns(
+            Timestamp(now.0.saturating_add(backoff_ns(
                 &retry,
                 used,
-                retry_chance(job, &step.name, self.attempt),
+                retry_jitter(job, &step.name, self.attempt),
             )))
         })
     }
@@ -169,7 +169,7 @@ impl StepRun {
 
 /// Returns the pause after attempt number `used`: exponential with full jitter. It is the share
 /// `chance` / 2^64 of the longest pause.
-fn pause_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
+fn backoff_ns(retry: &Retry, used: u32, chance: u64) -> i64 {
     let most = u128::from(retry.max_backoff.0);
     let mut longest = u128::from(retry.backoff.0);
     for _ in 1..used {
@@ -195,17 +195,17 @@ mod tests {
             factor_milli: 3_000,
             max_backoff: Millis(1_000),
         };
-        let longest = |used| pause_ns(&retry, used, u64::MAX) / 1_000_000;
+        let longest = |used| backoff_ns(&retry, used, u64::MAX) / 1_000_000;
         assert_eq!([1, 2, 3, 4, 1_000].map(longest), [99, 299, 899, 999, 999]);
-        assert_eq!(pause_ns(&retry, 3, 0), 0);
-        assert_eq!(pause_ns(&retry, 3, 1 << 63) / 1_000_000, 450);
+        assert_eq!(backoff_ns(&retry, 3, 0), 0);
+        assert_eq!(backoff_ns(&retry, 3, 1 << 63) / 1_000_000, 450);
         let job = |n: u128| JobId(uuid::Uuid::from_u128(n));
-        let chances: Vec<u64> = (0..1_000).map(|n| retry_chance(job(n), "a", 1) >> 62).collect();
+        let chances: Vec<u64> = (0..1_000).map(|n| retry_jitter(job(n), "a", 1) >> 62).collect();
         for quarter in 0..4 {
             let share = chances.iter().filter(|chance| **chance == quarter).count();
             assert!((150..350).contains(&share), "{share} of 1000 in quarter {quarter}");
         }
-        assert_eq!(retry_chance(job(1), "a", 1), retry_chance(job(1), "a", 1));
-        assert_ne!(retry_chance(job(1), "a", 1), retry_chance(job(1), "a", 2));
+        assert_eq!(retry_jitter(job(1), "a", 1), retry_jitter(job(1), "a", 1));
+        assert_ne!(retry_jitter(job(1), "a", 1), retry_jitter(job(1), "a", 2));
     }
 }

@@ -37,13 +37,13 @@ impl Millis {
         [("d", 24 * 3_600_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
     /// Returns the whole milliseconds of a duration.
-    pub fn of(span: Duration) -> Millis {
+    pub fn from_duration(span: Duration) -> Millis {
         Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Returns the milliseconds of a duration; `None`: it has a fraction of a millisecond.
-    pub fn whole(span: Duration) -> Option<Millis> {
-        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::of(span))
+    pub fn from_whole_millis(span: Duration) -> Option<Millis> {
+        span.subsec_nanos().is_multiple_of(1_000_000).then(|| Millis::from_duration(span))
     }
 }
 

@@ -99,7 +99,7 @@ impl FromStr for TraceParent {
 impl TraceContext {
     /// Parses the two headers. A `traceparent` that cannot be parsed makes both void; a
     /// `tracestate` that cannot be parsed, or is too long, is left out. Neither is ever an error.
-    pub fn read(parent: &str, state: Option<&str>) -> Option<TraceContext> {
+    pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.parse().ok()?;
         Some(TraceContext { parent, state: state.and_then(|text| text.parse().ok()) })
     }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_state_belongs_to_a_parent() {
-        let of = |parent, state| TraceContext::read(parent, state);
+        let of = |parent, state| TraceContext::parse(parent, state);
         assert_eq!(of("nothing", Some("a=1")), None);
         let parent: TraceParent = TEXT.parse().expect("well formed");
         assert_eq!(of(TEXT, Some("nothing")), Some(parent.into()));

@@ -9,7 +9,7 @@ use crate::engine::{
     Entry, Failure, FanOutEntry, ItemCounts, Job, JobEntry, JobId, JobState, Json, Progress,
     Recorded, StepEntry, StepIndex, StepState, Timestamp,
 };
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub enum Subject {
 
 impl Subject {
     /// Returns the name for users.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Subject::Job => "job",
             Subject::Step => "step",
@@ -53,7 +53,7 @@ pub struct Event {
     /// What the state belongs to that has changed.
     pub subject: Subject,
     /// What happened: a state, `progressed`, `attempt-failed` or `counted`.
-    pub word: &'static str,
+    pub action: &'static str,
     /// The id of the job or child job.
     pub job: JobId,
     /// The id of its parent job.
@@ -70,19 +70,19 @@ pub struct Event {
 
 impl Event {
     /// Makes the events of a job's newest decision, which is already applied to the job.
-    pub fn of_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
-        let teller = Teller::new(job, source);
+    pub fn from_decision(job: &Job, recorded: &Recorded, source: &str) -> Vec<Event> {
+        let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
         for (number, entry) in (recorded.first + 1..).zip(&recorded.entries) {
-            teller.tell(number, entry, recorded.at, &mut events);
+            builder.add_events(number, entry, recorded.at, &mut events);
         }
         events
     }
 
     /// Makes the event that put a job in its current state.
-    pub fn of_state(job: &Job, source: &str) -> Event {
+    pub fn from_state(job: &Job, source: &str) -> Event {
         let at = job.ended().unwrap_or(job.origin().created);
-        Teller::new(job, source).job(
+        EventBuilder::new(job, source).job_event(
             job.state_entry(),
             job.state(),
             at,
@@ -92,18 +92,20 @@ impl Event {
 
     /// Makes an event for each step whose counts of child jobs differ from `last`, and updates
     /// `last`.
-    pub fn of_counts(
+    pub fn from_counts(
         job: &Job,
         source: &str,
         at: Timestamp,
-        told: &mut BTreeMap<StepIndex, Counts>,
+        last: &mut BTreeMap<StepIndex, Counts>,
     ) -> Vec<Event> {
-        let teller = Teller::new(job, source);
+        let builder = EventBuilder::new(job, source);
         let mut events = Vec::new();
         for (step, (definition, _)) in job.graph().indices().zip(job.steps()) {
-            let Some(counts) = job.item_counts(step).map(Counts::of) else { continue };
-            if told.insert(step, counts) != Some(counts) {
-                events.push(teller.counted(step, &definition.name, at, counts));
+            let Some(counts) = job.item_counts(step).map(Counts::from_item_counts) else {
+                continue;
+            };
+            if last.insert(step, counts) != Some(counts) {
+                events.push(builder.counts_event(step, &definition.name, at, counts));
             }
         }
         events
@@ -111,17 +113,17 @@ impl Event {
 
     /// Returns the name, such as `job.completed` or `step.attempt-failed`.
     pub fn name(&self) -> String {
-        format!("{}.{}", self.subject.word(), self.word)
+        format!("{}.{}", self.subject.as_str(), self.action)
     }
 
     /// Returns the CloudEvents type.
-    pub fn kind(&self) -> String {
+    pub fn cloud_event_type(&self) -> String {
         format!("{TYPE_PREFIX}{}", self.name())
     }
 }
 
 /// Builds events from the entries of one job.
-struct Teller<'a> {
+struct EventBuilder<'a> {
     job: &'a Job,
     workflow: Arc<str>,
     source: &'a str,
@@ -136,7 +138,7 @@ struct CloudEvent<'a> {
     #[serde(rename = "type")]
     kind: String,
     subject: String,
-    time: Time,
+    time: Rfc3339Time,
     datacontenttype: &'a str,
     data: Data<'a>,
 }
@@ -155,7 +157,7 @@ struct Data<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u32>,
     #[serde(flatten)]
-    told: Details<'a>,
+    details: Details<'a>,
 }
 
 /// The fields that differ from event to event.
@@ -172,7 +174,7 @@ struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_at: Option<Time>,
+    retry_at: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,31 +195,41 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(counts: ItemCounts) -> Counts {
+    fn from_item_counts(counts: ItemCounts) -> Counts {
         let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
         Counts { items, waiting, running, completed, failed, cancelled }
     }
 }
 
-fn shortened(text: &str) -> &str {
+fn truncate(text: &str) -> &str {
     text.char_indices().nth(TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
-impl<'a> Teller<'a> {
-    fn new(job: &'a Job, source: &'a str) -> Teller<'a> {
-        Teller { job, workflow: job.definition().full_name().into(), source }
+impl<'a> EventBuilder<'a> {
+    fn new(job: &'a Job, source: &'a str) -> EventBuilder<'a> {
+        EventBuilder { job, workflow: job.definition().full_name().into(), source }
     }
 
-    fn tell(&self, number: u64, entry: &Entry, at: Timestamp, events: &mut Vec<Event>) {
+    fn add_events(&self, number: u64, entry: &Entry, at: Timestamp, events: &mut Vec<Event>) {
         match entry {
-            Entry::Job(entry) => self.tell_job(number, entry, at, events),
-            Entry::Step(step, entry) => events.extend(self.of_step(number, *step, entry, at)),
-            Entry::FanOut(step, entry) => events.extend(self.of_fan_out(number, *step, entry, at)),
+            Entry::Job(entry) => self.add_job_events(number, entry, at, events),
+            Entry::Step(step, entry) => {
+                events.extend(self.step_entry_event(number, *step, entry, at))
+            }
+            Entry::FanOut(step, entry) => {
+                events.extend(self.fan_out_entry_event(number, *step, entry, at))
+            }
             Entry::Caller(_) => {}
         }
     }
 
-    fn tell_job(&self, number: u64, entry: &JobEntry, at: Timestamp, events: &mut Vec<Event>) {
+    fn add_job_events(
+        &self,
+        number: u64,
+        entry: &JobEntry,
+        at: Timestamp,
+        events: &mut Vec<Event>,
+    ) {
         let (state, at, reason) = match entry {
             JobEntry::Created { .. } => (JobState::Running, self.job.origin().created, None),
             JobEntry::Resumed | JobEntry::Retried { .. } | JobEntry::Rerun { .. } => {
@@ -230,151 +242,168 @@ impl<'a> Teller<'a> {
             JobEntry::ToldAgain | JobEntry::Asked { .. } => return,
         };
         if reason.is_some() {
-            self.tell_cut_off(number, at, events);
+            self.add_cut_off_steps(number, at, events);
         }
-        events.push(self.job(number, state, at, reason.map(|reason| &**reason)));
+        events.push(self.job_event(number, state, at, reason.map(|reason| &**reason)));
     }
 
-    fn of_step(
+    fn step_entry_event(
         &self,
         number: u64,
         step: StepIndex,
         entry: &StepEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let state = |told: StepState| Details { state: told.word(), ..Details::default() };
-        let (word, told) = match entry {
+        let details_of = |told: StepState| Details { state: told.as_str(), ..Details::default() };
+        let (word, details) = match entry {
             StepEntry::Started { attempt, .. } => {
-                ("running", Details { attempt: Some(*attempt), ..state(StepState::Running) })
+                ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
             }
-            StepEntry::Completed(_) => ("completed", state(StepState::Completed)),
+            StepEntry::Completed(_) => ("completed", details_of(StepState::Completed)),
             StepEntry::Progressed { progress, .. } => {
-                return Some(self.progressed(number, step, at, progress));
+                return Some(self.progress_event(number, step, at, progress));
             }
             StepEntry::AttemptFailed { attempt, failure, retry_at } => {
-                let told = Details {
+                let details = Details {
                     attempt: Some(*attempt),
-                    retry_at: Some(Time(*retry_at)),
-                    ..self.failed(StepState::Running, failure)
+                    retry_at: Some(Rfc3339Time(*retry_at)),
+                    ..self.failure_details(StepState::Running, failure)
                 };
-                ("attempt-failed", told)
+                ("attempt-failed", details)
             }
-            StepEntry::Skipped => ("skipped", state(StepState::Skipped)),
-            StepEntry::Cancelled => ("cancelled", state(StepState::Cancelled)),
-            StepEntry::Failed(failure) => ("failed", self.failed(StepState::Failed, failure)),
+            StepEntry::Skipped => ("skipped", details_of(StepState::Skipped)),
+            StepEntry::Cancelled => ("cancelled", details_of(StepState::Cancelled)),
+            StepEntry::Failed(failure) => {
+                ("failed", self.failure_details(StepState::Failed, failure))
+            }
             StepEntry::Confirmed
             | StepEntry::Leased(_)
             | StepEntry::Begun
             | StepEntry::Unconfirmed => return None,
         };
-        Some(self.step(number, step, word, at, told))
+        Some(self.step_event(number, step, word, at, details))
     }
 
-    fn of_fan_out(
+    fn fan_out_entry_event(
         &self,
         number: u64,
         step: StepIndex,
         entry: &FanOutEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let state = |told: StepState| Details { state: told.word(), ..Details::default() };
-        let (word, told) = match entry {
-            FanOutEntry::Started { .. } => ("running", state(StepState::Running)),
+        let details_of = |told: StepState| Details { state: told.as_str(), ..Details::default() };
+        let (word, details) = match entry {
+            FanOutEntry::Started { .. } => ("running", details_of(StepState::Running)),
             FanOutEntry::Restarted { attempt, .. } => {
-                ("running", Details { attempt: Some(*attempt), ..state(StepState::Running) })
+                ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
             }
-            FanOutEntry::Completed => ("completed", state(StepState::Completed)),
+            FanOutEntry::Completed => ("completed", details_of(StepState::Completed)),
             FanOutEntry::ChildrenStarted { .. }
             | FanOutEntry::ChildStarted { .. }
             | FanOutEntry::ChildCompleted { .. }
             | FanOutEntry::ChildFailed { .. } => return None,
         };
-        Some(self.step(number, step, word, at, told))
+        Some(self.step_event(number, step, word, at, details))
     }
 
     /// Adds events for the steps that were running when the job ended.
-    fn tell_cut_off(&self, number: u64, at: Timestamp, events: &mut Vec<Event>) {
+    fn add_cut_off_steps(&self, number: u64, at: Timestamp, events: &mut Vec<Event>) {
         for step in self.job.graph().indices() {
             if self.job.step(step).state == StepState::Running
                 && self.job.step_state(step) == StepState::Cancelled
             {
-                let told = Details { state: StepState::Cancelled.word(), ..Details::default() };
-                events.push(self.step(number, step, "cancelled", at, told));
+                let details =
+                    Details { state: StepState::Cancelled.as_str(), ..Details::default() };
+                events.push(self.step_event(number, step, "cancelled", at, details));
             }
         }
     }
 
-    fn failed<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
+    fn failure_details<'b>(&self, state: StepState, failure: &'b Failure) -> Details<'b> {
         Details {
-            state: state.word(),
-            reason: Some(shortened(&failure.reason)),
+            state: state.as_str(),
+            reason: Some(truncate(&failure.reason)),
             ..Details::default()
         }
     }
 
-    fn progressed(
+    fn progress_event(
         &self,
         number: u64,
         step: StepIndex,
         at: Timestamp,
         progress: &Progress,
     ) -> Event {
-        let told = Details {
-            state: StepState::Running.word(),
-            status: progress.status.as_deref().map(shortened),
+        let details = Details {
+            state: StepState::Running.as_str(),
+            status: progress.status.as_deref().map(truncate),
             progress: progress.share.as_ref(),
-            message: progress.message.as_deref().map(shortened),
+            message: progress.message.as_deref().map(truncate),
             ..Details::default()
         };
-        self.step(number, step, "progressed", at, told)
+        self.step_event(number, step, "progressed", at, details)
     }
 
-    fn counted(&self, step: StepIndex, name: &str, at: Timestamp, counts: Counts) -> Event {
-        let told = Details {
-            state: self.job.step_state(step).word(),
+    fn counts_event(&self, step: StepIndex, name: &str, at: Timestamp, counts: Counts) -> Event {
+        let details = Details {
+            state: self.job.step_state(step).as_str(),
             children: Some(counts),
             ..Details::default()
         };
-        let mut event = self.step(self.job.length(), step, "counted", at, told);
+        let mut event = self.step_event(self.job.entry_count(), step, "counted", at, details);
         // The event stands for no single entry, but for the sum of all up to this one.
-        event.id = format!("{}:{name}:counted", self.id(self.job.length()));
+        event.id = format!("{}:{name}:counted", self.event_id(self.job.entry_count()));
         event
     }
 
-    fn job(&self, number: u64, state: JobState, at: Timestamp, reason: Option<&str>) -> Event {
-        let told =
-            Details { state: state.word(), reason: reason.map(shortened), ..Details::default() };
+    fn job_event(
+        &self,
+        number: u64,
+        state: JobState,
+        at: Timestamp,
+        reason: Option<&str>,
+    ) -> Event {
+        let details =
+            Details { state: state.as_str(), reason: reason.map(truncate), ..Details::default() };
         let subject = self.job.id().to_string();
-        self.event(Subject::Job, state.word(), self.id(number), subject, at, state.is_ended(), told)
+        self.build(
+            Subject::Job,
+            state.as_str(),
+            self.event_id(number),
+            subject,
+            at,
+            state.is_ended(),
+            details,
+        )
     }
 
-    fn step(
+    fn step_event(
         &self,
         number: u64,
         step: StepIndex,
-        word: &'static str,
+        action: &'static str,
         at: Timestamp,
-        told: Details<'_>,
+        details: Details<'_>,
     ) -> Event {
         let definition = self.job.graph().step(step);
         let run = self.job.step(step);
         // A later entry of the same decision may have changed the step again.
-        let is_newest = self.job.step_state(step).word() == told.state;
+        let is_newest = self.job.step_state(step).as_str() == details.state;
         let status = if is_newest { Some(self.job.status(step)) } else { None };
-        let told = Details {
+        let details = Details {
             step: Some(&definition.name),
-            status: told.status.or(status.map(shortened)),
-            attempt: told.attempt.or((run.attempt > 0).then_some(run.attempt)),
-            ..told
+            status: details.status.or(status.map(truncate)),
+            attempt: details.attempt.or((run.attempt > 0).then_some(run.attempt)),
+            ..details
         };
-        let id = format!("{}:{}", self.id(number), definition.name);
+        let id = format!("{}:{}", self.event_id(number), definition.name);
         let subject = format!("{}/{}", self.job.id(), definition.name);
-        self.event(Subject::Step, word, id, subject, at, false, told)
+        self.build(Subject::Step, action, id, subject, at, false, details)
     }
 
     /// Formats the id of an entry's event. A job id may be used again after its job has ended: the
     /// time of creation tells the two jobs apart.
-    fn id(&self, number: u64) -> String {
+    fn event_id(&self, number: u64) -> String {
         format!("{}:{:x}:{number}", self.job.id(), self.job.origin().created.0)
     }
 
@@ -382,15 +411,15 @@ impl<'a> Teller<'a> {
         clippy::too_many_arguments,
         reason = "the parts of one event, put together in one place"
     )]
-    fn event(
+    fn build(
         &self,
         subject: Subject,
-        word: &'static str,
+        action: &'static str,
         id: String,
-        about: String,
+        cloud_event_subject: String,
         at: Timestamp,
         is_end: bool,
-        told: Details<'_>,
+        details: Details<'_>,
     ) -> Event {
         let origin = self.job.origin();
         let parent = origin.parent.map(|parent| parent.job);
@@ -398,9 +427,9 @@ impl<'a> Teller<'a> {
             specversion: "1.0",
             id: &id,
             source: self.source,
-            kind: format!("{TYPE_PREFIX}{}.{word}", subject.word()),
-            subject: about,
-            time: Time(at),
+            kind: format!("{TYPE_PREFIX}{}.{action}", subject.as_str()),
+            subject: cloud_event_subject,
+            time: Rfc3339Time(at),
             datacontenttype: "application/json",
             data: Data {
                 workflow: &self.workflow,
@@ -409,7 +438,7 @@ impl<'a> Teller<'a> {
                 root: origin.root,
                 parent,
                 item: origin.parent.map(|parent| parent.index),
-                told,
+                details,
             },
         };
         // Only strings and numbers: serialising them cannot fail.
@@ -418,7 +447,7 @@ impl<'a> Teller<'a> {
             id,
             workflow: self.workflow.clone(),
             subject,
-            word,
+            action,
             job: origin.id,
             parent,
             root: origin.root,

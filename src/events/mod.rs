@@ -2,9 +2,9 @@
 //! sent to the webhook. All of them follow from what is committed, and none can hold up a job.
 
 mod event;
-mod feeds;
+mod hub;
 mod webhook;
 
 pub use event::{CONTENT_TYPE, Counts, Event, Subject};
-pub use feeds::{Batch, Feed, Feeds, Wanted};
-pub use webhook::{Surroundings, Webhook};
+pub use hub::{Batch, EventFilter, EventHub, Subscription};
+pub use webhook::{Webhook, WebhookEnv};

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::engine::Timestamp;
 use crate::journal::{JournalError, Notice, NoticeNumber, Records};
 use crate::settings::{Settings, WebhookSettings};
-use crate::signature::{SIGNATURE, TIMESTAMP, signature};
+use crate::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use crate::telemetry::Metrics;
 use crate::times;
 use crate::trust::Authorities;
@@ -32,10 +32,10 @@ const PAGE_ROWS: u32 = 100;
 const RETRIES_MAX: usize = 10_000;
 
 /// How many notices are deleted at once; fewer when there is nothing else to do.
-const FORGOTTEN_MAX: usize = 100;
+const DELETED_MAX: usize = 100;
 
 /// How much of a response is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 
 /// How long a stop waits for calls under way.
 const STOP_WAIT: Duration = Duration::from_secs(1);
@@ -50,25 +50,25 @@ pub struct Webhook {
     metrics: Metrics,
     /// Pauses are measured by a monotonic clock: the wall-clock time and the instant of its first
     /// reading.
-    since: (Timestamp, Instant),
-    desk: Mutex<Desk>,
+    clock_origin: (Timestamp, Instant),
+    queue: Mutex<DeliveryQueue>,
     wake: Condvar,
     idle: Notify,
 }
 
 /// What the webhook needs of its manager.
-pub struct Surroundings {
+pub struct WebhookEnv {
     /// Reads the notices.
     pub reader: Arc<dyn Records>,
     /// Deletes delivered notices from the journal.
-    pub forget: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
+    pub delete_notices: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
     /// Ends the process in an orderly way, for the given reason.
-    pub fail: Box<dyn Fn(String) + Send + Sync>,
+    pub fail_process: Box<dyn Fn(String) + Send + Sync>,
 }
 
 /// The notices that are to be delivered, and when.
 #[derive(Default)]
-struct Desk {
+struct DeliveryQueue {
     /// The last notice that was read from the journal.
     cursor: NoticeNumber,
     page: VecDeque<(NoticeNumber, Notice)>,
@@ -88,7 +88,7 @@ struct Desk {
 }
 
 /// What a thread does next.
-enum Next {
+enum NextAction {
     Deliver(DueNotice),
     Wait(Option<Duration>),
     Read(NoticeNumber),
@@ -99,14 +99,14 @@ enum Next {
 struct DueNotice {
     number: NoticeNumber,
     notice: Notice,
-    failed: u32,
+    failures: u32,
 }
 
 /// The outcome of a call.
-enum Outcome {
+enum DeliveryOutcome {
     Delivered,
     /// The receiver rejects the notice for good.
-    Refused(String),
+    Rejected(String),
     Failed {
         reason: String,
         retry_after: Option<Duration>,
@@ -117,13 +117,13 @@ impl Webhook {
     /// Makes the webhook of the settings. Returns `None` if they have none.
     pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Webhook> {
         let webhook = &settings.events.webhook;
-        webhook.is_on().then(|| Webhook {
+        webhook.is_enabled().then(|| Webhook {
             settings: webhook.clone(),
             // The file of authorities was read when the settings were.
             authorities: settings.authorities().unwrap_or_default(),
             metrics: metrics.clone(),
-            since: (clock::now(), clock::instant()),
-            desk: Mutex::new(Desk { has_more: true, ..Desk::default() }),
+            clock_origin: (clock::now(), clock::instant()),
+            queue: Mutex::new(DeliveryQueue { has_more: true, ..DeliveryQueue::default() }),
             wake: Condvar::new(),
             idle: Notify::new(),
         })
@@ -134,31 +134,31 @@ impl Webhook {
     /// # Errors
     ///
     /// The journal cannot be read.
-    pub fn start(self: &Arc<Self>, around: Surroundings) -> Result<(), JournalError> {
-        self.metrics.webhook_waiting.set(around.reader.notice_count()?);
-        let agent = self.authorities.agent(self.settings.timeout.0);
-        let around = Arc::new(around);
+    pub fn start(self: &Arc<Self>, env: WebhookEnv) -> Result<(), JournalError> {
+        self.metrics.webhook_waiting.set(env.reader.count_notices()?);
+        let agent = self.authorities.http_agent(self.settings.timeout.0);
+        let around = Arc::new(env);
         for _ in 0..self.settings.concurrency {
             let (webhook, agent, around) = (self.clone(), agent.clone(), around.clone());
-            std::thread::spawn(move || webhook.deliver_all(&around, &agent));
+            std::thread::spawn(move || webhook.run_worker(&around, &agent));
         }
         Ok(())
     }
 
     /// Reports that a notice was committed.
-    pub fn noticed(&self) {
+    pub fn notify_committed(&self) {
         self.metrics.webhook_waiting.inc();
-        self.desk().has_more = true;
+        self.lock_queue().has_more = true;
         self.wake.notify_one();
     }
 
     /// Stops calling, and waits a moment for the calls under way. Notices that are not delivered by
     /// then are delivered after the next start.
     pub async fn close(&self) {
-        self.desk().is_closing = true;
+        self.lock_queue().is_closing = true;
         self.wake.notify_all();
         let ended = async {
-            while self.desk().in_flight > 0 {
+            while self.lock_queue().in_flight > 0 {
                 self.idle.notified().await;
             }
         };
@@ -167,91 +167,91 @@ impl Webhook {
     }
 
     fn now(&self) -> Timestamp {
-        later(self.since.0, self.since.1.elapsed())
+        add_duration(self.clock_origin.0, self.clock_origin.1.elapsed())
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_queue(&self) -> MutexGuard<'_, DeliveryQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn deliver_all(&self, around: &Surroundings, agent: &Agent) {
-        let mut desk = self.desk();
+    fn run_worker(&self, env: &WebhookEnv, agent: &Agent) {
+        let mut queue = self.lock_queue();
         loop {
-            match desk.next(self.now(), &self.settings) {
-                Next::End => return,
-                Next::Wait(time) => {
-                    self.forget(&mut desk, around, 1);
-                    desk = match time {
+            match queue.next_action(self.now(), &self.settings) {
+                NextAction::End => return,
+                NextAction::Wait(time) => {
+                    self.delete_done(&mut queue, env, 1);
+                    queue = match time {
                         Some(time) => self
                             .wake
-                            .wait_timeout(desk, time)
+                            .wait_timeout(queue, time)
                             .map_or_else(|error| error.into_inner().0, |(desk, _)| desk),
-                        None => self.wake.wait(desk).unwrap_or_else(PoisonError::into_inner),
+                        None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
                     };
                 }
-                Next::Read(after) => {
-                    drop(desk);
-                    let read = around.reader.notices(after, PAGE_ROWS);
-                    desk = self.desk();
-                    desk.is_reading = false;
+                NextAction::Read(after) => {
+                    drop(queue);
+                    let read = env.reader.load_notices(after, PAGE_ROWS);
+                    queue = self.lock_queue();
+                    queue.is_reading = false;
                     match read {
-                        Ok(page) => desk.take_page(page),
+                        Ok(page) => queue.add_page(page),
                         Err(JournalError::Closed { .. }) => return,
-                        Err(error) => self.broken(around, &error),
+                        Err(error) => self.report_read_failure(env, &error),
                     }
                     self.wake.notify_all();
                 }
-                Next::ReadRetry(number, failed) => {
-                    drop(desk);
-                    let read = around.reader.notice(number);
-                    desk = self.desk();
+                NextAction::ReadRetry(number, failed) => {
+                    drop(queue);
+                    let read = env.reader.load_notice(number);
+                    queue = self.lock_queue();
                     match read {
                         Ok(Some(notice)) => {
-                            desk = self.deliver(
-                                desk,
-                                around,
+                            queue = self.deliver(
+                                queue,
+                                env,
                                 agent,
-                                DueNotice { number, notice, failed },
+                                DueNotice { number, notice, failures: failed },
                             )
                         }
-                        Ok(None) => desk.in_flight -= 1,
+                        Ok(None) => queue.in_flight -= 1,
                         Err(JournalError::Closed { .. }) => {
-                            desk.in_flight -= 1;
+                            queue.in_flight -= 1;
                             return;
                         }
                         Err(error) => {
-                            desk.in_flight -= 1;
-                            self.broken(around, &error);
+                            queue.in_flight -= 1;
+                            self.report_read_failure(env, &error);
                         }
                     }
                 }
-                Next::Deliver(delivery) => desk = self.deliver(desk, around, agent, delivery),
+                NextAction::Deliver(delivery) => queue = self.deliver(queue, env, agent, delivery),
             }
         }
     }
 
-    fn broken(&self, around: &Surroundings, error: &JournalError) {
-        (around.fail)(format!("the webhook cannot read its notices: {error}"));
+    fn report_read_failure(&self, env: &WebhookEnv, error: &JournalError) {
+        (env.fail_process)(format!("the webhook cannot read its notices: {error}"));
     }
 
     fn deliver<'a>(
         &'a self,
-        desk: MutexGuard<'a, Desk>,
-        around: &Surroundings,
+        queue: MutexGuard<'a, DeliveryQueue>,
+        env: &WebhookEnv,
         agent: &Agent,
         delivery: DueNotice,
-    ) -> MutexGuard<'a, Desk> {
-        drop(desk);
+    ) -> MutexGuard<'a, DeliveryQueue> {
+        drop(queue);
         // A panic in the client costs this call alone, not the thread.
-        let called = catch_unwind(AssertUnwindSafe(|| self.call(agent, &delivery.notice)));
-        let outcome = called.unwrap_or_else(|_| Outcome::Failed {
+        let called = catch_unwind(AssertUnwindSafe(|| self.post(agent, &delivery.notice)));
+        let outcome = called.unwrap_or_else(|_| DeliveryOutcome::Failed {
             reason: "the call panicked; the log has the panic".to_owned(),
             retry_after: None,
         });
-        let mut desk = self.desk();
+        let mut queue = self.lock_queue();
         let label = match &outcome {
-            Outcome::Delivered => "delivered",
-            Outcome::Refused(reason) => {
+            DeliveryOutcome::Delivered => "delivered",
+            DeliveryOutcome::Rejected(reason) => {
                 tracing::error!(
                     notice = delivery.number,
                     reason,
@@ -259,8 +259,8 @@ impl Webhook {
                 );
                 "refused"
             }
-            Outcome::Failed { reason, .. } => {
-                if desk.failures == 0 {
+            DeliveryOutcome::Failed { reason, .. } => {
+                if queue.failures == 0 {
                     tracing::warn!(
                         notice = delivery.number,
                         reason,
@@ -271,79 +271,79 @@ impl Webhook {
             }
         };
         self.metrics.webhook_deliveries.with_label_values(&[label]).inc();
-        let was_failing = desk.failures > 0;
-        let expired = desk.settle(delivery, &outcome, self.now(), &self.settings);
+        let was_failing = queue.failures > 0;
+        let expired = queue.settle(delivery, &outcome, self.now(), &self.settings);
         if expired {
             self.metrics.webhook_deliveries.with_label_values(&["expired"]).inc();
         }
-        if was_failing && desk.failures == 0 {
+        if was_failing && queue.failures == 0 {
             tracing::info!("the webhook takes calls again");
         }
-        self.forget(&mut desk, around, FORGOTTEN_MAX);
-        if desk.in_flight == 0 {
+        self.delete_done(&mut queue, env, DELETED_MAX);
+        if queue.in_flight == 0 {
             self.idle.notify_one();
         }
-        if desk.is_closing {
-            self.forget(&mut desk, around, 1);
+        if queue.is_closing {
+            self.delete_done(&mut queue, env, 1);
         }
         self.wake.notify_all();
-        desk
+        queue
     }
 
     /// Deletes the finished notices, once there are at least `least` of them.
-    fn forget(&self, desk: &mut Desk, around: &Surroundings, least: usize) {
-        if desk.done.len() >= least {
-            let done = std::mem::take(&mut desk.done);
+    fn delete_done(&self, queue: &mut DeliveryQueue, env: &WebhookEnv, least: usize) {
+        if queue.done.len() >= least {
+            let done = std::mem::take(&mut queue.done);
             self.metrics.webhook_waiting.sub(i64::try_from(done.len()).unwrap_or_default());
-            (around.forget)(done);
+            (env.delete_notices)(done);
         }
     }
 
-    fn call(&self, agent: &Agent, notice: &Notice) -> Outcome {
-        let timestamp = times::seconds(clock::now()).to_string();
+    fn post(&self, agent: &Agent, notice: &Notice) -> DeliveryOutcome {
+        let timestamp = times::unix_seconds(clock::now()).to_string();
         let mut request = agent
             .post(self.settings.url.0.as_str())
             .header("Content-Type", CONTENT_TYPE)
-            .header(TIMESTAMP, &timestamp);
+            .header(TIMESTAMP_HEADER, &timestamp);
         if !self.settings.secret.0.is_empty() {
-            let signature = signature(&self.settings.secret.0, &timestamp, notice.body.as_bytes());
-            request = request.header(SIGNATURE, signature);
+            let signature = sign(&self.settings.secret.0, &timestamp, notice.body.as_bytes());
+            request = request.header(SIGNATURE_HEADER, signature);
         }
         match request.send(&*notice.body) {
-            Ok(response) => outcome(response),
-            Err(error) => Outcome::Failed { reason: error.to_string(), retry_after: None },
+            Ok(response) => parse_response(response),
+            Err(error) => DeliveryOutcome::Failed { reason: error.to_string(), retry_after: None },
         }
     }
 }
 
-fn outcome(mut response: Response<Body>) -> Outcome {
+fn parse_response(mut response: Response<Body>) -> DeliveryOutcome {
     let status = response.status();
     let retry_after = response.headers().get("Retry-After");
     let retry_after =
-        retry_after.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
+        retry_after.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
     let retry_after = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
     // Read to its end, so that the connection can be used again. Its content does not matter.
-    let _ = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+    let _ = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
     if status.is_success() {
-        Outcome::Delivered
+        DeliveryOutcome::Delivered
     } else if status.is_client_error() && status.as_u16() != 429 {
-        Outcome::Refused(format!("it answered {status}"))
+        DeliveryOutcome::Rejected(format!("it answered {status}"))
     } else {
-        Outcome::Failed { reason: format!("it answered {status}"), retry_after }
+        DeliveryOutcome::Failed { reason: format!("it answered {status}"), retry_after }
     }
 }
 
-impl Desk {
-    fn next(&mut self, now: Timestamp, settings: &WebhookSettings) -> Next {
+impl DeliveryQueue {
+    fn next_action(&mut self, now: Timestamp, settings: &WebhookSettings) -> NextAction {
         if self.is_closing {
-            return Next::End;
+            return NextAction::End;
         }
         if self.failures > 0 {
             if self.in_flight > 0 {
-                return Next::Wait(None);
+                return NextAction::Wait(None);
             }
             if now < self.paused_until {
-                return Next::Wait(Some(until(now, self.paused_until)));
+                return NextAction::Wait(Some(duration_until(now, self.paused_until)));
             }
             self.expire_page(now, settings);
         }
@@ -355,22 +355,22 @@ impl Desk {
             self.retries.remove(&(due, number));
             self.was_retry = true;
             self.in_flight += 1;
-            return Next::ReadRetry(number, failed);
+            return NextAction::ReadRetry(number, failed);
         }
         if let Some((number, notice)) = self.page.pop_front() {
             self.was_retry = false;
             self.in_flight += 1;
-            return Next::Deliver(DueNotice { number, notice, failed: 0 });
+            return NextAction::Deliver(DueNotice { number, notice, failures: 0 });
         }
         if self.has_more && !self.is_reading && self.retries.len() < RETRIES_MAX {
             self.has_more = false;
             self.is_reading = true;
-            return Next::Read(self.cursor);
+            return NextAction::Read(self.cursor);
         }
-        Next::Wait(due.map(|(due, ..)| until(now, due)))
+        NextAction::Wait(due.map(|(due, ..)| duration_until(now, due)))
     }
 
-    fn take_page(&mut self, page: Vec<(NoticeNumber, Notice)>) {
+    fn add_page(&mut self, page: Vec<(NoticeNumber, Notice)>) {
         self.has_more |= page.len() == PAGE_ROWS as usize;
         self.cursor = page.last().map_or(self.cursor, |(number, _)| *number);
         self.page.extend(page);
@@ -393,13 +393,13 @@ impl Desk {
     fn settle(
         &mut self,
         delivery: DueNotice,
-        outcome: &Outcome,
+        outcome: &DeliveryOutcome,
         now: Timestamp,
         settings: &WebhookSettings,
     ) -> bool {
-        let DueNotice { number, notice, failed } = delivery;
+        let DueNotice { number, notice, failures: failed } = delivery;
         self.in_flight -= 1;
-        let Outcome::Failed { retry_after, .. } = outcome else {
+        let DeliveryOutcome::Failed { retry_after, .. } = outcome else {
             self.failures = 0;
             self.done.push(number);
             return false;
@@ -407,8 +407,10 @@ impl Desk {
         // Calls that were made together have failed together.
         if self.failures == 0 || now >= self.paused_until {
             self.failures += 1;
-            self.paused_until =
-                later(now, pause(self.failures, settings).max(retry_after.unwrap_or_default()));
+            self.paused_until = add_duration(
+                now,
+                backoff(self.failures, settings).max(retry_after.unwrap_or_default()),
+            );
         }
         if is_expired(&notice, now, settings) {
             tracing::error!(
@@ -419,27 +421,27 @@ impl Desk {
             self.done.push(number);
             return true;
         }
-        self.retries.insert((later(now, pause(failed + 1, settings)), number), failed + 1);
+        self.retries.insert((add_duration(now, backoff(failed + 1, settings)), number), failed + 1);
         false
     }
 }
 
 fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bool {
-    now > later(notice.at, settings.age_max.0)
+    now > add_duration(notice.at, settings.age_max.0)
 }
 
 /// Returns the pause after this many failures in a row.
-fn pause(failures: u32, settings: &WebhookSettings) -> Duration {
+fn backoff(failures: u32, settings: &WebhookSettings) -> Duration {
     let doubled =
         settings.backoff_min.0.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(settings.backoff_max.0.max(settings.backoff_min.0))
 }
 
-fn later(at: Timestamp, span: Duration) -> Timestamp {
+fn add_duration(at: Timestamp, span: Duration) -> Timestamp {
     Timestamp(at.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
 }
 
-fn until(now: Timestamp, due: Timestamp) -> Duration {
+fn duration_until(now: Timestamp, due: Timestamp) -> Duration {
     Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
@@ -460,55 +462,61 @@ mod tests {
         Timestamp(at_s * 1_000_000_000)
     }
 
-    fn failed() -> Outcome {
-        Outcome::Failed { reason: "down".to_owned(), retry_after: None }
+    fn failed() -> DeliveryOutcome {
+        DeliveryOutcome::Failed { reason: "down".to_owned(), retry_after: None }
     }
 
     /// Returns the notice that is delivered next at that time. Retries are read from a stub.
-    fn called(desk: &mut Desk, at_s: i64) -> Option<DueNotice> {
-        match desk.next(seconds(at_s), &settings()) {
-            Next::Deliver(delivery) => Some(delivery),
-            Next::ReadRetry(number, failed) => {
-                Some(DueNotice { number, notice: notice(0), failed })
+    fn next_delivery(queue: &mut DeliveryQueue, at_s: i64) -> Option<DueNotice> {
+        match queue.next_action(seconds(at_s), &settings()) {
+            NextAction::Deliver(delivery) => Some(delivery),
+            NextAction::ReadRetry(number, failed) => {
+                Some(DueNotice { number, notice: notice(0), failures: failed })
             }
-            Next::Wait(_) | Next::Read(_) | Next::End => None,
+            NextAction::Wait(_) | NextAction::Read(_) | NextAction::End => None,
         }
     }
 
     #[test]
     fn while_calls_fail_there_is_one_at_a_time_after_pauses_that_grow() {
-        let mut desk = Desk::default();
-        desk.take_page((1..=5).map(|number| (number, notice(0))).collect());
-        let (first, second) = (called(&mut desk, 10).unwrap(), called(&mut desk, 10).unwrap());
-        assert!(!desk.settle(first, &failed(), seconds(10), &settings()));
-        assert!(called(&mut desk, 10).is_none(), "the other one is still under way");
-        desk.settle(second, &failed(), seconds(10), &settings());
-        assert!(called(&mut desk, 10).is_none() && desk.failures == 1, "both failed at once");
-        let probe = called(&mut desk, 11).unwrap();
-        assert!(called(&mut desk, 11).is_none());
-        desk.settle(probe, &failed(), seconds(11), &settings());
-        assert!(called(&mut desk, 12).is_none());
-        let probe = called(&mut desk, 13).unwrap();
-        desk.settle(probe, &Outcome::Delivered, seconds(13), &settings());
-        assert_eq!(desk.done.len(), 1);
-        let rest: Vec<NoticeNumber> =
-            std::iter::from_fn(|| called(&mut desk, 60)).map(|delivery| delivery.number).collect();
+        let mut queue = DeliveryQueue::default();
+        queue.add_page((1..=5).map(|number| (number, notice(0))).collect());
+        let (first, second) =
+            (next_delivery(&mut queue, 10).unwrap(), next_delivery(&mut queue, 10).unwrap());
+        assert!(!queue.settle(first, &failed(), seconds(10), &settings()));
+        assert!(next_delivery(&mut queue, 10).is_none(), "the other one is still under way");
+        queue.settle(second, &failed(), seconds(10), &settings());
+        assert!(
+            next_delivery(&mut queue, 10).is_none() && queue.failures == 1,
+            "both failed at once"
+        );
+        let probe = next_delivery(&mut queue, 11).unwrap();
+        assert!(next_delivery(&mut queue, 11).is_none());
+        queue.settle(probe, &failed(), seconds(11), &settings());
+        assert!(next_delivery(&mut queue, 12).is_none());
+        let probe = next_delivery(&mut queue, 13).unwrap();
+        queue.settle(probe, &DeliveryOutcome::Delivered, seconds(13), &settings());
+        assert_eq!(queue.done.len(), 1);
+        let rest: Vec<NoticeNumber> = std::iter::from_fn(|| next_delivery(&mut queue, 60))
+            .map(|delivery| delivery.number)
+            .collect();
         assert_eq!(rest.len(), 4, "{rest:?}");
     }
 
     #[test]
     fn one_notice_that_is_never_taken_does_not_keep_the_others_back() {
-        let mut desk = Desk::default();
-        desk.take_page((1..=50).map(|number| (number, notice(0))).collect());
+        let mut queue = DeliveryQueue::default();
+        queue.add_page((1..=50).map(|number| (number, notice(0))).collect());
         let mut at_s = 0;
         let mut delivered = 0;
         while delivered < 49 {
             at_s += 1;
             assert!(at_s < 200, "{delivered} delivered");
-            while let Some(delivery) = called(&mut desk, at_s) {
-                let outcome = if delivery.number == 1 { failed() } else { Outcome::Delivered };
+            while let Some(delivery) = next_delivery(&mut queue, at_s) {
+                let outcome =
+                    if delivery.number == 1 { failed() } else { DeliveryOutcome::Delivered };
                 delivered += usize::from(delivery.number != 1);
-                desk.settle(delivery, &outcome, seconds(at_s), &settings());
+                queue.settle(delivery, &outcome, seconds(at_s), &settings());
             }
         }
     }
@@ -516,15 +524,15 @@ mod tests {
     #[test]
     fn what_is_too_old_is_given_up() {
         let day_s = 24 * 3600;
-        let mut desk = Desk::default();
-        desk.take_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
-        let first = called(&mut desk, 10 * day_s).unwrap();
+        let mut queue = DeliveryQueue::default();
+        queue.add_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
+        let first = next_delivery(&mut queue, 10 * day_s).unwrap();
         assert!(
-            desk.settle(first, &failed(), seconds(10 * day_s), &settings()),
+            queue.settle(first, &failed(), seconds(10 * day_s), &settings()),
             "tried once all the same"
         );
-        assert_eq!(called(&mut desk, 11 * day_s).map(|delivery| delivery.number), Some(3));
-        assert_eq!(desk.done, [1, 2]);
+        assert_eq!(next_delivery(&mut queue, 11 * day_s).map(|delivery| delivery.number), Some(3));
+        assert_eq!(queue.done, [1, 2]);
     }
 
     #[test]
@@ -532,7 +540,7 @@ mod tests {
         let pause = |after: &str| {
             let response = Response::builder().status(503).header("Retry-After", after);
             let response = response.body(Body::builder().data("later")).expect("a response");
-            let Outcome::Failed { retry_after, .. } = outcome(response) else {
+            let DeliveryOutcome::Failed { retry_after, .. } = parse_response(response) else {
                 panic!("no failure")
             };
             retry_after
@@ -544,8 +552,8 @@ mod tests {
                 .timestamp_to_rfc9110_string(&at)
                 .expect("a date")
         };
-        let asked = pause(&until(600)).expect("a pause");
-        assert!((500..=600).contains(&asked.as_secs()), "{asked:?}");
+        let demanded = pause(&until(600)).expect("a pause");
+        assert!((500..=600).contains(&demanded.as_secs()), "{demanded:?}");
         assert_eq!(pause(&until(100_000)), Some(RETRY_AFTER_MAX));
         assert_eq!(pause(&until(-100)), Some(Duration::ZERO));
         assert_eq!((pause("7"), pause("soon")), (Some(Duration::from_secs(7)), None));
@@ -553,15 +561,18 @@ mod tests {
 
     #[test]
     fn the_other_side_may_ask_for_a_longer_pause() {
-        let mut desk = Desk::default();
-        desk.take_page(vec![(1, notice(0))]);
-        let first = called(&mut desk, 0).unwrap();
-        desk.settle(
+        let mut queue = DeliveryQueue::default();
+        queue.add_page(vec![(1, notice(0))]);
+        let first = next_delivery(&mut queue, 0).unwrap();
+        queue.settle(
             first,
-            &Outcome::Failed { reason: String::new(), retry_after: Some(Duration::from_secs(30)) },
+            &DeliveryOutcome::Failed {
+                reason: String::new(),
+                retry_after: Some(Duration::from_secs(30)),
+            },
             seconds(0),
             &settings(),
         );
-        assert!(called(&mut desk, 29).is_none() && called(&mut desk, 30).is_some());
+        assert!(next_delivery(&mut queue, 29).is_none() && next_delivery(&mut queue, 30).is_some());
     }
 }

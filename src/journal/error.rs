@@ -52,7 +52,7 @@ pub enum JournalError {
         "cannot open the journal {file}: it is no regular file. Give --db the name of a file, \
          which need not be there yet"
     )]
-    NoFile {
+    NotAFile {
         /// The journal's file.
         file: String,
     },
@@ -62,7 +62,7 @@ pub enum JournalError {
          for the newest commits in another place. Find them with: find DIRECTORY -xdev \
          -samefile {file}; keep the one that has a -wal beside it, and remove the others"
     )]
-    Linked {
+    HardLinked {
         /// The journal's file.
         file: String,
         /// How many names it has.
@@ -82,7 +82,7 @@ pub enum JournalError {
         /// The journal's file.
         file: String,
         /// What happened to them.
-        loss: Loss,
+        loss: FileLoss,
     },
     /// A row's checksum or content is wrong.
     #[error(
@@ -118,7 +118,7 @@ pub enum JournalError {
          in a file of its own, from which ATTACH reaches the journal. If not, do not use the file: \
          take a backup that you trust"
     )]
-    Altered {
+    UnexpectedSchema {
         /// The journal's file.
         file: String,
         /// The unexpected or missing objects.
@@ -203,7 +203,7 @@ pub enum Remedy {
 
 impl Remedy {
     /// Returns whether the commit can be tried again.
-    pub fn is_wait(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         match self {
             Remedy::WaitForRoom | Remedy::WaitForLock => true,
             Remedy::Exit => false,
@@ -230,13 +230,13 @@ impl JournalError {
             | JournalError::Lock { .. }
             | JournalError::Unreachable { .. }
             | JournalError::ReadOnly { .. }
-            | JournalError::NoFile { .. }
-            | JournalError::Linked { .. }
+            | JournalError::NotAFile { .. }
+            | JournalError::HardLinked { .. }
             | JournalError::Closed { .. }
             | JournalError::Lost { .. }
             | JournalError::Damaged { .. }
             | JournalError::Malformed { .. }
-            | JournalError::Altered { .. }
+            | JournalError::UnexpectedSchema { .. }
             | JournalError::Newer { .. }
             | JournalError::Older { .. }
             | JournalError::Missing { .. }
@@ -248,7 +248,7 @@ impl JournalError {
 
 /// What has happened to the files of an open journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Loss {
+pub enum FileLoss {
     /// The name leads nowhere.
     #[error("{0} was removed or renamed")]
     Removed(String),
@@ -270,5 +270,5 @@ pub enum Loss {
     Overwritten(String),
     /// The lock file was removed, and another process has taken the lock since.
     #[error("the lock {0} was removed, and another process has taken it since")]
-    Locked(String),
+    LockTaken(String),
 }

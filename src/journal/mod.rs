@@ -11,13 +11,18 @@ mod recover;
 pub mod sqlite;
 mod traits;
 
-pub use error::{JournalError, Loss, Remedy};
+pub use error::{FileLoss, JournalError, Remedy};
 pub use query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, JobAt, KeptJob, NEWEST, ParentRow, RecordHead, RecordPage, SearchOrder, StatusFilter,
-    StatusRow,
+    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
+    JobCreation, JobFilter, NEWEST_CURSOR, ParentKey, ParentRecord, RecordHead, RecordPage,
+    SearchHit, SearchOrder, StatusFilter, StatusRow, StoredJob,
 };
-pub use record::{Deleted, JobNumber, NewJob, Notice, NoticeNumber, Open, Position, Record, Sizes};
-pub use recover::Recovered;
-pub use sqlite::{Copied, INDEXED_COLUMNS_MAX, Options, Reader, Store, back_up, check, restore};
+pub use record::{
+    DeletedJob, Deletion, DiskUsage, JobNumber, NewJob, Notice, NoticeNumber, Record, StoredOffset,
+};
+pub use recover::RecoveredJob;
+pub use sqlite::{
+    BackupSummary, INDEXED_COLUMNS_MAX, JournalOptions, Reader, SqliteJournal, back_up,
+    inspect_backup, restore,
+};
 pub use traits::{Journal, Records};

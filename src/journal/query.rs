@@ -8,7 +8,7 @@ use crate::engine::{
 use std::sync::Arc;
 
 /// A job in the journal, with its numbers.
-pub struct KeptJob {
+pub struct StoredJob {
     /// The job's number.
     pub number: JobNumber,
     /// The root job's number.
@@ -36,7 +36,7 @@ impl RecordPage {
     }
 
     /// Returns the number of the last entry on this page, if there are more after it.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next_cursor(&self) -> Option<u64> {
         let last = self.rows.last().filter(|_| !self.is_last)?;
         Some(last.first + last.entries.len() as u64)
     }
@@ -60,23 +60,23 @@ impl RecordHead {
 }
 
 /// A job as it was after one of its entries.
-pub enum JobAt {
+pub enum JobAtEntry {
     /// The entry exists.
-    Was {
+    Found {
         /// The job after that entry.
         job: Box<Job>,
         /// When the entry was decided.
         at: Timestamp,
     },
     /// The job has no entry with that number.
-    Never {
+    NoSuchEntry {
         /// How many entries the job has.
         entries: u64,
     },
 }
 
 /// How a job was created.
-pub struct Creation {
+pub struct JobCreation {
     /// The job's number.
     pub number: JobNumber,
     /// The workflow's full name.
@@ -103,13 +103,13 @@ impl EndedCursor {
 
 /// The criteria of a search: a job must meet all that are set.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct JobFilter {
     /// The workflow's full name.
     pub workflow: Option<String>,
     /// The states, one of which must match; empty: any state.
     pub states: Vec<JobState>,
     /// The lowest and the highest id, both inclusive.
-    pub ids: Option<(JobId, JobId)>,
+    pub id_range: Option<(JobId, JobId)>,
     /// Statuses by step; only allowed with a workflow.
     pub statuses: Vec<(String, String)>,
     /// The earliest creation time, inclusive.
@@ -121,12 +121,12 @@ pub struct Filter {
     /// The end of the range of end times, exclusive.
     pub ended_before: Option<Timestamp>,
     /// Searches the child jobs of this job; `None`: root jobs.
-    pub parent: Option<ParentRow>,
+    pub parent: Option<ParentKey>,
 }
 
 /// The numbers by which the child jobs of a job are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParentRow {
+pub struct ParentKey {
     /// The job's number.
     pub number: JobNumber,
     /// The root job's number.
@@ -145,21 +145,21 @@ pub enum SearchOrder {
 
 impl SearchOrder {
     /// Returns the cursor before the first page.
-    pub fn start(self) -> JobNumber {
+    pub fn start_cursor(self) -> JobNumber {
         match self {
-            SearchOrder::NewestFirst => NEWEST,
+            SearchOrder::NewestFirst => NEWEST_CURSOR,
             SearchOrder::OldestFirst => -1,
         }
     }
 }
 
-impl Filter {
+impl JobFilter {
     /// Returns whether the filter matches every root job.
     pub fn is_empty(&self) -> bool {
-        let Filter {
+        let JobFilter {
             workflow,
             states,
-            ids,
+            id_range: ids,
             statuses,
             created_from,
             created_before,
@@ -179,7 +179,7 @@ impl Filter {
 
 /// A job that a search found.
 #[derive(Clone, Debug)]
-pub struct Hit {
+pub struct SearchHit {
     /// The job's number.
     pub number: JobNumber,
     /// The job's id.
@@ -195,7 +195,7 @@ pub struct Hit {
     /// Why it failed or was cancelled.
     pub reason: Option<Arc<str>>,
     /// For a child job: the parent's step and the item's index.
-    pub place: Option<(StepIndex, u32)>,
+    pub parent_item: Option<(StepIndex, u32)>,
     /// How many steps the job has, if its definition can be read.
     pub steps: Option<usize>,
 }
@@ -215,17 +215,17 @@ pub struct DefinitionUse {
 
 /// A job whose child jobs are queried.
 #[derive(Clone)]
-pub struct Family {
+pub struct ParentRecord {
     pub(super) number: JobNumber,
     pub(super) root: JobNumber,
     pub(super) definition: Arc<Definition>,
     pub(super) graph: u16,
 }
 
-impl Family {
+impl ParentRecord {
     /// Returns the key by which its child jobs are found.
-    pub fn row(&self) -> ParentRow {
-        ParentRow { number: self.number, root: self.root }
+    pub fn key(&self) -> ParentKey {
+        ParentKey { number: self.number, root: self.root }
     }
 
     /// Returns the graph that the job runs.
@@ -322,4 +322,4 @@ pub struct StatusRow {
 }
 
 /// The cursor before the newest job, where the first page begins.
-pub const NEWEST: JobNumber = JobNumber::MAX;
+pub const NEWEST_CURSOR: JobNumber = JobNumber::MAX;

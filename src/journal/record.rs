@@ -21,7 +21,7 @@ pub struct Record {
     /// The new state, if it changed.
     pub state: Option<JobState>,
     /// Whether nothing is left to do for the job.
-    pub closed: bool,
+    pub is_closed: bool,
     /// The new statuses of a root job's steps.
     pub statuses: Vec<(StepIndex, Arc<str>)>,
     /// The notice for the webhook, if there is one.
@@ -30,13 +30,13 @@ pub struct Record {
 
 impl Record {
     /// Makes the record of a decision. The caller is responsible for the effects.
-    pub fn of(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
+    pub fn from_decision(job: JobNumber, created: Option<NewJob>, decision: Decision) -> Record {
         let Decision { recorded, effects: _, state, statuses, closed } = decision;
-        Record { job, created, recorded, state, closed, statuses, notice: None }
+        Record { job, created, recorded, state, is_closed: closed, statuses, notice: None }
     }
 
     /// Returns whether these records cancel jobs, and contain no records of other jobs.
-    pub(super) fn all_cancelled(records: &[&Record]) -> bool {
+    pub(super) fn are_all_cancellations(records: &[&Record]) -> bool {
         let ends = |record: &&&Record| record.state == Some(JobState::Cancelled);
         let cancelled: BTreeSet<JobNumber> =
             records.iter().filter(ends).map(|record| record.job).collect();
@@ -44,8 +44,8 @@ impl Record {
     }
 
     /// Makes a record of a job without a decision.
-    pub fn nothing(job: JobNumber) -> Record {
-        Record::of(job, None, Decision::default())
+    pub fn empty(job: JobNumber) -> Record {
+        Record::from_decision(job, None, Decision::default())
     }
 }
 
@@ -74,7 +74,7 @@ pub type NoticeNumber = i64;
 
 /// How far a bus has read a partition of a topic: everything before the offset is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct StoredOffset {
     /// The name of the bus in the settings.
     pub bus: Arc<str>,
     /// The name of the topic.
@@ -87,23 +87,23 @@ pub struct Position {
 
 /// The result of a deletion.
 #[derive(Debug, Default)]
-pub struct Deleted {
+pub struct Deletion {
     /// How many root jobs were deleted, each with its whole job tree.
     pub roots: usize,
     /// How many rows were deleted: each job is one, and each of its records.
     pub rows: usize,
     /// Whether the limit of rows was reached before everything was deleted.
-    pub is_part: bool,
+    pub is_partial: bool,
     /// How many root jobs were skipped because they are running.
-    pub left: usize,
+    pub skipped: usize,
     /// Deleted jobs that may still have an actor: the root jobs, and the child jobs that waited for
     /// late replies.
-    pub open: Vec<Open>,
+    pub maybe_active: Vec<DeletedJob>,
 }
 
 /// A deleted job that may still have an actor, which may have taken input until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct DeletedJob {
     /// The job's id.
     pub id: JobId,
     /// The job's number.
@@ -112,7 +112,7 @@ pub struct Open {
 
 /// The disk space that a journal uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct DiskUsage {
     /// The size of the main file.
     pub main: u64,
     /// The size of what is committed but not yet in the main file.

@@ -2,10 +2,10 @@
 //! single ones: for a reader, after a panic, or when an input arrives for a job that has ended.
 
 use super::error::JournalError;
-use super::query::JobAt;
+use super::query::JobAtEntry;
 use super::record::{JobNumber, NewJob};
 use crate::engine::{
-    Definition, Effect, Entry, Job, JobId, Message, Order, Origin, Parent, Recorded, StepIndex,
+    Definition, Effect, Entry, Job, JobId, Message, Order, Origin, ParentItem, Recorded, StepIndex,
     Timestamp,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,30 +13,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The rows of a journal, as rebuilding reads them. Each row is checked when it is read.
-pub(super) trait Rows {
+pub(super) trait JobRows {
     /// Returns the job with this number.
-    fn job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
+    fn find_job(&self, number: JobNumber) -> Result<Option<JobRow>, JournalError>;
     /// Returns all jobs that take input, ordered by number.
-    fn open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
+    fn load_open_jobs(&self) -> Result<Vec<JobRow>, JournalError>;
     /// Returns the child jobs of a job that have not ended.
-    fn live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
+    fn load_live_children(&self, parent: JobNumber) -> Result<Vec<JobRow>, JournalError>;
     /// Returns the number of the newest child job with this key.
-    fn child(&self, root: JobNumber, place: &ChildPlace)
-    -> Result<Option<JobNumber>, JournalError>;
+    fn find_child(
+        &self,
+        root: JobNumber,
+        place: &ChildKey,
+    ) -> Result<Option<JobNumber>, JournalError>;
     /// Calls `each` with the decisions of a job in order, row by row, because a record may be
     /// large.
-    fn recorded(
+    fn for_each_decision(
         &self,
         job: JobNumber,
         each: &mut dyn FnMut(Recorded) -> Result<(), JournalError>,
     ) -> Result<(), JournalError>;
     /// Returns the position, among the rows of all jobs, of the row that has this entry of the job
     /// (numbered from 0). Of two entries the one that was decided first has the lower position.
-    fn place_of(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
+    fn find_seq(&self, job: JobNumber, entry: u64) -> Result<Option<i64>, JournalError>;
     /// Returns the text of the definition with this number.
-    fn definition(&self, number: i64) -> Result<String, JournalError>;
+    fn load_definition_body(&self, number: i64) -> Result<String, JournalError>;
     /// Returns the error for a row with impossible content.
-    fn damaged(&self, table: &'static str, row: i64, what: String) -> JournalError;
+    fn damaged_row(&self, table: &'static str, row: i64, what: String) -> JournalError;
 }
 
 /// The fields of a job that never change.
@@ -72,8 +75,8 @@ impl JobRow {
     }
 
     /// Returns the key of a child job.
-    fn place(&self) -> ChildPlace {
-        ChildPlace {
+    fn child_key(&self) -> ChildKey {
+        ChildKey {
             parent: self.parent.unwrap_or_default(),
             step: self.step.unwrap_or_default(),
             item: self.item.unwrap_or_default(),
@@ -84,7 +87,7 @@ impl JobRow {
 
 /// Identifies a child job. The id is part of it: a step that is rerun has new child jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct ChildPlace {
+pub(super) struct ChildKey {
     pub(super) parent: JobNumber,
     pub(super) step: u16,
     pub(super) item: u32,
@@ -92,7 +95,7 @@ pub(super) struct ChildPlace {
 }
 
 /// A job, rebuilt from the journal.
-pub struct Recovered {
+pub struct RecoveredJob {
     /// Its number.
     pub number: JobNumber,
     /// The root job's number.
@@ -104,47 +107,50 @@ pub struct Recovered {
     /// The effects that may have been lost when the process stopped, ready to be sent.
     pub effects: Vec<Effect>,
     /// Orders of its parent that it may have missed.
-    pub orders: Vec<Order>,
+    pub missed_orders: Vec<Order>,
 }
 
 /// The callback that receives each job tree.
-pub(super) type EachFamily<'a> = &'a (dyn Fn(Vec<Recovered>) + Sync);
+pub(super) type JobTreeHandler<'a> = &'a (dyn Fn(Vec<RecoveredJob>) + Sync);
 
 /// Jobs that take input, split into parts that can be rebuilt in parallel. A job tree stays in one
 /// part, because only jobs of the same tree depend on each other.
-pub(super) struct JobParts {
+pub(super) struct JobPartitions {
     /// The jobs of each part, ordered by number.
     pub(super) jobs: Vec<Vec<JobRow>>,
     /// The definitions of all these jobs: one copy for all parts.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
 }
 
-impl JobParts {
+impl JobPartitions {
     /// Splits all jobs that take input into up to `count` parts.
-    pub(super) fn of(rows: &dyn Rows, count: usize) -> Result<JobParts, JournalError> {
-        let open = rows.open_jobs()?;
-        let count = count.min(open.len() / PART_JOBS_MIN).max(1);
-        let mut rebuild = Rebuild::new(rows);
+    pub(super) fn from_rows(
+        rows: &dyn JobRows,
+        count: usize,
+    ) -> Result<JobPartitions, JournalError> {
+        let open = rows.load_open_jobs()?;
+        let count = count.min(open.len() / PARTITION_JOBS_MIN).max(1);
+        let mut rebuild = Rebuilder::new(rows);
         let mut jobs: Vec<Vec<JobRow>> = Vec::new();
         jobs.resize_with(count, Vec::new);
         for row in open {
-            rebuild.definition(row.definition)?;
+            rebuild.load_definition(row.definition)?;
             let part = row.root.unsigned_abs() % count as u64;
             jobs[part as usize].push(row);
         }
-        Ok(JobParts { jobs, definitions: rebuild.definitions })
+        Ok(JobPartitions { jobs, definitions: rebuild.definitions })
     }
 }
 
 /// The fewest jobs per part: fewer are not worth a thread.
-const PART_JOBS_MIN: usize = 1_000;
+const PARTITION_JOBS_MIN: usize = 1_000;
 
 /// Rebuilds the jobs of one part and passes them to `each`, tree by tree, without keeping them.
-pub(super) fn families(
-    rows: &dyn Rows,
+pub(super) fn recover_job_trees(
+    rows: &dyn JobRows,
     jobs: Vec<JobRow>,
     definitions: HashMap<i64, Arc<Definition>>,
-    each: EachFamily<'_>,
+    each: JobTreeHandler<'_>,
 ) -> Result<(), JournalError> {
     let mut by_root: BTreeMap<JobNumber, Vec<JobRow>> = BTreeMap::new();
     for row in jobs {
@@ -152,82 +158,89 @@ pub(super) fn families(
     }
     let mut definitions = definitions;
     for jobs in by_root.into_values() {
-        let mut rebuild = Rebuild::new(rows);
+        let mut rebuild = Rebuilder::new(rows);
         rebuild.definitions = definitions;
-        each(of_family(&mut rebuild, jobs)?);
+        each(recover_tree_rows(&mut rebuild, jobs)?);
         definitions = rebuild.definitions;
     }
     Ok(())
 }
 
 /// Rebuilds those of these jobs of one job tree that exist.
-pub(super) fn family(
-    rebuild: &mut Rebuild<'_>,
+pub(super) fn recover_job_tree(
+    rebuild: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
-) -> Result<Vec<Recovered>, JournalError> {
+) -> Result<Vec<RecoveredJob>, JournalError> {
     let mut rows = Vec::with_capacity(numbers.len());
     for number in numbers {
-        rows.extend(rebuild.rows.job(*number)?);
+        rows.extend(rebuild.rows.find_job(*number)?);
     }
-    of_family(rebuild, rows)
+    recover_tree_rows(rebuild, rows)
 }
 
 /// Rebuilds jobs of one job tree that take input, parents before their children.
-fn of_family(rebuild: &mut Rebuild<'_>, jobs: Vec<JobRow>) -> Result<Vec<Recovered>, JournalError> {
+fn recover_tree_rows(
+    rebuild: &mut Rebuilder<'_>,
+    jobs: Vec<JobRow>,
+) -> Result<Vec<RecoveredJob>, JournalError> {
     let rows = rebuild.rows;
     for row in jobs {
         let number = row.number;
         // Jobs that are loaded only because of their children are not live.
         if row.parent.is_some() {
-            rebuild.live_children.insert(row.place());
+            rebuild.live_children.insert(row.child_key());
         }
         rebuild.load_row(row)?;
         if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
             let what = "it is marked as open, and its entries say that it is closed".to_owned();
-            return Err(rows.damaged("jobs", number, what));
+            return Err(rows.damaged_row("jobs", number, what));
         }
-        rebuild.wanted.push(number);
+        rebuild.requested.push(number);
     }
-    rebuild.finish()
+    rebuild.into_recovered()
 }
 
 /// Rebuilds those of these jobs that exist, with their open effects, as at a start.
-pub(super) fn some(
-    rebuild: &mut Rebuild<'_>,
+pub(super) fn recover_jobs(
+    rebuild: &mut Rebuilder<'_>,
     numbers: &[JobNumber],
-) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
+) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
     for number in numbers.iter().copied() {
         if rebuild.load(number)?.is_none() {
             continue;
         }
-        rebuild.wanted.push(number);
+        rebuild.requested.push(number);
         // A failed child that waits for late replies does not count as live: its parent may not
         // have learned that it ended.
-        for row in rebuild.rows.live_children(number)? {
-            rebuild.live_children.insert(row.place());
+        for row in rebuild.rows.load_live_children(number)? {
+            rebuild.live_children.insert(row.child_key());
         }
     }
-    Ok(rebuild.finish()?.into_iter().map(|recovered| (recovered.number, recovered)).collect())
+    Ok(rebuild
+        .into_recovered()?
+        .into_iter()
+        .map(|recovered| (recovered.number, recovered))
+        .collect())
 }
 
 /// A job after all its entries.
-pub(super) struct Past {
+pub(super) struct JobSnapshot {
     pub(super) job: Job,
     /// When its state or a status last changed.
-    pub(super) changed: Timestamp,
+    pub(super) changed_at: Timestamp,
     /// The number of its definition.
     pub(super) definition: i64,
 }
 
 /// The result of applying a job's first entries.
-struct Fold {
+struct FoldedJob {
     job: Job,
     /// How many entries the job has in total.
     entries: u64,
     /// When the last applied entry was decided.
     at: Timestamp,
     /// When its state or a status last changed.
-    changed: Timestamp,
+    changed_at: Timestamp,
     /// The number of entries before each of its reruns.
     reruns: Vec<u64>,
 }
@@ -235,25 +248,26 @@ struct Fold {
 /// Returns a child job's message, which follows from the parent's input once the fan-out step has
 /// started.
 fn child_message(parent: &Job, step: StepIndex, index: u32) -> Option<Message> {
-    let run = parent.steps().nth(step.at()).map(|(_, run)| run)?;
+    let run = parent.steps().nth(step.as_usize()).map(|(_, run)| run)?;
     let is_known = run.fan_out.as_ref().is_some_and(|fan_out| index < fan_out.items());
     if is_known { parent.child_message(step, index) } else { None }
 }
 
 /// Runs part of the fold, or returns why the entries cannot be right.
-fn followed<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
-    unwound(fold).map_err(|reason| format!("its entries do not follow from one another: {reason}"))
+fn catch_inconsistency<T>(fold: impl FnOnce() -> T) -> Result<T, String> {
+    catch_panic(fold)
+        .map_err(|reason| format!("its entries do not follow from one another: {reason}"))
 }
 
-fn parsed(body: &str) -> Result<Definition, String> {
+fn parse_definition(body: &str) -> Result<Definition, String> {
     let parse = || serde_json::from_str::<Definition>(body).map_err(|error| error.to_string());
-    unwound(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
+    catch_panic(parse).map_err(|reason| format!("its graphs are wrong: {reason}")).flatten()
 }
 
 /// Turns a panic into an error. The engine asserts its invariants. Rows with the right checksum may
 /// break them if a faulty program wrote them. Such damage is reported and must not end the process
 /// during a start.
-fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -264,8 +278,8 @@ fn unwound<T>(read: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Rebuilds jobs. Ancestors that are closed are loaded when their children need them.
-pub(super) struct Rebuild<'a> {
-    rows: &'a dyn Rows,
+pub(super) struct Rebuilder<'a> {
+    rows: &'a dyn JobRows,
     /// Definitions by number. A definition never changes.
     pub(super) definitions: HashMap<i64, Arc<Definition>>,
     jobs: HashMap<JobNumber, (JobRow, Job)>,
@@ -273,19 +287,19 @@ pub(super) struct Rebuild<'a> {
     reruns: HashMap<JobNumber, Vec<u64>>,
     /// Jobs as they were before a rerun, if child jobs of that time need them.
     before_reruns: HashMap<(JobNumber, u64), Job>,
-    wanted: Vec<JobNumber>,
-    live_children: HashSet<ChildPlace>,
+    requested: Vec<JobNumber>,
+    live_children: HashSet<ChildKey>,
 }
 
-impl<'a> Rebuild<'a> {
-    pub(super) fn new(rows: &'a dyn Rows) -> Rebuild<'a> {
-        Rebuild {
+impl<'a> Rebuilder<'a> {
+    pub(super) fn new(rows: &'a dyn JobRows) -> Rebuilder<'a> {
+        Rebuilder {
             rows,
             definitions: HashMap::new(),
             jobs: HashMap::new(),
             reruns: HashMap::new(),
             before_reruns: HashMap::new(),
-            wanted: Vec::new(),
+            requested: Vec::new(),
             live_children: HashSet::new(),
         }
     }
@@ -293,7 +307,7 @@ impl<'a> Rebuild<'a> {
     /// Loads the job with this number, if it exists.
     pub(super) fn load(&mut self, number: JobNumber) -> Result<Option<&Job>, JournalError> {
         if !self.jobs.contains_key(&number) {
-            let Some(row) = self.rows.job(number)? else { return Ok(None) };
+            let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
             self.load_row(row)?;
         }
         Ok(self.jobs.get(&number).map(|(_, job)| job))
@@ -304,30 +318,36 @@ impl<'a> Rebuild<'a> {
         &mut self,
         number: JobNumber,
         entries: u64,
-    ) -> Result<Option<JobAt>, JournalError> {
-        let Some(row) = self.rows.job(number)? else { return Ok(None) };
-        let Fold { job, entries: length, at, .. } = self.fold(&row, entries)?;
+    ) -> Result<Option<JobAtEntry>, JournalError> {
+        let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
+        let FoldedJob { job, entries: length, at, .. } = self.fold(&row, entries)?;
         if !(1..=length).contains(&entries) {
-            return Ok(Some(JobAt::Never { entries: length }));
+            return Ok(Some(JobAtEntry::NoSuchEntry { entries: length }));
         }
-        Ok(Some(JobAt::Was { job: Box::new(job), at }))
+        Ok(Some(JobAtEntry::Found { job: Box::new(job), at }))
     }
 
     /// Returns the number of the root job of a job.
-    pub(super) fn root(&mut self, number: JobNumber) -> Result<Option<JobNumber>, JournalError> {
+    pub(super) fn load_root(
+        &mut self,
+        number: JobNumber,
+    ) -> Result<Option<JobNumber>, JournalError> {
         self.load(number)?;
         Ok(self.jobs.get(&number).map(|(row, _)| row.root))
     }
 
     /// Rebuilds a job without keeping it here.
-    pub(super) fn past(&mut self, number: JobNumber) -> Result<Option<Past>, JournalError> {
-        let Some(row) = self.rows.job(number)? else { return Ok(None) };
-        let Fold { job, changed, .. } = self.fold(&row, u64::MAX)?;
-        Ok(Some(Past { job, changed, definition: row.definition }))
+    pub(super) fn load_snapshot(
+        &mut self,
+        number: JobNumber,
+    ) -> Result<Option<JobSnapshot>, JournalError> {
+        let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
+        let FoldedJob { job, changed_at: changed, .. } = self.fold(&row, u64::MAX)?;
+        Ok(Some(JobSnapshot { job, changed_at: changed, definition: row.definition }))
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
-        let Fold { job, reruns, .. } = self.fold(&row, u64::MAX)?;
+        let FoldedJob { job, reruns, .. } = self.fold(&row, u64::MAX)?;
         if !reruns.is_empty() {
             self.reruns.insert(row.number, reruns);
         }
@@ -336,14 +356,16 @@ impl<'a> Rebuild<'a> {
     }
 
     /// Applies the first `count` entries of a job.
-    fn fold(&mut self, row: &JobRow, count: u64) -> Result<Fold, JournalError> {
-        let (origin, message) = self.origin(row)?;
+    fn fold(&mut self, row: &JobRow, count: u64) -> Result<FoldedJob, JournalError> {
+        let (origin, message) = self.load_origin(row)?;
         let (rows, number) = (self.rows, row.number);
-        let damaged = |what: String| rows.damaged("jobs", number, what);
-        let job = followed(|| Job::before(origin, message.unwrap_or_default())).map_err(damaged)?;
+        let damaged = |what: String| rows.damaged_row("jobs", number, what);
+        let job =
+            catch_inconsistency(|| Job::before_first_entry(origin, message.unwrap_or_default()))
+                .map_err(damaged)?;
         let (at, changed) = (row.created, row.created);
-        let mut fold = Fold { job, entries: 0, at, changed, reruns: Vec::new() };
-        rows.recorded(number, &mut |mut recorded| {
+        let mut fold = FoldedJob { job, entries: 0, at, changed_at: changed, reruns: Vec::new() };
+        rows.for_each_decision(number, &mut |mut recorded| {
             let length = recorded.entries.len() as u64;
             let wanted = count.saturating_sub(fold.entries).min(length);
             fold.entries += length;
@@ -356,22 +378,22 @@ impl<'a> Rebuild<'a> {
             let reruns = numbered.filter(|(_, entry)| entry.is_rerun()).map(|(number, _)| number);
             fold.reruns.extend(reruns);
             if recorded.entries.iter().any(Entry::is_change) {
-                fold.changed = recorded.at;
+                fold.changed_at = recorded.at;
             }
-            followed(|| fold.job.apply(&recorded)).map_err(damaged)
+            catch_inconsistency(|| fold.job.apply(&recorded)).map_err(damaged)
         })?;
         if count > 0 {
-            followed(|| fold.job.check()).map_err(damaged)?;
+            catch_inconsistency(|| fold.job.assert_invariants()).map_err(damaged)?;
         }
         Ok(fold)
     }
 
     /// Returns the origin of a job and, for a child job, its message.
-    fn origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
+    fn load_origin(&mut self, row: &JobRow) -> Result<(Origin, Option<Message>), JournalError> {
         let (rows, number) = (self.rows, row.number);
-        let damaged = |what: String| rows.damaged("jobs", number, what);
+        let damaged = |what: String| rows.damaged_row("jobs", number, what);
         let orphan = || damaged("its parent's step is not there".to_owned());
-        let definition = self.definition(row.definition)?;
+        let definition = self.load_definition(row.definition)?;
         if usize::from(row.graph) >= definition.graphs.len() {
             return Err(damaged(format!("graph {} is not in its definition", row.graph)));
         }
@@ -382,9 +404,9 @@ impl<'a> Rebuild<'a> {
             }
             (Some(parent_number), Some(step), Some(index)) => {
                 let step = StepIndex(step);
-                let parent = self.parent_of(number, parent_number)?.ok_or_else(orphan)?;
+                let parent = self.load_parent(number, parent_number)?.ok_or_else(orphan)?;
                 let message = child_message(parent, step, index).ok_or_else(orphan)?;
-                let place = Parent { job: parent.id(), step, index };
+                let place = ParentItem { job: parent.id(), step, index };
                 (Some(place), parent.origin().root, Some(message))
             }
             _ => (None, row.id, None),
@@ -405,73 +427,73 @@ impl<'a> Rebuild<'a> {
 
     /// Returns the parent of a child job, from which the child's message follows: as it was before
     /// the first rerun after the child job was created, or as it is now.
-    fn parent_of(
+    fn load_parent(
         &mut self,
         child: JobNumber,
         parent: JobNumber,
     ) -> Result<Option<&Job>, JournalError> {
         self.load(parent)?;
         let Some(reruns) = self.reruns.get(&parent) else { return self.load(parent) };
-        let began = self.rows.place_of(child, 0)?;
+        let began = self.rows.find_seq(child, 0)?;
         for rerun in reruns.clone() {
-            if self.rows.place_of(parent, rerun)? > began {
-                return self.before_rerun(parent, rerun);
+            if self.rows.find_seq(parent, rerun)? > began {
+                return self.load_before_rerun(parent, rerun);
             }
         }
         self.load(parent)
     }
 
     /// Returns a loaded job as it was before one of its reruns.
-    fn before_rerun(
+    fn load_before_rerun(
         &mut self,
         number: JobNumber,
         rerun: u64,
     ) -> Result<Option<&Job>, JournalError> {
         let key = (number, rerun);
         if !self.before_reruns.contains_key(&key) {
-            let Some(row) = self.rows.job(number)? else { return Ok(None) };
-            let Fold { job, .. } = self.fold(&row, rerun)?;
+            let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
+            let FoldedJob { job, .. } = self.fold(&row, rerun)?;
             self.before_reruns.insert(key, job);
         }
         Ok(self.before_reruns.get(&key))
     }
 
     /// Returns the definition with this number.
-    pub(super) fn definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
+    pub(super) fn load_definition(&mut self, number: i64) -> Result<Arc<Definition>, JournalError> {
         if let Some(known) = self.definitions.get(&number) {
             return Ok(known.clone());
         }
-        let definition = parsed(&self.rows.definition(number)?)
+        let definition = parse_definition(&self.rows.load_definition_body(number)?)
             .map(Arc::new)
-            .map_err(|what| self.rows.damaged("definitions", number, what))?;
+            .map_err(|what| self.rows.damaged_row("definitions", number, what))?;
         self.definitions.insert(number, definition.clone());
         Ok(definition)
     }
 
-    fn finish(&mut self) -> Result<Vec<Recovered>, JournalError> {
+    fn into_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
         let mut effects = HashMap::new();
-        for number in self.wanted.clone() {
+        for number in self.requested.clone() {
             effects.insert(number, self.open_effects(number)?);
         }
         let orders = |number: &JobNumber| {
             let (row, child) = self.jobs.get(number)?;
             let (_, parent) = self.jobs.get(&row.parent?)?;
-            Some((*number, parent.orders_missed_by(child)))
+            Some((*number, parent.missed_orders(child)))
         };
         let mut orders: HashMap<JobNumber, Vec<Order>> =
-            self.wanted.iter().filter_map(orders).collect();
-        let mut recovered = Vec::with_capacity(self.wanted.len());
-        for number in std::mem::take(&mut self.wanted) {
+            self.requested.iter().filter_map(orders).collect();
+        let mut recovered = Vec::with_capacity(self.requested.len());
+        for number in std::mem::take(&mut self.requested) {
             if let Some((row, job)) = self.jobs.remove(&number) {
                 let effects = effects.remove(&number).unwrap_or_default();
                 let orders = orders.remove(&number).unwrap_or_default();
-                recovered.push(Recovered {
+                recovered.push(RecoveredJob {
                     number,
                     root: row.root,
                     parent: row.parent,
                     job,
                     effects,
-                    orders,
+                    missed_orders: orders,
                 });
             }
         }
@@ -487,17 +509,17 @@ impl<'a> Rebuild<'a> {
         let mut is_started = false;
         for effect in all {
             let place = match &effect {
-                Effect::StartChild { origin, .. } => origin.parent.map(|parent| ChildPlace {
+                Effect::StartChild { origin, .. } => origin.parent.map(|parent| ChildKey {
                     parent: number,
                     step: parent.step.0,
                     item: parent.index,
                     id: origin.id,
                 }),
                 // This effect is for the child job whose start came before it.
-                Effect::TellChild { .. } if !is_started => continue,
+                Effect::OrderChild { .. } if !is_started => continue,
                 Effect::Dispatch { .. }
-                | Effect::TellChild { .. }
-                | Effect::TellParent(..)
+                | Effect::OrderChild { .. }
+                | Effect::NotifyParent(..)
                 | Effect::AnswerCaller { .. } => None,
             };
             let Some(place) = place else {
@@ -508,8 +530,8 @@ impl<'a> Rebuild<'a> {
             if self.live_children.contains(&place) {
                 continue;
             }
-            match self.ended_child(root, place)? {
-                Some(told) => effects.extend(told),
+            match self.effects_of_ended_child(root, place)? {
+                Some(child_effects) => effects.extend(child_effects),
                 None => {
                     is_started = true;
                     effects.push(effect);
@@ -521,19 +543,19 @@ impl<'a> Rebuild<'a> {
 
     /// Returns the effects for a child job that is not live: it reports its end to the parent
     /// again, or continues if its parent has ordered that. `None` if there is no such child job.
-    fn ended_child(
+    fn effects_of_ended_child(
         &mut self,
         root: JobNumber,
-        place: ChildPlace,
+        place: ChildKey,
     ) -> Result<Option<Vec<Effect>>, JournalError> {
-        let ChildPlace { parent, id, .. } = place;
-        let Some(number) = self.rows.child(root, &place)? else { return Ok(None) };
+        let ChildKey { parent, id, .. } = place;
+        let Some(number) = self.rows.find_child(root, &place)? else { return Ok(None) };
         let Some(child) = self.load(number)?.cloned() else { return Ok(None) };
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
         }
         let orders =
-            self.load(parent)?.map(|parent| parent.orders_missed_by(&child)).unwrap_or_default();
+            self.load(parent)?.map(|parent| parent.missed_orders(&child)).unwrap_or_default();
         if !orders.is_empty() && !child.is_closed() {
             // It is live, and gets the orders with the other live jobs.
             return Ok(Some(Vec::new()));
@@ -543,7 +565,7 @@ impl<'a> Rebuild<'a> {
             return Ok(Some(
                 orders
                     .into_iter()
-                    .map(|order| Effect::TellChild { child: id, place, order })
+                    .map(|order| Effect::OrderChild { child: id, parent_item: place, order })
                     .collect(),
             ));
         }
@@ -551,7 +573,7 @@ impl<'a> Rebuild<'a> {
             child
                 .open_effects()
                 .into_iter()
-                .filter(|effect| matches!(effect, Effect::TellParent(..)))
+                .filter(|effect| matches!(effect, Effect::NotifyParent(..)))
                 .collect(),
         ))
     }

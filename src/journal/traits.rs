@@ -1,13 +1,14 @@
 //! The interface of a journal, independent of its storage: the writing end, which one process
 //! holds, and the reading end.
 
-use super::error::{JournalError, Loss};
+use super::error::{FileLoss, JournalError};
 use super::query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
+    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
+    JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit, SearchOrder,
+    StatusFilter, StatusRow, StoredJob,
 };
-use super::record::{Deleted, JobNumber, Notice, NoticeNumber, Position, Record, Sizes};
-use super::recover::{EachFamily, Recovered};
+use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
+use super::recover::{JobTreeHandler, RecoveredJob};
 use crate::engine::{
     Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
 };
@@ -27,21 +28,21 @@ pub trait Journal: Send {
     /// # Errors
     ///
     /// Returns what happened to the files.
-    fn check_files(&mut self) -> Result<(), Loss>;
+    fn check_files(&mut self) -> Result<(), FileLoss>;
 
     /// Returns how much of the disk the journal uses now; `None` if that cannot be found out.
-    fn sizes(&mut self) -> Option<Sizes>;
+    fn disk_usage(&mut self) -> Option<DiskUsage>;
 
     /// Tops up the reserve: the disk space that is kept for emptying the journal. It grows as far
     /// as there is room.
-    fn keep_reserve(&mut self);
+    fn fill_reserve(&mut self);
 
     /// Returns whether the disk is full, and not only the file: then a smaller write may still
     /// succeed.
     fn is_disk_full(&self) -> bool;
 
     /// Returns the number after the highest in use.
-    fn next_number(&mut self) -> Result<JobNumber, JournalError>;
+    fn next_job_number(&mut self) -> Result<JobNumber, JournalError>;
 
     /// Commits records in order, all or nothing, and returns the numbers of the jobs that no longer
     /// exist. Records of deleted jobs are ignored: when its root job is deleted, a child job may
@@ -50,14 +51,14 @@ pub trait Journal: Send {
     fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
 
     /// Returns whether lists, searches and statuses lag behind what is committed.
-    fn is_behind(&self) -> bool;
+    fn has_unprojected(&self) -> bool;
 
     /// Projects what is committed, so that lists, searches and statuses show it. If this fails, a
     /// later call does it.
-    fn derive(&mut self) -> Result<(), JournalError>;
+    fn project(&mut self) -> Result<(), JournalError>;
 
     /// Returns whether confirms wait for a record of their jobs.
-    fn has_confirms(&self) -> bool;
+    fn has_pending_confirms(&self) -> bool;
 
     /// Writes a record for each job whose confirms have waited since the last call or longer, for
     /// at most a few thousand jobs. Returns whether any confirms still wait.
@@ -65,18 +66,18 @@ pub trait Journal: Send {
 
     /// Stores offsets, all or none, replacing those of the same partitions. Everything before an
     /// offset must be committed already.
-    fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError>;
+    fn store_offsets(&mut self, positions: &[StoredOffset]) -> Result<(), JournalError>;
 
     /// Returns all jobs that take input, parents before their children, with their open effects.
-    fn recover(&self) -> Result<Vec<Recovered>, JournalError>;
+    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError>;
 
     /// Calls `each` with every job tree that takes input: a root job with its descendants. The
     /// trees are not kept, and arrive from several threads in no particular order.
-    fn each_family(&self, each: EachFamily<'_>) -> Result<(), JournalError>;
+    fn for_each_job_tree(&self, each: JobTreeHandler<'_>) -> Result<(), JournalError>;
 
     /// Creates the status tables, columns and rows that are missing. Called with the loaded
     /// definitions before their first jobs.
-    fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
+    fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError>;
 
     /// When the newest record was written; none: there is none.
     fn newest(&self) -> Result<Option<Timestamp>, JournalError>;
@@ -87,45 +88,47 @@ pub trait Journal: Send {
     /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
     /// ago. The definition that a job started with says how long it is kept. If it says nothing,
     /// `kept` does.
-    fn delete_ended(
+    fn delete_expired(
         &mut self,
         now: Timestamp,
-        kept: Millis,
+        default_retention: Millis,
         rows_max: u32,
-    ) -> Result<Deleted, JournalError>;
+    ) -> Result<Deletion, JournalError>;
 
     /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
     /// running. If part of a tree is left, it takes no more input. Further calls delete the rest;
     /// after a crash, `delete_expired` does so once its retention is over.
-    fn delete(&mut self, roots: &[JobNumber], rows_max: u32) -> Result<Deleted, JournalError>;
+    fn delete_jobs(&mut self, roots: &[JobNumber], rows_max: u32)
+    -> Result<Deletion, JournalError>;
 
     /// Deletes notices, all or none.
-    fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
+    fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
 }
 
 /// The reading end of a journal. Many threads read at once and never hold up the writer. If several
 /// jobs have the same id, methods that take an id mean the newest.
 pub trait Records: Send + Sync {
     /// Returns a job or child job, rebuilt from its entries.
-    fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError>;
+    fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError>;
 
     /// Returns the job or child job with this number, even if a newer one has its id.
-    fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
+    fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
 
     /// Returns all rows of the record of the job with this number, in order; `None` if there is no
     /// such job.
-    fn rows_numbered(&self, number: JobNumber) -> Result<Option<Vec<Recorded>>, JournalError>;
+    fn load_rows_by_number(&self, number: JobNumber)
+    -> Result<Option<Vec<Recorded>>, JournalError>;
 
     /// Returns the size in bytes of the entries from which a job is rebuilt, including those of its
     /// ancestors.
-    fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
+    fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
 
     /// Returns a job as it was after the entry numbered `at`.
-    fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError>;
+    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError>;
 
     /// Returns up to `limit` entries of a job after the entry numbered `after`, in rows of about
     /// `bytes_max` bytes in total.
-    fn record(
+    fn load_record_page(
         &self,
         id: JobId,
         after: u64,
@@ -135,44 +138,51 @@ pub trait Records: Send + Sync {
 
     /// Calls `each` with all rows of a job's record, in order. Returns what never changes about the
     /// job; `None` if there is no such job.
-    fn each_row(
+    fn for_each_row(
         &self,
         id: JobId,
         each: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError>;
 
     /// Returns when a job was created, and how many entries its record has.
-    fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
+    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
 
     /// Returns the definition with this content hash, if any stored job has it.
-    fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError>;
+    fn load_definition(
+        &self,
+        hash: DefinitionHash,
+    ) -> Result<Option<Arc<Definition>>, JournalError>;
 
     /// Returns the definitions of a workflow that stored jobs run, the newest first.
-    fn definitions_of(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
+    fn load_definition_uses(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
 
     /// Returns how a job was created.
-    fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError>;
+    fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError>;
 
     /// Returns the number of a job or child job.
-    fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
+    fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError>;
 
     /// Returns the number of the child job of this parent with this id.
-    fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError>;
+    fn find_child_number(
+        &self,
+        parent: JobNumber,
+        id: JobId,
+    ) -> Result<Option<JobNumber>, JournalError>;
 
     /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
     /// committed for them and their job trees must be projected before.
-    fn recover_some(
+    fn recover_jobs(
         &self,
         numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, Recovered>, JournalError>;
+    ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError>;
 
     /// Rebuilds those of these jobs of one job tree that exist, as [`Journal::for_each_job_tree`]
     /// does. Everything committed for them must be projected before.
-    fn recover_family(&self, numbers: &[JobNumber]) -> Result<Vec<Recovered>, JournalError>;
+    fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError>;
 
     /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
     /// with their states.
-    fn running(
+    fn load_running_root_jobs(
         &self,
         workflow: &str,
         after: JobNumber,
@@ -181,21 +191,21 @@ pub trait Records: Send + Sync {
 
     /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
     /// oldest first.
-    fn all_running(
+    fn load_running_jobs(
         &self,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
 
     /// Returns the number of root jobs by workflow and state.
-    fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
+    fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
 
     /// Returns the number of running root jobs by workflow.
-    fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError>;
+    fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError>;
 
     /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
     /// newest end first, with their states.
-    fn ended(
+    fn load_ended_root_jobs(
         &self,
         workflow: &str,
         since: Timestamp,
@@ -206,7 +216,7 @@ pub trait Records: Send + Sync {
     /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
     /// first. Jobs created since the journal was opened may be missing. Returns the number of the
     /// last one; `None` if there are no more.
-    fn creations(
+    fn for_each_creation(
         &self,
         below: JobNumber,
         limit: u32,
@@ -216,7 +226,7 @@ pub trait Records: Send + Sync {
     /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
     /// ended at or after `since`, the newest end first. Returns the cursor of the last one; `None`
     /// if there are no more.
-    fn ends(
+    fn for_each_end(
         &self,
         workflow: &str,
         since: Timestamp,
@@ -228,22 +238,22 @@ pub trait Records: Send + Sync {
     /// Returns the jobs that match the filter, beyond the job with this number in this order.
     fn search(
         &self,
-        filter: &Filter,
+        filter: &JobFilter,
         order: SearchOrder,
         beyond: JobNumber,
         limit: u32,
-    ) -> Result<Vec<Hit>, JournalError>;
+    ) -> Result<Vec<SearchHit>, JournalError>;
 
     /// Returns how many jobs match the filter, counting up to `most`.
-    fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError>;
+    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError>;
 
     /// Returns a job as the parent whose child jobs are queried.
-    fn family(&self, id: JobId) -> Result<Option<Family>, JournalError>;
+    fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError>;
 
     /// Returns the child jobs of a parent beyond the cursor, by step, item and number.
-    fn children(
+    fn load_children(
         &self,
-        of: &Family,
+        parent: &ParentRecord,
         filter: ChildFilter,
         after: ChildCursor,
         limit: u32,
@@ -251,9 +261,9 @@ pub trait Records: Send + Sync {
 
     /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
     /// has several child jobs, the newest counts.
-    fn items(
+    fn for_each_item(
         &self,
-        of: &Family,
+        parent: &ParentRecord,
         step: StepIndex,
         each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError>;
@@ -264,13 +274,13 @@ pub trait Records: Send + Sync {
     /// # Errors
     ///
     /// Returns an error if it cannot be projected now: a list would be wrong.
-    fn lists_follow(&self) -> Result<(), JournalError>;
+    fn ensure_projected(&self) -> Result<(), JournalError>;
 
     /// Returns the step columns of a workflow's status table; `None` if it has no such table.
-    fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
+    fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
 
     /// Returns rows of a workflow's status table below a number, the newest first.
-    fn statuses(
+    fn load_statuses(
         &self,
         workflow: &str,
         columns: &[String],
@@ -280,22 +290,22 @@ pub trait Records: Send + Sync {
     ) -> Result<Vec<StatusRow>, JournalError>;
 
     /// Returns the notices after this one, in order.
-    fn notices(
+    fn load_notices(
         &self,
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError>;
 
     /// Returns the notice with this number.
-    fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
+    fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError>;
 
     /// Returns the number of notices.
-    fn notice_count(&self) -> Result<i64, JournalError>;
+    fn count_notices(&self) -> Result<i64, JournalError>;
 
     /// Returns the stored offsets of a bus.
-    fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError>;
+    fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;
 
     /// Ends all reading. Interrupts reads under way and waits for them up to `timeout`. Refuses
     /// new ones with `why` as the reason. Returns whether no read is left.
-    fn close(&self, why: &str, patience: Duration) -> bool;
+    fn close(&self, why: &str, timeout: Duration) -> bool;
 }

@@ -1,39 +1,41 @@
 //! Steps that ask for jobs of workflows: a step whose queue is `workflow.<name>`
 //! (docs/worker-protocol.md). Checks whether workflows call each other endlessly.
 
-use super::cycles::cycles;
+use super::cycles::find_cycles;
+use super::diagnostics::Diagnostics;
 use super::draft::{StepDraft, WorkflowDraft};
-use super::place::Position;
-use super::report::Report;
-use super::values::Word;
+use super::location::SourceLocation;
+use super::values::LocatedText;
 use crate::engine::Definition;
-use crate::engine::words::quoted;
+use crate::engine::text::quote;
 use std::collections::HashMap;
 
 /// How many cycles are reported.
-const CIRCLES_MAX: usize = 10;
+const CALL_CYCLES_SHOWN_MAX: usize = 10;
 
 /// A step without a condition whose messages ask for jobs of a workflow.
 pub(super) struct CallingStep {
     file: String,
-    at: Position,
+    at: SourceLocation,
     /// The full name of the step's workflow.
     from: String,
     /// The queue, prefixed with its bus and virtual host.
     queue: String,
     /// The queue on which the step's own workflow takes calls, with the same prefix.
-    called: String,
+    own_queue: String,
     step: String,
 }
 
 /// Returns the queue that a step's messages go to, with its location.
-pub(super) fn queue(step: &StepDraft) -> Option<&Word> {
+pub(super) fn message_queue(step: &StepDraft) -> Option<&LocatedText> {
     let sends = step.task.is_none() && !step.options.external.is_some_and(|(external, _)| external);
     step.queue.as_ref().or(step.name.as_ref()).filter(|_| sends)
 }
 
 /// Returns the steps of a workflow; those of a task come with the task's name.
-pub(super) fn steps(draft: &WorkflowDraft) -> impl Iterator<Item = (Option<&Word>, &StepDraft)> {
+pub(super) fn all_steps(
+    draft: &WorkflowDraft,
+) -> impl Iterator<Item = (Option<&LocatedText>, &StepDraft)> {
     let tasks = draft
         .tasks
         .iter()
@@ -41,25 +43,29 @@ pub(super) fn steps(draft: &WorkflowDraft) -> impl Iterator<Item = (Option<&Word
     draft.graph.steps.iter().map(|step| (None, step)).chain(tasks)
 }
 
-fn address(bus: Option<&str>, definition: &Definition, queue: &str) -> String {
+fn qualified_queue(bus: Option<&str>, definition: &Definition, queue: &str) -> String {
     format!("{} {}/{queue}", bus.unwrap_or_default(), definition.vhost)
 }
 
 /// Returns the unconditional calls of a workflow.
-pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> Vec<CallingStep> {
-    let unconditional = steps(draft).filter(|(_, step)| step.options.when.is_none());
+pub(super) fn find_calls(
+    draft: &WorkflowDraft,
+    definition: &Definition,
+    file: &str,
+) -> Vec<CallingStep> {
+    let unconditional = all_steps(draft).filter(|(_, step)| step.options.when.is_none());
     let calls = unconditional.filter_map(|(_, step)| {
-        let queue = queue(step)?;
+        let queue = message_queue(step)?;
         queue.text.starts_with(Definition::CALL_QUEUE_PREFIX).then(|| CallingStep {
             file: file.to_owned(),
             at: queue.at,
             from: definition.full_name(),
-            queue: address(
+            queue: qualified_queue(
                 step.bus.as_ref().map(|bus| bus.text.as_str()).or(definition.bus.as_deref()),
                 definition,
                 &queue.text,
             ),
-            called: address(
+            own_queue: qualified_queue(
                 definition.bus.as_deref(),
                 definition,
                 &Definition::call_queue(&definition.name),
@@ -71,49 +77,51 @@ pub(super) fn of(draft: &WorkflowDraft, definition: &Definition, file: &str) -> 
 }
 
 /// Warns of workflows whose jobs each ask for another job, endlessly.
-pub(super) fn warn_of_circles(calls: &[CallingStep], reports: &mut [Report]) {
+pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnostics]) {
     let mut names: Vec<&str> = Vec::new();
-    let mut number: HashMap<&str, usize> = HashMap::new();
+    let mut indexes: HashMap<&str, usize> = HashMap::new();
     for call in calls {
-        number.entry(&call.from).or_insert_with(|| {
+        indexes.entry(&call.from).or_insert_with(|| {
             names.push(&call.from);
             names.len() - 1
         });
     }
-    let by_queue: HashMap<&str, usize> =
-        calls.iter().filter_map(|call| Some((&*call.called, *number.get(&*call.from)?))).collect();
+    let by_queue: HashMap<&str, usize> = calls
+        .iter()
+        .filter_map(|call| Some((&*call.own_queue, *indexes.get(&*call.from)?)))
+        .collect();
     let mut next = vec![Vec::new(); names.len()];
     for call in calls {
-        if let (Some(from), Some(to)) = (number.get(&*call.from), by_queue.get(&*call.queue))
+        if let (Some(from), Some(to)) = (indexes.get(&*call.from), by_queue.get(&*call.queue))
             && !next[*from].contains(to)
         {
             next[*from].push(*to);
         }
     }
-    for circle in cycles(&next, CIRCLES_MAX) {
-        let second = circle.get(1).unwrap_or(&circle[0]);
+    for cycle in find_cycles(&next, CALL_CYCLES_SHOWN_MAX) {
+        let second = cycle.get(1).unwrap_or(&cycle[0]);
         let leads_on = |call: &&CallingStep| {
-            call.from == names[circle[0]] && by_queue.get(&*call.queue) == Some(second)
+            call.from == names[cycle[0]] && by_queue.get(&*call.queue) == Some(second)
         };
         let Some(call) = calls.iter().find(leads_on) else { continue };
         let Some(report) = reports.iter_mut().find(|report| report.file == call.file) else {
             continue;
         };
-        let text = match circle.as_slice() {
+        let text = match cycle.as_slice() {
             [_] => "the workflow calls itself: each of its jobs asks for another one".to_owned(),
             several => {
-                let round: Vec<String> =
-                    several.iter().chain(&circle[..1]).map(|at| quoted(names[*at])).collect();
+                let path: Vec<String> =
+                    several.iter().chain(&cycle[..1]).map(|at| quote(names[*at])).collect();
                 format!(
                     "workflows call each other in a circle, {}: each job asks for another one",
-                    round.join(" → ")
+                    path.join(" → ")
                 )
             }
         };
         report.workflow = Some(call.from.rsplit('/').next().unwrap_or_default().to_owned());
         report.step = Some(call.step.clone());
-        report.warn(call.at, format!("{text}, for ever; a \"when\" can end it"));
-        report.leave();
+        report.add_warning(call.at, format!("{text}, for ever; a \"when\" can end it"));
+        report.leave_scope();
         report.sort();
     }
 }

@@ -7,23 +7,23 @@ const EDGES_FOLLOWED_MAX: usize = 100_000;
 /// Returns up to `limit` distinct cycles of a graph, each once, starting with its first node, in
 /// order. `next[n]` are the successors of `n`. As far as `limit` allows, at least one cycle of each
 /// strongly connected component is found.
-pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
-    let component = components(next);
+pub(super) fn find_cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
+    let component = strongly_connected_components(next);
     let mut found: Vec<Vec<usize>> = Vec::new();
     let mut budget: Vec<usize> = vec![EDGES_FOLLOWED_MAX; next.len()];
-    let mut begun = vec![false; next.len()];
+    let mut is_started = vec![false; next.len()];
     for start in 0..next.len() {
-        let tangle = component[start];
-        let inside = |node: usize| component[node] == tangle && node >= start;
+        let own = component[start];
+        let inside = |node: usize| component[node] == own && node >= start;
         if !next[start].iter().any(|node| inside(*node)) {
             continue;
         }
         // The first node of a component always lies on a cycle; the shortest one is found in linear
         // time.
-        if !std::mem::replace(&mut begun[tangle], true) {
-            found.extend(shortest(next, start, &inside));
+        if !std::mem::replace(&mut is_started[own], true) {
+            found.extend(shortest_cycle(next, start, &inside));
         }
-        enumerate(next, start, &inside, limit, &mut budget[tangle], &mut found);
+        enumerate_cycles(next, start, &inside, limit, &mut budget[own], &mut found);
         if found.len() >= limit {
             break;
         }
@@ -34,7 +34,7 @@ pub(super) fn cycles(next: &[Vec<usize>], limit: usize) -> Vec<Vec<usize>> {
 }
 
 /// Returns the shortest cycle through `start` by nodes that are `inside`.
-fn shortest(
+fn shortest_cycle(
     next: &[Vec<usize>],
     start: usize,
     inside: &dyn Fn(usize) -> bool,
@@ -59,7 +59,7 @@ fn shortest(
 }
 
 /// Adds all cycles whose first node is `start`, depth first, until `budget` is used up.
-fn enumerate(
+fn enumerate_cycles(
     next: &[Vec<usize>],
     start: usize,
     inside: &dyn Fn(usize) -> bool,
@@ -96,7 +96,7 @@ fn enumerate(
 
 /// Returns the strongly connected component of each node, named after one of its nodes (Tarjan's
 /// algorithm, without recursion).
-fn components(next: &[Vec<usize>]) -> Vec<usize> {
+fn strongly_connected_components(next: &[Vec<usize>]) -> Vec<usize> {
     const NEW: usize = usize::MAX;
     let mut number = vec![NEW; next.len()];
     let mut low = vec![0; next.len()];
@@ -160,20 +160,20 @@ mod tests {
         ];
         for (next, expected) in cases {
             let next: Vec<Vec<usize>> = next.iter().map(|to| to.to_vec()).collect();
-            assert_eq!(cycles(&next, 10), expected, "{next:?}");
+            assert_eq!(find_cycles(&next, 10), expected, "{next:?}");
         }
     }
 
     #[test]
-    fn a_tangle_with_countless_cycles_is_bounded() {
+    fn the_search_is_bounded_if_there_are_countless_cycles() {
         let complete: Vec<Vec<usize>> =
             (0..300).map(|own| (0..300).filter(|to| *to != own).collect()).collect();
-        assert_eq!(cycles(&complete, 10).len(), 10);
+        assert_eq!(find_cycles(&complete, 10).len(), 10);
     }
 
     #[test]
-    fn one_long_cycle_is_found_whole() {
+    fn one_long_cycle_is_found_completely() {
         let ring: Vec<Vec<usize>> = (0..1_000).map(|own| vec![(own + 1) % 1_000]).collect();
-        assert_eq!(cycles(&ring, 10), [(0..1_000).collect::<Vec<usize>>()]);
+        assert_eq!(find_cycles(&ring, 10), [(0..1_000).collect::<Vec<usize>>()]);
     }
 }

@@ -1,9 +1,9 @@
 //! Drafts of workflows: each key and value on its own is valid; how they fit together is not
 //! checked yet.
 
-use super::place::Position;
-use super::values::Word;
-use super::yaml::Layout;
+use super::location::SourceLocation;
+use super::values::LocatedText;
+use super::yaml::ScalarLayout;
 use crate::engine::expression::ExpressionError;
 use crate::engine::{FanOutKeys, Millis, OnFailure, QueueDeclaration, Retry, StatusWords};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 /// A workflow as the file describes it.
 #[derive(Debug)]
 pub(super) struct WorkflowDraft {
-    pub(super) at: Position,
-    pub(super) name: Option<Word>,
-    pub(super) vhosts: Vec<Word>,
-    pub(super) bus: Option<Word>,
+    pub(super) at: SourceLocation,
+    pub(super) name: Option<LocatedText>,
+    pub(super) vhosts: Vec<LocatedText>,
+    pub(super) bus: Option<LocatedText>,
     pub(super) deadline: Option<Millis>,
     pub(super) retention: Option<Millis>,
     pub(super) queue_keys: QueueKeys,
@@ -25,8 +25,8 @@ pub(super) struct WorkflowDraft {
 /// The graph of steps of a workflow or a task.
 #[derive(Debug)]
 pub(super) struct GraphDraft {
-    pub(super) at: Position,
-    pub(super) name: Option<Word>,
+    pub(super) at: SourceLocation,
+    pub(super) name: Option<LocatedText>,
     pub(super) fan_out: Option<FanOutKeys>,
     pub(super) steps: Vec<StepDraft>,
 }
@@ -34,21 +34,21 @@ pub(super) struct GraphDraft {
 /// The queue declaration in the file, and its location.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueKeys {
-    pub(super) said: QueueDeclaration,
+    pub(super) declaration: QueueDeclaration,
     /// The location of the first of the keys.
-    pub(super) at: Option<Position>,
+    pub(super) at: Option<SourceLocation>,
 }
 
 /// A step: its keys have the right types, and references are not resolved yet.
 #[derive(Debug)]
 pub(super) struct StepDraft {
-    pub(super) name: Option<Word>,
-    pub(super) queue: Option<Word>,
-    pub(super) bus: Option<Word>,
+    pub(super) name: Option<LocatedText>,
+    pub(super) queue: Option<LocatedText>,
+    pub(super) bus: Option<LocatedText>,
     pub(super) queue_keys: QueueKeys,
-    pub(super) task: Option<Word>,
-    pub(super) depends: Vec<Word>,
-    pub(super) priority: Option<(u8, Position)>,
+    pub(super) task: Option<LocatedText>,
+    pub(super) depends: Vec<LocatedText>,
+    pub(super) priority: Option<(u8, SourceLocation)>,
     pub(super) options: StepOptions,
 }
 
@@ -57,56 +57,57 @@ pub(super) struct StepDraft {
 pub(super) struct StepOptions {
     pub(super) timeout: Option<Millis>,
     /// How long it waits for its start, and the location of the key.
-    pub(super) start_within: Option<(Millis, Position)>,
-    pub(super) timeout_at: Option<Position>,
+    pub(super) start_within: Option<(Millis, SourceLocation)>,
+    pub(super) timeout_at: Option<SourceLocation>,
     pub(super) retry: Option<Retry>,
     pub(super) when: Option<ConditionDraft>,
     pub(super) cancel_when: Option<ConditionDraft>,
     pub(super) on_failure: OnFailure,
-    pub(super) external: Option<(bool, Position)>,
+    pub(super) external: Option<(bool, SourceLocation)>,
     pub(super) status: StatusWords,
-    pub(super) statuses_at: Option<Position>,
-    pub(super) skipped_at: Option<Position>,
+    pub(super) statuses_at: Option<SourceLocation>,
+    pub(super) skipped_at: Option<SourceLocation>,
     /// The users whose replies count, and the location of the key.
-    pub(super) reply_users: Option<(Vec<Arc<str>>, Position)>,
+    pub(super) reply_users: Option<(Vec<Arc<str>>, SourceLocation)>,
 }
 
 /// A condition as the file has it.
 #[derive(Debug)]
 pub(super) struct ConditionDraft {
-    pub(super) at: Position,
-    pub(super) layout: Layout,
+    pub(super) at: SourceLocation,
+    pub(super) layout: ScalarLayout,
     pub(super) text: String,
 }
 
 impl ConditionDraft {
     /// Returns the location of an error in the file, or else a text with its location in the
     /// condition.
-    pub(super) fn place(&self, error: &ExpressionError) -> (Position, String) {
-        match self.position(error.line, error.column) {
+    pub(super) fn locate_error(&self, error: &ExpressionError) -> (SourceLocation, String) {
+        match self.locate(error.line, error.column) {
             Some(at) => (at, String::new()),
             None => (self.at, format!(", its line {}, column {}", error.line, error.column)),
         }
     }
 
     /// Returns the location at which the condition first names a step.
-    pub(super) fn place_of(&self, step: &str) -> Position {
+    pub(super) fn locate_step(&self, step: &str) -> SourceLocation {
         let before = self.text.split_once(step).map_or("", |(before, _)| before);
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        self.position(before.matches('\n').count() + 1, column).unwrap_or(self.at)
+        self.locate(before.matches('\n').count() + 1, column).unwrap_or(self.at)
     }
 
     /// Returns the location in the file of a character of the condition, if it is known.
-    fn position(&self, line: usize, column: usize) -> Option<Position> {
+    fn locate(&self, line: usize, column: usize) -> Option<SourceLocation> {
         match self.layout {
-            Layout::Line(inset) => {
-                Some(Position { line: self.at.line, column: self.at.column + inset + column - 1 })
-            }
-            Layout::Block => Some(Position {
+            ScalarLayout::Line(inset) => Some(SourceLocation {
+                line: self.at.line,
+                column: self.at.column + inset + column - 1,
+            }),
+            ScalarLayout::Block => Some(SourceLocation {
                 line: self.at.line + line - 1,
                 column: self.at.column + column - 1,
             }),
-            Layout::Other => None,
+            ScalarLayout::Other => None,
         }
     }
 }

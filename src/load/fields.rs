@@ -1,46 +1,50 @@
 //! Reads one mapping of a file, allowing only its valid keys; its lists and its name.
 
-use super::place::Position;
-use super::report::Report;
+use super::diagnostics::Diagnostics;
+use super::location::SourceLocation;
 use super::schema::{self, Section};
-use super::values::{Word, found, objection_to_name, reference};
-use super::yaml::{Entry, Node, Scalar, Value};
-use crate::engine::words::{quoted, shortened};
+use super::values::{LocatedText, describe, name_error, parse_reference};
+use super::yaml::{Entry, Node, ScalarKind, Value};
+use crate::engine::text::{quote, shorten};
 
 /// The entries of a mapping whose keys are checked.
 pub(super) struct Fields<'n> {
-    at: Position,
-    place: Section,
+    at: SourceLocation,
+    section: Section,
     entries: &'n [Entry],
     /// The keys that misspelt ones probably stand for.
-    meant: Vec<&'static str>,
+    suggested: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
-    pub(super) fn of(node: &'n Node, place: Section, report: &mut Report) -> Option<Fields<'n>> {
+    pub(super) fn from_node(
+        node: &'n Node,
+        place: Section,
+        report: &mut Diagnostics,
+    ) -> Option<Fields<'n>> {
         match &node.value {
             Value::Map(entries) => {
-                let mut meant = Vec::new();
+                let mut suggested = Vec::new();
                 for entry in entries {
-                    if let Some(objection) =
-                        schema::objection(place, &entry.key.text, report.may_guess())
+                    if let Some(error) =
+                        schema::key_error(place, &entry.key.text, report.can_suggest())
                     {
-                        report.guessed();
-                        report.error(entry.key.at, objection.message);
-                        meant.extend(objection.meant);
+                        report.count_suggestion();
+                        report.add_error(entry.key.at, error.message);
+                        suggested.extend(error.suggestion);
                     }
                 }
-                Some(Fields { at: node.at, place, entries, meant })
+                Some(Fields { at: node.at, section: place, entries, suggested })
             }
-            Value::Broken => None,
+            Value::Invalid => None,
             Value::List(_) | Value::Scalar(..) => {
-                report.error(
+                report.add_error(
                     node.at,
                     format!(
                         "expected {}, such as `{}`, found {}",
-                        place.of(),
+                        place.noun(),
                         place.example(),
-                        found(node)
+                        describe(node)
                     ),
                 );
                 None
@@ -53,67 +57,70 @@ impl<'n> Fields<'n> {
     }
 
     /// Reports that `key` is missing, unless a misspelling of it was reported.
-    pub(super) fn missing(&self, key: &str, reason: &str, report: &mut Report) {
-        if !self.meant.contains(&key) {
-            report.error(self.at, format!("the key {} is missing; {reason}", quoted(key)));
+    pub(super) fn report_missing(&self, key: &str, reason: &str, report: &mut Diagnostics) {
+        if !self.suggested.contains(&key) {
+            report.add_error(self.at, format!("the key {} is missing; {reason}", quote(key)));
         }
     }
 
-    pub(super) fn name(&self, report: &mut Report) -> Option<Word> {
+    pub(super) fn parse_name(&self, report: &mut Diagnostics) -> Option<LocatedText> {
         let Some(entry) = self.get("name") else {
-            self.missing("name", &format!("{} has a name", self.place.of()), report);
+            self.report_missing("name", &format!("{} has a name", self.section.noun()), report);
             return None;
         };
-        let at = entry.place();
-        if let Some(word) = reference(&entry.value, at, "a name", report)
-            && let Some(objection) = objection_to_name(&word.text)
+        let at = entry.location();
+        if let Some(word) = parse_reference(&entry.value, at, "a name", report)
+            && let Some(error) = name_error(&word.text)
         {
-            report.error(at, objection);
+            report.add_error(at, error);
         }
         // An invalid name is kept anyway, so that references to it are not reported too.
         match &entry.value.value {
-            Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
-                Some(Word { at, text: text.clone() })
+            Value::Scalar(ScalarKind::Text | ScalarKind::Boolean | ScalarKind::Number, text) => {
+                Some(LocatedText { at, text: text.clone() })
             }
-            Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) | Value::Broken => None,
+            Value::Scalar(ScalarKind::Null, _)
+            | Value::Map(_)
+            | Value::List(_)
+            | Value::Invalid => None,
         }
     }
 
     /// Returns the items under `key`; a missing list counts as an empty one.
-    pub(super) fn list(&self, key: &str, limit: usize, report: &mut Report) -> Vec<&'n Node> {
+    pub(super) fn list(&self, key: &str, limit: usize, report: &mut Diagnostics) -> Vec<&'n Node> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         match &entry.value.value {
             Value::List(items) => {
                 if let Some(extra) = items.get(limit) {
-                    report.error(
+                    report.add_error(
                         extra.at,
                         format!(
                             "{} has {} {key}, more than the {limit} allowed",
-                            self.place.of(),
+                            self.section.noun(),
                             items.len()
                         ),
                     );
                 }
                 items.iter().take(limit).map(|item| &**item).collect()
             }
-            Value::Scalar(Scalar::Null, _) | Value::Broken => Vec::new(),
+            Value::Scalar(ScalarKind::Null, _) | Value::Invalid => Vec::new(),
             Value::Scalar(_, text) => {
                 let message = format!(
                     "{} takes a list, found {}; write [ {} ]",
-                    quoted(key),
-                    found(&entry.value),
-                    shortened(text)
+                    quote(key),
+                    describe(&entry.value),
+                    shorten(text)
                 );
-                report.error(entry.value.at, message);
+                report.add_error(entry.value.at, message);
                 Vec::new()
             }
             Value::Map(_) => {
-                report.error(
+                report.add_error(
                     entry.value.at,
                     format!(
                         "{} takes a list, found a mapping; is a `-` missing before {}?",
-                        quoted(key),
-                        quoted(first_key(&entry.value))
+                        quote(key),
+                        quote(first_key(&entry.value))
                     ),
                 );
                 Vec::new()
@@ -126,26 +133,26 @@ impl<'n> Fields<'n> {
         &self,
         key: &str,
         limit: usize,
-        report: &mut Report,
+        report: &mut Diagnostics,
     ) -> Option<Vec<&'n Node>> {
         let Some(entry) = self.get(key) else {
-            self.missing(
+            self.report_missing(
                 key,
-                &format!("{} has at least one {}", self.place.of(), key.trim_end_matches('s')),
+                &format!("{} has at least one {}", self.section.noun(), key.trim_end_matches('s')),
                 report,
             );
             return None;
         };
         let items = self.list(key, limit, report);
         if items.is_empty()
-            && matches!(&entry.value.value, Value::List(_) | Value::Scalar(Scalar::Null, _))
+            && matches!(&entry.value.value, Value::List(_) | Value::Scalar(ScalarKind::Null, _))
         {
-            report.error(
-                entry.place(),
+            report.add_error(
+                entry.location(),
                 format!(
                     "the list {} is empty; {} has at least one {}",
-                    quoted(key),
-                    self.place.of(),
+                    quote(key),
+                    self.section.noun(),
                     key.trim_end_matches('s')
                 ),
             );
@@ -156,10 +163,10 @@ impl<'n> Fields<'n> {
 
 impl Entry {
     /// Returns the location to report: that of the value, or of the key if the value is empty.
-    pub(super) fn place(&self) -> Position {
+    pub(super) fn location(&self) -> SourceLocation {
         match &self.value.value {
-            Value::Scalar(Scalar::Null, text) if text.is_empty() => self.key.at,
-            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Broken => self.value.at,
+            Value::Scalar(ScalarKind::Null, text) if text.is_empty() => self.key.at,
+            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => self.value.at,
         }
     }
 }
@@ -169,16 +176,18 @@ pub(super) fn label(node: &Node) -> Option<String> {
     let Value::Map(entries) = &node.value else { return None };
     let name = entries.iter().find(|entry| entry.key.text == "name")?;
     match &name.value.value {
-        Value::Scalar(Scalar::Text | Scalar::Boolean | Scalar::Number, text) => {
-            Some(shortened(text))
+        Value::Scalar(ScalarKind::Text | ScalarKind::Boolean | ScalarKind::Number, text) => {
+            Some(shorten(text))
         }
-        Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) | Value::Broken => None,
+        Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) | Value::Invalid => {
+            None
+        }
     }
 }
 
 fn first_key(node: &Node) -> &str {
     match &node.value {
         Value::Map(entries) => entries.first().map_or("", |entry| entry.key.text.as_str()),
-        Value::List(_) | Value::Scalar(..) | Value::Broken => "",
+        Value::List(_) | Value::Scalar(..) | Value::Invalid => "",
     }
 }

@@ -1,16 +1,16 @@
 //! Builds the graphs of one workflow from its drafts: resolves names to indexes, and checks how the
 //! drafts fit together.
 
-use super::calls::queue;
-use super::conditions::{CompiledConditions, check_steps, warn_of_races};
-use super::cycles::cycles;
+use super::calls::message_queue;
+use super::conditions::{CompiledConditions, check_references, warn_of_races};
+use super::cycles::find_cycles;
+use super::diagnostics::Diagnostics;
 use super::draft::{GraphDraft, WorkflowDraft};
-use super::idle::{advise_timeouts, check_keys};
-use super::place::Position;
+use super::key_conflicts::{advise_timeouts, check_keys};
+use super::location::SourceLocation;
 use super::queue_keys;
-use super::report::Report;
-use super::values::Word;
-use crate::engine::words::quoted;
+use super::values::LocatedText;
+use crate::engine::text::quote;
 use crate::engine::{Dependency, Graph, GraphIndex, Step, StepIndex};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,43 +38,43 @@ pub(super) fn task_owners(workflows: &[WorkflowDraft]) -> TaskOwners {
 }
 
 /// Builds the graphs of a workflow, its own first. They are usable only if no error was reported.
-pub(super) fn graphs(
+pub(super) fn build_graphs(
     workflow: &WorkflowDraft,
     owners: &TaskOwners,
     conditions: &mut CompiledConditions,
-    report: &mut Report,
+    report: &mut Diagnostics,
 ) -> Vec<Graph> {
     report.workflow = workflow.name.as_ref().map(|name| name.text.clone());
-    let tasks = Tasks::of(workflow, owners, report);
+    let tasks = TaskIndex::from_draft(workflow, owners, report);
     check_columns(&workflow.graph, report);
     let mut graphs = Vec::with_capacity(1 + workflow.tasks.len());
     for (draft, is_task) in std::iter::once((&workflow.graph, false))
         .chain(workflow.tasks.iter().map(|task| (task, true)))
     {
         report.task = draft.name.as_ref().filter(|_| is_task).map(|name| name.text.clone());
-        graphs.push(graph(draft, workflow, &tasks, conditions, report));
+        graphs.push(build_graph(draft, workflow, &tasks, conditions, report));
         report.task = None;
     }
     warn_of_unused(&workflow.tasks, &graphs, report);
-    report.leave();
+    report.leave_scope();
     graphs
 }
 
 /// Builds one graph. Its steps have their queues on the bus of the workflow, unless they name
 /// another.
-fn graph(
+fn build_graph(
     draft: &GraphDraft,
     workflow: &WorkflowDraft,
-    tasks: &Tasks<'_>,
+    tasks: &TaskIndex<'_>,
     conditions: &mut CompiledConditions,
-    report: &mut Report,
+    report: &mut Diagnostics,
 ) -> Graph {
-    let names = step_names(draft, report);
+    let names = index_steps(draft, report);
     let mut steps = Vec::with_capacity(draft.steps.len());
     for (at, step) in draft.steps.iter().enumerate() {
         let Some(name) = &step.name else { continue };
         report.step = Some(name.text.clone());
-        let depends = dependencies(draft, at, &names, report);
+        let depends = resolve_dependencies(draft, at, &names, report);
         let task = step.task.as_ref().and_then(|task| tasks.find(task, report));
         check_keys(step, report);
         let mut compiled = |condition: &Option<_>| {
@@ -82,7 +82,7 @@ fn graph(
         };
         let (when, cancel_when) =
             (compiled(&step.options.when), compiled(&step.options.cancel_when));
-        check_steps(draft, at, when.as_ref(), cancel_when.as_ref(), report);
+        check_references(draft, at, when.as_ref(), cancel_when.as_ref(), report);
         let name: Arc<str> = name.text.as_str().into();
         steps.push(Step {
             queue: step
@@ -90,9 +90,9 @@ fn graph(
                 .as_ref()
                 .map_or_else(|| name.clone(), |queue| queue.text.as_str().into()),
             bus: (step.bus.as_ref().or(workflow.bus.as_ref()))
-                .filter(|_| queue(step).is_some())
+                .filter(|_| message_queue(step).is_some())
                 .map(|bus| bus.text.as_str().into()),
-            declared: queue_keys::of_step(step, workflow),
+            declared: queue_keys::step_declaration(step, workflow),
             depends,
             task,
             priority: step.priority.map(|(priority, _)| priority),
@@ -131,20 +131,21 @@ fn graph(
 }
 
 /// Returns the index of each step by name.
-fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str, usize> {
-    let mut names: HashMap<&str, (usize, Position)> = HashMap::with_capacity(draft.steps.len());
+fn index_steps<'d>(draft: &'d GraphDraft, report: &mut Diagnostics) -> HashMap<&'d str, usize> {
+    let mut names: HashMap<&str, (usize, SourceLocation)> =
+        HashMap::with_capacity(draft.steps.len());
     for (at, name) in
         draft.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.name.as_ref()?)))
     {
         match names.get(name.text.as_str()) {
             Some((_, first)) => {
                 report.step = Some(name.text.clone());
-                report.error(
+                report.add_error(
                     name.at,
                     format!(
                         "a step {} is declared already, at {first}; the steps of one graph differ \
                          in their names",
-                        quoted(&name.text)
+                        quote(&name.text)
                     ),
                 );
                 report.step = None;
@@ -158,22 +159,22 @@ fn step_names<'d>(draft: &'d GraphDraft, report: &mut Report) -> HashMap<&'d str
 }
 
 /// Resolves a step's `depends` in order; `__start__` alone is the same as none.
-fn dependencies(
+fn resolve_dependencies(
     draft: &GraphDraft,
     own: usize,
     names: &HashMap<&str, usize>,
-    report: &mut Report,
+    report: &mut Diagnostics,
 ) -> Vec<Dependency> {
     let step = &draft.steps[own];
     let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
-    let mut seen: HashMap<&str, Position> = HashMap::with_capacity(step.depends.len());
+    let mut seen: HashMap<&str, SourceLocation> = HashMap::with_capacity(step.depends.len());
     for word in &step.depends {
         if let Some(first) = seen.get(word.text.as_str()) {
-            report.warn(
+            report.add_warning(
                 word.at,
                 format!(
                     "{} is listed twice, the first time at {first}; the first one counts",
-                    quoted(&word.text)
+                    quote(&word.text)
                 ),
             );
             continue;
@@ -181,11 +182,10 @@ fn dependencies(
         seen.insert(&word.text, word.at);
         match word.text.as_str() {
             "__start__" => found.push(Dependency::Start),
-            "__end__" => {
-                report.error(word.at, "depends on \"__end__\", but the end comes after every step")
-            }
+            "__end__" => report
+                .add_error(word.at, "depends on \"__end__\", but the end comes after every step"),
             name => match names.get(name) {
-                Some(at) if *at == own => report.error(
+                Some(at) if *at == own => report.add_error(
                     word.at,
                     "depends on itself, the shortest cycle; remove it from its `depends`",
                 ),
@@ -193,16 +193,16 @@ fn dependencies(
                     found.extend(u16::try_from(*at).ok().map(|at| Dependency::Step(StepIndex(at))))
                 }
                 None => {
-                    let guess = report.guess(
+                    let guess = report.suggest(
                         name,
                         draft
                             .steps
                             .iter()
                             .filter_map(|step| Some(step.name.as_ref()?.text.as_str())),
                     );
-                    report.error(
+                    report.add_error(
                         word.at,
-                        format!("depends on {}, which is not a step here{guess}", quoted(name)),
+                        format!("depends on {}, which is not a step here{guess}", quote(name)),
                     );
                 }
             },
@@ -211,7 +211,7 @@ fn dependencies(
     if found == [Dependency::Start] { Vec::new() } else { found }
 }
 
-fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut Report) {
+fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut Diagnostics) {
     let on: Vec<Vec<usize>> = draft
         .steps
         .iter()
@@ -225,7 +225,7 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         })
         .collect();
     let name = |at: usize| draft.steps[at].name.as_ref().map_or("", |name| name.text.as_str());
-    for cycle in cycles(&on, CYCLES_SHOWN_MAX) {
+    for cycle in find_cycles(&on, CYCLES_SHOWN_MAX) {
         let (first, second) = (cycle[0], cycle[1]);
         let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second))
         else {
@@ -233,7 +233,7 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         };
         let shown: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
         report.step = Some(name(first).to_owned());
-        report.error(
+        report.add_error(
             word.at,
             format!(
                 "depends on itself by a cycle: {} (each depends on the next); remove one of these \
@@ -247,27 +247,27 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
 
 /// Checks for names that the status table could not tell apart: SQLite ignores case
 /// (docs/operations.md).
-fn check_columns(draft: &GraphDraft, report: &mut Report) {
-    let mut columns: HashMap<String, &Word> = HashMap::with_capacity(draft.steps.len());
+fn check_columns(draft: &GraphDraft, report: &mut Diagnostics) {
+    let mut columns: HashMap<String, &LocatedText> = HashMap::with_capacity(draft.steps.len());
     for name in draft.steps.iter().filter_map(|step| step.name.as_ref()) {
         let column = name.text.to_ascii_lowercase();
         report.step = Some(name.text.clone());
         if STATUS_COLUMNS.contains(&column.as_str()) {
-            report.error(
+            report.add_error(
                 name.at,
                 format!(
                     "the name {} is taken: the table of statuses has its own column with that name",
-                    quoted(&name.text)
+                    quote(&name.text)
                 ),
             );
         }
         match columns.get(&column) {
-            Some(first) if first.text != name.text => report.error(
+            Some(first) if first.text != name.text => report.add_error(
                 name.at,
                 format!(
                     "differs from {}, at {}, only in upper and lower case; the table of statuses \
                      cannot tell them apart",
-                    quoted(&first.text),
+                    quote(&first.text),
                     first.at
                 ),
             ),
@@ -282,26 +282,31 @@ fn check_columns(draft: &GraphDraft, report: &mut Report) {
 }
 
 /// The tasks of a workflow by name.
-struct Tasks<'d> {
+struct TaskIndex<'d> {
     names: BTreeMap<&'d str, GraphIndex>,
     owners: &'d TaskOwners,
 }
 
-impl<'d> Tasks<'d> {
-    fn of(workflow: &'d WorkflowDraft, owners: &'d TaskOwners, report: &mut Report) -> Tasks<'d> {
+impl<'d> TaskIndex<'d> {
+    fn from_draft(
+        workflow: &'d WorkflowDraft,
+        owners: &'d TaskOwners,
+        report: &mut Diagnostics,
+    ) -> TaskIndex<'d> {
         let mut names = BTreeMap::new();
-        let mut places: HashMap<&str, Position> = HashMap::with_capacity(workflow.tasks.len());
+        let mut places: HashMap<&str, SourceLocation> =
+            HashMap::with_capacity(workflow.tasks.len());
         for (at, task) in workflow.tasks.iter().enumerate() {
             let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else {
                 continue;
             };
             if let Some(first) = places.get(name.text.as_str()) {
-                report.error(
+                report.add_error(
                     name.at,
                     format!(
                         "a task {} is declared already, at {first}; the tasks of one workflow \
                          differ in their names",
-                        quoted(&name.text)
+                        quote(&name.text)
                     ),
                 );
                 continue;
@@ -309,28 +314,28 @@ impl<'d> Tasks<'d> {
             names.insert(name.text.as_str(), index);
             places.insert(&name.text, name.at);
         }
-        Tasks { names, owners }
+        TaskIndex { names, owners }
     }
 
-    fn find(&self, task: &Word, report: &mut Report) -> Option<GraphIndex> {
+    fn find(&self, task: &LocatedText, report: &mut Diagnostics) -> Option<GraphIndex> {
         if let Some(index) = self.names.get(task.text.as_str()) {
             return Some(*index);
         }
-        let guess = report.guess(&task.text, self.names.keys().copied());
+        let guess = report.suggest(&task.text, self.names.keys().copied());
         let hint = match self.owners.get(&task.text) {
             Some(owner) => format!(
                 "; the workflow {} has one, but a task belongs to its workflow: declare it here \
                  too",
-                quoted(owner)
+                quote(owner)
             ),
             None if self.names.is_empty() => "; it has no `tasks`".to_owned(),
             None => guess,
         };
-        report.error(
+        report.add_error(
             task.at,
             format!(
                 "names the task {}, which this workflow does not have{hint}",
-                quoted(&task.text)
+                quote(&task.text)
             ),
         );
         None
@@ -338,7 +343,7 @@ impl<'d> Tasks<'d> {
 }
 
 /// Warns of tasks that no step leads to, not even through other tasks.
-fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
+fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Diagnostics) {
     if !report.errors.is_empty() {
         return;
     }
@@ -352,7 +357,7 @@ fn warn_of_unused(tasks: &[GraphDraft], graphs: &[Graph], report: &mut Report) {
     for (task, used) in tasks.iter().zip(&used[1..]) {
         if !used {
             report.task = task.name.as_ref().map(|name| name.text.clone());
-            report.warn(
+            report.add_warning(
                 task.name.as_ref().map_or(task.at, |name| name.at),
                 "no step of the workflow leads to this task; it never runs",
             );

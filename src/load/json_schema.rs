@@ -15,7 +15,7 @@ const SHARE: &str = "0*(100(\\.0{1,2})?|[0-9]{1,2}(\\.[0-9]{1,2})?)%";
 
 /// Returns the schema of workflow files (draft-07, which editors read).
 pub fn json_schema() -> Value {
-    let mut schema = mapping(Section::File, "A workflow file of workflow-manager.");
+    let mut schema = mapping_schema(Section::File, "A workflow file of workflow-manager.");
     schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
     schema.insert("title".to_owned(), json!("Workflow file"));
     let prefix = format!("^{EXTENSION_PREFIX}");
@@ -24,22 +24,22 @@ pub fn json_schema() -> Value {
         json!({ prefix: { "description": "Left to you: anchors, other programs." } }),
     );
     let definitions = json!({
-        "workflow": mapping(Section::Workflow, "A graph of steps. A job is one run of it."),
-        "task": mapping(Section::Task, "A child workflow, started once for each item of a list."),
-        "step": mapping(Section::Step, "A node of the graph: a message to a queue, a task, or an \
+        "workflow": mapping_schema(Section::Workflow, "A graph of steps. A job is one run of it."),
+        "task": mapping_schema(Section::Task, "A child workflow, started once for each item of a list."),
+        "step": mapping_schema(Section::Step, "A node of the graph: a message to a queue, a task, or an \
                                         external action."),
-        "retry": mapping(Section::Retry, "When and how often a failed attempt is followed by \
+        "retry": mapping_schema(Section::Retry, "When and how often a failed attempt is followed by \
                                           another."),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
 }
 
-fn mapping(place: Section, about: &str) -> Map<String, Value> {
-    let keys = || KEYS.iter().filter(|key| key.place == place);
+fn mapping_schema(place: Section, about: &str) -> Map<String, Value> {
+    let keys = || KEYS.iter().filter(|key| key.section == place);
     let properties: Map<String, Value> =
-        keys().map(|key| (key.name.to_owned(), property(key))).collect();
-    let required: Vec<&str> = keys().filter(|key| key.required).map(|key| key.name).collect();
+        keys().map(|key| (key.name.to_owned(), property_schema(key))).collect();
+    let required: Vec<&str> = keys().filter(|key| key.is_required).map(|key| key.name).collect();
     let schema = json!({
         "type": "object",
         "description": about,
@@ -50,82 +50,82 @@ fn mapping(place: Section, about: &str) -> Map<String, Value> {
     if let Value::Object(schema) = schema { schema } else { Map::new() }
 }
 
-fn property(key: &KnownKey) -> Value {
-    let mut schema = value(key.kind);
+fn property_schema(key: &KnownKey) -> Value {
+    let mut schema = value_schema(key.kind);
     // Draft-07 readers ignore keywords beside a `$ref`.
     if schema.get("$ref").is_some() {
         schema = json!({ "allOf": [schema] });
     }
-    schema["description"] = json!(key.about);
+    schema["description"] = json!(key.description);
     schema
 }
 
-fn value(kind: ValueKind) -> Value {
+fn value_schema(kind: ValueKind) -> Value {
     match kind {
         ValueKind::Name => {
-            json!({ "type": "string", "pattern": whole(NAME), "maxLength": NAME_BYTES_MAX })
+            json!({ "type": "string", "pattern": anchored(NAME), "maxLength": NAME_BYTES_MAX })
         }
         ValueKind::Dependencies => json!({
             "type": ["array", "null"],
             "items": {
                 "type": "string",
-                "pattern": whole(&format!("({NAME}|__start__)")),
+                "pattern": anchored(&format!("({NAME}|__start__)")),
                 "maxLength": NAME_BYTES_MAX,
             },
         }),
         ValueKind::Text => {
             json!({
                 "type": "string",
-                "pattern": whole(TEXT),
+                "pattern": anchored(TEXT),
                 "minLength": 1,
                 "maxLength": TEXT_BYTES_MAX,
             })
         }
-        ValueKind::TextOrNothing => {
-            json!({ "type": "string", "pattern": whole(TEXT), "maxLength": TEXT_BYTES_MAX })
+        ValueKind::TextOrEmpty => {
+            json!({ "type": "string", "pattern": anchored(TEXT), "maxLength": TEXT_BYTES_MAX })
         }
         ValueKind::Queue => {
-            both(value(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
+            merge(value_schema(ValueKind::Text), json!({ "not": { "pattern": "^amq\\." } }))
         }
         ValueKind::Bus => {
-            json!({ "type": "string", "pattern": whole(BUS), "maxLength": NAME_BYTES_MAX })
+            json!({ "type": "string", "pattern": anchored(BUS), "maxLength": NAME_BYTES_MAX })
         }
-        ValueKind::Texts(most) => {
+        ValueKind::TextList(most) => {
             json!({
                 "type": ["array", "null"],
-                "items": value(ValueKind::Text),
+                "items": value_schema(ValueKind::Text),
                 "uniqueItems": true,
                 "maxItems": most,
             })
         }
-        ValueKind::Words(most) => {
+        ValueKind::NonEmptyTextList(most) => {
             json!({
                 "type": "array",
-                "items": value(ValueKind::Text),
+                "items": value_schema(ValueKind::Text),
                 "uniqueItems": true,
                 "minItems": 1,
                 "maxItems": most,
             })
         }
-        ValueKind::Whole(least, most) => {
+        ValueKind::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
         ValueKind::Factor(most) => json!({ "type": "number", "minimum": 1, "maximum": most }),
-        ValueKind::Span => {
+        ValueKind::Duration => {
             json!({
                 "type": "string",
-                "pattern": whole(SPAN),
+                "pattern": anchored(SPAN),
                 "minLength": 2,
                 "examples": ["500ms", "30s", "1h30m", "3d"],
             })
         }
-        ValueKind::SpanAboveNothing => {
-            both(value(ValueKind::Span), json!({ "not": { "pattern": "^[0a-z]*$" } }))
+        ValueKind::PositiveDuration => {
+            merge(value_schema(ValueKind::Duration), json!({ "not": { "pattern": "^[0a-z]*$" } }))
         }
         ValueKind::Tolerance => json!({
             "anyOf": [
                 { "type": "integer", "minimum": 0, "maximum": u32::MAX },
-                { "type": "string", "pattern": whole(SHARE) },
+                { "type": "string", "pattern": anchored(SHARE) },
             ],
             "examples": [5, "10%"],
         }),
@@ -145,17 +145,17 @@ fn value(kind: ValueKind) -> Value {
             "examples": [{ "x-max-length": 10_000, "x-overflow": "reject-publish" }],
         }),
         ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
-        ValueKind::Mapping(place) => reference(place),
-        ValueKind::Mappings(place, 0, most) => {
-            json!({ "type": ["array", "null"], "items": reference(place), "maxItems": most })
+        ValueKind::Mapping(place) => reference_schema(place),
+        ValueKind::MappingList(place, 0, most) => {
+            json!({ "type": ["array", "null"], "items": reference_schema(place), "maxItems": most })
         }
-        ValueKind::Mappings(place, least, most) if most == usize::MAX => {
-            json!({ "type": "array", "items": reference(place), "minItems": least })
+        ValueKind::MappingList(place, least, most) if most == usize::MAX => {
+            json!({ "type": "array", "items": reference_schema(place), "minItems": least })
         }
-        ValueKind::Mappings(place, least, most) => {
+        ValueKind::MappingList(place, least, most) => {
             json!({
                 "type": "array",
-                "items": reference(place),
+                "items": reference_schema(place),
                 "minItems": least,
                 "maxItems": most,
             })
@@ -164,7 +164,7 @@ fn value(kind: ValueKind) -> Value {
 }
 
 /// Merges two schemas that have no keyword in common.
-fn both(mut one: Value, other: Value) -> Value {
+fn merge(mut one: Value, other: Value) -> Value {
     if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
         one.extend(other);
     }
@@ -172,11 +172,11 @@ fn both(mut one: Value, other: Value) -> Value {
 }
 
 /// Anchors a pattern, so that it matches whole texts.
-fn whole(pattern: &str) -> String {
+fn anchored(pattern: &str) -> String {
     format!("^{pattern}$")
 }
 
-fn reference(place: Section) -> Value {
+fn reference_schema(place: Section) -> Value {
     let name = match place {
         Section::File => return json!({ "$ref": "#" }),
         Section::Workflow => "workflow",

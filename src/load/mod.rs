@@ -25,26 +25,27 @@ mod buses;
 mod calls;
 mod conditions;
 mod cycles;
+mod diagnostics;
 mod draft;
 mod duration;
 mod fields;
 mod graph;
-mod idle;
 mod json_schema;
+mod kafka_topics;
+mod key_conflicts;
 mod limits;
-mod misfit;
+mod location;
 mod options;
-mod place;
 mod queue_keys;
 mod read;
-mod report;
 mod schema;
+mod serde_errors;
 mod singular;
-mod syntax;
-mod topics;
+mod syntax_errors;
 mod values;
 mod yaml;
 
+pub use diagnostics::Diagnostic;
 pub use duration::DURATION_MAX;
 pub use json_schema::json_schema;
 pub use limits::{
@@ -52,39 +53,38 @@ pub use limits::{
     PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TASKS_MAX,
     TEXT_BYTES_MAX, VALUES_MAX, VHOSTS_MAX,
 };
-pub use report::Problem;
-pub use singular::singular;
+pub use singular::singularize;
 
-use crate::engine::words::{byte_order_mark, quoted};
+use crate::engine::text::{find_byte_order_mark, quote};
 use crate::engine::{Definition, Graph};
 use crate::settings::{Settings, files};
 use calls::CallingStep;
 use conditions::CompiledConditions;
+use diagnostics::Diagnostics;
 use draft::WorkflowDraft;
-use queue_keys::Declared;
-use report::Report;
+use queue_keys::QueueDeclarations;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use place::{Mistake, Position};
+use location::{LocatedError, SourceLocation};
 
 /// The content of valid files.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedWorkflows {
     /// The definitions in the order of the files and of their workflows, one for each virtual host.
     pub definitions: Vec<Arc<Definition>>,
     /// Warnings of what is allowed, but probably a mistake.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
     /// Advice that makes workflows safer: useful to their authors, but not at each start.
-    pub advice: Vec<Problem>,
+    pub advice: Vec<Diagnostic>,
 }
 
 /// All errors in the files, in their order.
 #[derive(Debug, PartialEq, Eq)]
-pub struct LoadErrors(pub Vec<Problem>);
+pub struct LoadErrors(pub Vec<Diagnostic>);
 
 impl std::error::Error for LoadErrors {}
 
@@ -103,8 +103,8 @@ impl fmt::Display for LoadErrors {
 /// # Errors
 ///
 /// Returns all errors of all files; if there is any, nothing is loaded.
-pub fn load_files(paths: &[PathBuf]) -> Result<Loaded, LoadErrors> {
-    load(paths, Loading::default())
+pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader::default())
 }
 
 /// The name that stands for standard input in [`load_files_or_stdin`].
@@ -116,26 +116,26 @@ pub const STANDARD_INPUT: &str = "-";
 /// # Errors
 ///
 /// Returns all errors of all files; if there is any, nothing is loaded.
-pub fn load_files_or_input(
+pub fn load_files_or_stdin(
     paths: &[PathBuf],
     settings: Option<&Settings>,
-) -> Result<Loaded, LoadErrors> {
-    load(paths, Loading { takes_input: true, settings, ..Loading::default() })
+) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader { allows_stdin: true, settings, ..Loader::default() })
 }
 
-fn load(paths: &[PathBuf], mut loading: Loading<'_>) -> Result<Loaded, LoadErrors> {
+fn load(paths: &[PathBuf], mut loading: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
     for path in paths {
-        let is_input = loading.takes_input && path.as_os_str() == STANDARD_INPUT;
+        let is_input = loading.allows_stdin && path.as_os_str() == STANDARD_INPUT;
         let mut report = if is_input {
-            Report::new("standard input")
+            Diagnostics::new("standard input")
         } else {
-            Report::new(&path.display().to_string())
+            Diagnostics::new(&path.display().to_string())
         };
         match if is_input { read_text(io::stdin().lock()) } else { read_file(path) } {
-            Ok(text) => loading.add(&text, report),
-            Err(refusal) => {
-                report.mistakes(vec![refusal]);
-                loading.reports.push(report);
+            Ok(text) => loading.add_file(&text, report),
+            Err(error) => {
+                report.add_unscoped_errors(vec![error]);
+                loading.diagnostics.push(report);
             }
         }
     }
@@ -148,8 +148,11 @@ fn load(paths: &[PathBuf], mut loading: Loading<'_>) -> Result<Loaded, LoadError
 /// # Errors
 ///
 /// Returns all errors of all files; if there is any, nothing is loaded.
-pub fn load_to_serve(paths: &[PathBuf], settings: &Settings) -> Result<Loaded, LoadErrors> {
-    load(paths, Loading { settings: Some(settings), ..Loading::default() })
+pub fn load_for_manager(
+    paths: &[PathBuf],
+    settings: &Settings,
+) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader { settings: Some(settings), ..Loader::default() })
 }
 
 /// Loads the text of a workflow file; `file` is its name in diagnostics.
@@ -157,14 +160,14 @@ pub fn load_to_serve(paths: &[PathBuf], settings: &Settings) -> Result<Loaded, L
 /// # Errors
 ///
 /// Returns all errors of the text.
-pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
-    let mut loading = Loading::default();
-    let mut report = Report::new(file);
+pub fn load_text(file: &str, text: &str) -> Result<LoadedWorkflows, LoadErrors> {
+    let mut loading = Loader::default();
+    let mut report = Diagnostics::new(file);
     if text.len() > FILE_BYTES_MAX {
-        report.mistakes(vec![too_large()]);
-        loading.reports.push(report);
+        report.add_unscoped_errors(vec![size_error()]);
+        loading.diagnostics.push(report);
     } else {
-        loading.add(text, report);
+        loading.add_file(text, report);
     }
     loading.finish()
 }
@@ -174,65 +177,70 @@ pub fn load_text(file: &str, text: &str) -> Result<Loaded, LoadErrors> {
 /// # Errors
 ///
 /// Returns an error if the file cannot be read or does not deserialize.
-pub fn data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadErrors> {
+pub fn load_data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadErrors> {
     let file = path.display().to_string();
-    let mut report = Report::new(&file);
+    let mut report = Diagnostics::new(&file);
     let data = read_file(path).and_then(|text| {
         serde_yaml::from_str(&text).map_err(|error| {
-            let at = error.location().map_or(Position::NOWHERE, |at| Position {
+            let at = error.location().map_or(SourceLocation::WHOLE_FILE, |at| SourceLocation {
                 line: usize::try_from(at.line()).unwrap_or_default(),
                 column: usize::try_from(at.column()).unwrap_or_default(),
             });
-            Mistake::new(at, misfit::explained(&error))
+            LocatedError::new(at, serde_errors::explain(&error))
         })
     });
     data.map_err(|mistake| {
-        report.mistakes(vec![mistake]);
+        report.add_unscoped_errors(vec![mistake]);
         LoadErrors(report.errors)
     })
 }
 
 /// The state of loading: what the files read so far contain.
 #[derive(Default)]
-struct Loading<'s> {
-    reports: Vec<Report>,
+struct Loader<'s> {
+    diagnostics: Vec<Diagnostics>,
     definitions: Vec<Arc<Definition>>,
     steps: usize,
     /// The file and location of the first workflow of each full name.
-    declared: HashMap<String, (String, Position)>,
+    declared: HashMap<String, (String, SourceLocation)>,
     /// The first spelling of each workflow's name and full name, by the name in lower case.
     spellings: HashMap<String, String>,
     /// The manager's settings, if they are known.
     settings: Option<&'s Settings>,
     /// Whether the file `-` is standard input.
-    takes_input: bool,
+    allows_stdin: bool,
     /// Steps that ask for jobs of other workflows.
     calls: Vec<CallingStep>,
     /// The declarations of queues.
-    queues: Declared,
+    queues: QueueDeclarations,
 }
 
-impl Loading<'_> {
-    fn add(&mut self, text: &str, mut report: Report) {
+impl Loader<'_> {
+    fn add_file(&mut self, text: &str, mut report: Diagnostics) {
         let (root, mistakes) = yaml::parse(text);
         if let Some(root) = root {
-            let drafts = read::workflows(&root, &mut report);
-            report.mistakes(mistakes);
+            let drafts = read::parse_workflows(&root, &mut report);
+            report.add_unscoped_errors(mistakes);
             let owners = graph::task_owners(&drafts);
             let mut conditions = CompiledConditions::default();
             for draft in &drafts {
-                let graphs = graph::graphs(draft, &owners, &mut conditions, &mut report);
-                self.declare(draft, graphs, &mut report);
+                let graphs = graph::build_graphs(draft, &owners, &mut conditions, &mut report);
+                self.add_workflow(draft, graphs, &mut report);
             }
         } else {
-            report.mistakes(mistakes);
+            report.add_unscoped_errors(mistakes);
         }
         report.sort();
-        self.reports.push(report);
+        self.diagnostics.push(report);
     }
 
     /// Adds a workflow's definitions, unless the file has errors.
-    fn declare(&mut self, draft: &WorkflowDraft, graphs: Vec<Graph>, report: &mut Report) {
+    fn add_workflow(
+        &mut self,
+        draft: &WorkflowDraft,
+        graphs: Vec<Graph>,
+        report: &mut Diagnostics,
+    ) {
         let Some(name) = &draft.name else { return };
         report.workflow = Some(name.text.clone());
         let spelling = self
@@ -240,23 +248,23 @@ impl Loading<'_> {
             .entry(name.text.to_ascii_lowercase())
             .or_insert_with(|| name.text.clone());
         if *spelling != name.text {
-            report.error(
+            report.add_error(
                 name.at,
                 format!(
                     "differs from the workflow {} only in upper and lower case; their tables of \
                      statuses could not be told apart",
-                    quoted(spelling)
+                    quote(spelling)
                 ),
             );
         }
         match self.settings {
-            Some(settings) => buses::check(draft, settings, report),
-            None => buses::advise(draft, report),
+            Some(settings) => buses::check_buses(draft, settings, report),
+            None => buses::advise_config(draft, report),
         }
-        idle::warn_of_long_waits(draft, report);
+        key_conflicts::warn_of_long_waits(draft, report);
         buses::check_services(draft, self.settings, report);
-        topics::check(draft, self.settings, report);
-        self.queues.check(draft, self.settings, report);
+        kafka_topics::check_topics(draft, self.settings, report);
+        self.queues.check_workflow(draft, self.settings, report);
         let vhosts = if draft.vhosts.is_empty() {
             vec![String::new()]
         } else {
@@ -270,7 +278,7 @@ impl Loading<'_> {
                 .saturating_mul(vhosts.len()),
         );
         if self.steps > STEPS_IN_ALL_MAX {
-            report.error(
+            report.add_error(
                 draft.at,
                 format!(
                     "all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, \
@@ -284,15 +292,15 @@ impl Loading<'_> {
                 bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
                 deadline: draft.deadline,
                 retention: draft.retention,
-                queue: draft.queue_keys.said.clone(),
+                queue: draft.queue_keys.declaration.clone(),
                 ..Definition::new(&name.text, Vec::new())
             };
             if let Some((file, first)) = self.declared.get(&definition.full_name()) {
                 let message = format!(
                     "a workflow {} is declared already, at {file}:{first}",
-                    quoted(&definition.full_name())
+                    quote(&definition.full_name())
                 );
-                report.error(name.at, message);
+                report.add_error(name.at, message);
                 continue;
             }
             let spelling = self
@@ -303,31 +311,31 @@ impl Loading<'_> {
                 let message = format!(
                     "in the virtual host {}: differs from {} only in upper and lower case; their \
                      tables of statuses could not be told apart",
-                    quoted(&definition.vhost),
-                    quoted(spelling)
+                    quote(&definition.vhost),
+                    quote(spelling)
                 );
-                report.error(name.at, message);
+                report.add_error(name.at, message);
             }
             self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
-            self.calls.extend(calls::of(draft, &definition, &report.file));
+            self.calls.extend(calls::find_calls(draft, &definition, &report.file));
             if report.errors.is_empty() {
                 self.definitions
                     .push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
             }
         }
-        report.leave();
+        report.leave_scope();
     }
 
-    fn finish(mut self) -> Result<Loaded, LoadErrors> {
-        calls::warn_of_circles(&self.calls, &mut self.reports);
+    fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {
+        calls::warn_of_call_cycles(&self.calls, &mut self.diagnostics);
         let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
-        for report in self.reports {
+        for report in self.diagnostics {
             errors.extend(report.errors);
             warnings.extend(report.warnings);
             advice.extend(report.advice);
         }
         if errors.is_empty() {
-            Ok(Loaded { definitions: self.definitions, warnings, advice })
+            Ok(LoadedWorkflows { definitions: self.definitions, warnings, advice })
         } else {
             Err(LoadErrors(errors))
         }
@@ -335,48 +343,50 @@ impl Loading<'_> {
 }
 
 /// Reads a file's text, or returns why it is refused.
-fn read_file(path: &Path) -> Result<String, Mistake> {
+fn read_file(path: &Path) -> Result<String, LocatedError> {
     if path.is_dir() {
-        return Err(Mistake::new(
-            Position::NOWHERE,
+        return Err(LocatedError::new(
+            SourceLocation::WHOLE_FILE,
             "this is a directory; name the workflow files in it",
         ));
     }
     // The reported size of the file is no limit: it may be a pipe, or grow.
-    read_text(files::open(path).map_err(cannot_read)?)
+    read_text(files::open(path).map_err(read_error)?)
 }
 
-fn read_text(file: impl Read) -> Result<String, Mistake> {
+fn read_text(file: impl Read) -> Result<String, LocatedError> {
     let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(cannot_read)?;
+    file.take(limit).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() > FILE_BYTES_MAX {
-        return Err(too_large());
+        return Err(size_error());
     }
-    let mark = byte_order_mark(&bytes);
+    let mark = find_byte_order_mark(&bytes);
     String::from_utf8(bytes).map_err(|error| {
         if let Some(encoding) = mark {
-            let told = format!(
+            let message = format!(
                 "the file begins with a byte-order mark of {encoding}; save it as UTF-8 text"
             );
-            return Mistake::new(Position { line: 1, column: 1 }, told);
+            return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
         }
         let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
         let line = before.rsplit('\n').next().unwrap_or_default();
-        let at =
-            Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 };
-        Mistake::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
+        let at = SourceLocation {
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+        };
+        LocatedError::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
     })
 }
 
-fn cannot_read(error: io::Error) -> Mistake {
-    Mistake::new(Position::NOWHERE, format!("cannot read the file: {error}"))
+fn read_error(error: io::Error) -> LocatedError {
+    LocatedError::new(SourceLocation::WHOLE_FILE, format!("cannot read the file: {error}"))
 }
 
-fn too_large() -> Mistake {
+fn size_error() -> LocatedError {
     let kib = FILE_BYTES_MAX / 1024;
-    Mistake::new(
-        Position::NOWHERE,
+    LocatedError::new(
+        SourceLocation::WHOLE_FILE,
         format!(
             "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or \
              should be split"

@@ -1,32 +1,33 @@
 //! Parses the optional keys of a step: when it runs, how long, how often, and its status texts.
 
+use super::diagnostics::Diagnostics;
 use super::draft::{ConditionDraft, StepOptions};
 use super::fields::Fields;
 use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, REPLY_USERS_MAX, STATUSES_MAX};
-use super::report::Report;
 use super::schema::Section;
 use super::values::{
-    Word, boolean, bounded_text, choice, factor, short_text, span, text, whole_number,
+    LocatedText, parse_boolean, parse_choice, parse_duration, parse_factor, parse_integer,
+    parse_nonempty_text, parse_short_text, parse_text,
 };
-use super::yaml::{Entry, Scalar, Value};
-use crate::engine::words::quoted;
+use super::yaml::{Entry, ScalarKind, Value};
+use crate::engine::text::quote;
 use crate::engine::{Millis, OnFailure, Retry, StatusWords};
 use std::sync::Arc;
 
-pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOptions {
+pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) -> StepOptions {
     StepOptions {
-        timeout: fields.get("timeout").and_then(|entry| span(entry, Millis(1), report)),
+        timeout: fields.get("timeout").and_then(|entry| parse_duration(entry, Millis(1), report)),
         start_within: fields
             .get("startWithin")
-            .and_then(|entry| Some((span(entry, Millis(1), report)?, entry.place()))),
-        timeout_at: fields.get("timeout").map(Entry::place),
-        retry: fields.get("retry").and_then(|entry| retry(entry, report)),
-        when: fields.get("when").and_then(|entry| condition(entry, report)),
-        cancel_when: fields.get("cancelWhen").and_then(|entry| condition(entry, report)),
+            .and_then(|entry| Some((parse_duration(entry, Millis(1), report)?, entry.location()))),
+        timeout_at: fields.get("timeout").map(Entry::location),
+        retry: fields.get("retry").and_then(|entry| parse_retry(entry, report)),
+        when: fields.get("when").and_then(|entry| parse_condition(entry, report)),
+        cancel_when: fields.get("cancelWhen").and_then(|entry| parse_condition(entry, report)),
         on_failure: fields
             .get("onFailure")
             .and_then(|entry| {
-                choice(
+                parse_choice(
                     entry,
                     &[("fail", OnFailure::Fail), ("continue", OnFailure::Continue)],
                     report,
@@ -35,55 +36,61 @@ pub(super) fn step_options(fields: &Fields<'_>, report: &mut Report) -> StepOpti
             .unwrap_or_default(),
         external: fields
             .get("external")
-            .and_then(|entry| Some((boolean(entry, report)?, entry.value.at))),
+            .and_then(|entry| Some((parse_boolean(entry, report)?, entry.value.at))),
         status: StatusWords {
             key: fields
                 .get("statusKey")
                 .and_then(|entry| {
-                    bounded_text(&entry.value, entry.place(), "the key of a status", report)
+                    parse_nonempty_text(
+                        &entry.value,
+                        entry.location(),
+                        "the key of a status",
+                        report,
+                    )
                 })
-                .map(word),
-            words: words(fields, STATUSES, report),
-            skipped: status(fields, "skippedStatus", report),
-            cancelled: status(fields, "cancelledStatus", report),
+                .map(into_arc),
+            words: parse_text_list(fields, STATUSES, report),
+            skipped: parse_status(fields, "skippedStatus", report),
+            cancelled: parse_status(fields, "cancelledStatus", report),
         },
-        statuses_at: fields.get("statuses").map(Entry::place),
-        skipped_at: fields.get("skippedStatus").map(Entry::place),
+        statuses_at: fields.get("statuses").map(Entry::location),
+        skipped_at: fields.get("skippedStatus").map(Entry::location),
         reply_users: fields
             .get("replyUsers")
-            .map(|entry| (words(fields, REPLY_USERS, report), entry.place())),
+            .map(|entry| (parse_text_list(fields, REPLY_USERS, report), entry.location())),
     }
 }
 
-fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
-    let fields = Fields::of(&entry.value, Section::Retry, report)?;
+fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
+    let fields = Fields::from_node(&entry.value, Section::Retry, report)?;
     let default = Retry::default();
     let attempts = match fields.get("attempts") {
-        Some(entry) => whole_number(entry, 1, ATTEMPTS_MAX, report)
+        Some(entry) => parse_integer(entry, 1, ATTEMPTS_MAX, report)
             .and_then(|number| u32::try_from(number).ok()),
         None => {
-            fields.missing("attempts", "it says how often the step is tried in all", report);
+            fields.report_missing("attempts", "it says how often the step is tried in all", report);
             None
         }
     };
-    let backoff =
-        fields.get("backoff").map_or(Some(default.backoff), |entry| span(entry, Millis(0), report));
+    let backoff = fields
+        .get("backoff")
+        .map_or(Some(default.backoff), |entry| parse_duration(entry, Millis(0), report));
     let factor_milli = fields
         .get("factor")
-        .map_or(Some(default.factor_milli), |entry| factor(entry, FACTOR_MAX, report));
+        .map_or(Some(default.factor_milli), |entry| parse_factor(entry, FACTOR_MAX, report));
     let max_backoff = fields
         .get("maxBackoff")
-        .map_or(Some(default.max_backoff), |entry| span(entry, Millis(0), report));
+        .map_or(Some(default.max_backoff), |entry| parse_duration(entry, Millis(0), report));
     if let (Some(backoff), Some(max)) = (backoff, max_backoff)
         && backoff > max
     {
         let (at, from) = match fields.get("maxBackoff") {
-            Some(entry) => (entry.place(), ""),
-            None => (fields.get("backoff").unwrap_or(entry).place(), ", its default"),
+            Some(entry) => (entry.location(), ""),
+            None => (fields.get("backoff").unwrap_or(entry).location(), ", its default"),
         };
         let message =
             format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
-        report.error(at, message);
+        report.add_error(at, message);
     }
     Some(Retry {
         attempts: attempts?,
@@ -93,48 +100,57 @@ fn retry(entry: &Entry, report: &mut Report) -> Option<Retry> {
     })
 }
 
-fn condition(entry: &Entry, report: &mut Report) -> Option<ConditionDraft> {
-    let text = text(&entry.value, entry.place(), "a condition, such as `input.count > 0`", report)?;
-    Some(ConditionDraft { at: entry.place(), layout: entry.value.layout, text: text.to_owned() })
+fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
+    let text = parse_text(
+        &entry.value,
+        entry.location(),
+        "a condition, such as `input.count > 0`",
+        report,
+    )?;
+    Some(ConditionDraft { at: entry.location(), layout: entry.value.layout, text: text.to_owned() })
 }
 
 /// Describes a list of distinct texts.
-struct WordList {
+struct TextListKey {
     key: &'static str,
     /// The noun for one item, without an article.
-    one: &'static str,
-    at_most: usize,
+    item_noun: &'static str,
+    max: usize,
     /// What the first item, or each item, is for.
-    use_of_it: &'static str,
+    purpose: &'static str,
 }
 
-const STATUSES: WordList = WordList {
+const STATUSES: TextListKey = TextListKey {
     key: "statuses",
-    one: "status",
-    at_most: STATUSES_MAX,
-    use_of_it: "its first word is the status while the step runs",
+    item_noun: "status",
+    max: STATUSES_MAX,
+    purpose: "its first word is the status while the step runs",
 };
 
-const REPLY_USERS: WordList = WordList {
+const REPLY_USERS: TextListKey = TextListKey {
     key: "replyUsers",
-    one: "user",
-    at_most: REPLY_USERS_MAX,
-    use_of_it: "it names the users whose replies count",
+    item_noun: "user",
+    max: REPLY_USERS_MAX,
+    purpose: "it names the users whose replies count",
 };
 
-fn words(fields: &Fields<'_>, list: WordList, report: &mut Report) -> Vec<Arc<str>> {
-    let WordList { key, one, at_most, use_of_it } = list;
-    let mut words: Vec<Word> = Vec::new();
+fn parse_text_list(
+    fields: &Fields<'_>,
+    list: TextListKey,
+    report: &mut Diagnostics,
+) -> Vec<Arc<str>> {
+    let TextListKey { key, item_noun: one, max: at_most, purpose: use_of_it } = list;
+    let mut words: Vec<LocatedText> = Vec::new();
     for node in fields.list(key, at_most, report) {
-        let Some(found) = bounded_text(node, node.at, &format!("a {one}"), report) else {
+        let Some(found) = parse_nonempty_text(node, node.at, &format!("a {one}"), report) else {
             continue;
         };
         match words.iter().find(|other| other.text == found.text) {
-            Some(first) => report.error(
+            Some(first) => report.add_error(
                 found.at,
                 format!(
                     "the {one} {} is listed twice; the first is at {}",
-                    quoted(&found.text),
+                    quote(&found.text),
                     first.at
                 ),
             ),
@@ -143,19 +159,21 @@ fn words(fields: &Fields<'_>, list: WordList, report: &mut Report) -> Vec<Arc<st
     }
     if let Some(entry) = fields.get(key)
         && (matches!(&entry.value.value, Value::List(items) if items.is_empty())
-            || matches!(entry.value.value, Value::Scalar(Scalar::Null, _)))
+            || matches!(entry.value.value, Value::Scalar(ScalarKind::Null, _)))
     {
-        report.error(entry.place(), format!("the list {} is empty; {use_of_it}", quoted(key)));
+        report
+            .add_error(entry.location(), format!("the list {} is empty; {use_of_it}", quote(key)));
     }
-    words.into_iter().map(word).collect()
+    words.into_iter().map(into_arc).collect()
 }
 
 /// Returns the status text under a key; it may be empty.
-fn status(fields: &Fields<'_>, key: &str, report: &mut Report) -> Option<Arc<str>> {
+fn parse_status(fields: &Fields<'_>, key: &str, report: &mut Diagnostics) -> Option<Arc<str>> {
     let entry = fields.get(key)?;
-    short_text(&entry.value, entry.place(), "a status (\"\" for an empty one)", report).map(word)
+    parse_short_text(&entry.value, entry.location(), "a status (\"\" for an empty one)", report)
+        .map(into_arc)
 }
 
-fn word(word: Word) -> Arc<str> {
+fn into_arc(word: LocatedText) -> Arc<str> {
     word.text.into()
 }

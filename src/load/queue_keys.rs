@@ -1,38 +1,40 @@
 //! The keys that determine how queues are declared, `queueType` and `queueArguments`: of a step, or
 //! of a workflow for all its steps.
 
-use super::calls::{queue, steps};
+use super::calls::{all_steps, message_queue};
+use super::diagnostics::Diagnostics;
 use super::draft::{QueueKeys, StepDraft, WorkflowDraft};
 use super::fields::Fields;
-use super::report::Report;
 use super::schema::{QUEUE_ARGUMENTS_KEY as ARGUMENTS, QUEUE_TYPE_KEY as TYPE};
-use super::values::found;
-use super::yaml::{Entry, Scalar, Value};
-use crate::engine::words::{enumerated, quoted};
+use super::values::describe;
+use super::yaml::{Entry, ScalarKind, Value};
+use crate::engine::text::{enumerate_quoted, quote};
 use crate::engine::{
-    Definition, QueueArgument, QueueArguments, QueueDeclaration, QueueType, objection_to_argument,
+    Definition, QueueArgument, QueueArguments, QueueDeclaration, QueueType, check_argument,
 };
 use crate::settings::{AmqpSection, BusKind, Settings, is_url};
 use std::collections::HashMap;
 
 /// Parses both keys of a step or workflow.
-pub(super) fn read(fields: &Fields<'_>, report: &mut Report) -> QueueKeys {
+pub(super) fn parse_queue_keys(fields: &Fields<'_>, report: &mut Diagnostics) -> QueueKeys {
     let (kind, arguments) = (fields.get(TYPE), fields.get(ARGUMENTS));
-    let said = QueueDeclaration {
-        kind: kind.and_then(|entry| queue_type(entry, report)),
-        arguments: arguments.and_then(|entry| queue_arguments(entry, report)),
+    let declaration = QueueDeclaration {
+        kind: kind.and_then(|entry| parse_queue_type(entry, report)),
+        arguments: arguments.and_then(|entry| parse_queue_arguments(entry, report)),
     };
-    let at = kind.into_iter().chain(arguments).map(Entry::place).next();
-    if let (Some(contradiction), Some(at)) = (said.contradiction(), arguments.map(Entry::place)) {
-        report.error(at, contradiction);
+    let at = kind.into_iter().chain(arguments).map(Entry::location).next();
+    if let (Some(contradiction), Some(at)) =
+        (declaration.check_consistency(), arguments.map(Entry::location))
+    {
+        report.add_error(at, contradiction);
     }
-    QueueKeys { said, at }
+    QueueKeys { declaration, at }
 }
 
-fn queue_type(entry: &Entry, report: &mut Report) -> Option<QueueType> {
+fn parse_queue_type(entry: &Entry, report: &mut Diagnostics) -> Option<QueueType> {
     let text = match &entry.value.value {
-        Value::Scalar(Scalar::Text, text) => text.as_str(),
-        Value::Broken => return None,
+        Value::Scalar(ScalarKind::Text, text) => text.as_str(),
+        Value::Invalid => return None,
         Value::Scalar(..) | Value::Map(_) | Value::List(_) => "",
     };
     if let Some((_, chosen)) = QueueType::ALL.into_iter().find(|(name, _)| *name == text) {
@@ -43,27 +45,27 @@ fn queue_type(entry: &Entry, report: &mut Report) -> Option<QueueType> {
         "stream" => {
             "; a stream keeps what was acknowledged, and gives it to workers again".to_owned()
         }
-        text => report.guess(text, names()),
+        text => report.suggest(text, names()),
     };
     let message = format!(
         "{} takes {}, as the workers of the queue declare it, found {}{why}",
-        quoted(TYPE),
-        enumerated(names(), "or"),
-        found(&entry.value)
+        quote(TYPE),
+        enumerate_quoted(names(), "or"),
+        describe(&entry.value)
     );
-    report.error(entry.place(), message);
+    report.add_error(entry.location(), message);
     None
 }
 
-fn queue_arguments(entry: &Entry, report: &mut Report) -> Option<QueueArguments> {
+fn parse_queue_arguments(entry: &Entry, report: &mut Diagnostics) -> Option<QueueArguments> {
     let Value::Map(entries) = &entry.value.value else {
-        if !matches!(entry.value.value, Value::Broken) {
+        if !matches!(entry.value.value, Value::Invalid) {
             let message = format!(
                 "{} takes a mapping, such as {{ x-max-length: 10000 }}, found {}",
-                quoted(ARGUMENTS),
-                found(&entry.value)
+                quote(ARGUMENTS),
+                describe(&entry.value)
             );
-            report.error(entry.place(), message);
+            report.add_error(entry.location(), message);
         }
         return None;
     };
@@ -71,26 +73,27 @@ fn queue_arguments(entry: &Entry, report: &mut Report) -> Option<QueueArguments>
     for entry in entries {
         let name = entry.key.text.as_str();
         let value = match &entry.value.value {
-            Value::Scalar(Scalar::Text, text) => Some(QueueArgument::Text(text.as_str().into())),
-            Value::Scalar(Scalar::Boolean, text) => text.parse().ok().map(QueueArgument::Flag),
-            Value::Scalar(Scalar::Number, text) => text.parse().ok().map(QueueArgument::Number),
-            Value::Broken => continue,
-            Value::Scalar(Scalar::Null, _) | Value::Map(_) | Value::List(_) => None,
+            Value::Scalar(ScalarKind::Text, text) => {
+                Some(QueueArgument::Text(text.as_str().into()))
+            }
+            Value::Scalar(ScalarKind::Boolean, text) => text.parse().ok().map(QueueArgument::Flag),
+            Value::Scalar(ScalarKind::Number, text) => text.parse().ok().map(QueueArgument::Number),
+            Value::Invalid => continue,
+            Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) => None,
         };
         let Some(value) = value else {
             let message = format!(
                 "the argument {} takes a whole number, a text, or true or false, found {}",
-                quoted(name),
-                found(&entry.value)
+                quote(name),
+                describe(&entry.value)
             );
-            report.error(entry.place(), message);
+            report.add_error(entry.location(), message);
             continue;
         };
-        match objection_to_argument(name, &value, TYPE) {
-            Some(objection) => {
-                let at =
-                    if objection.starts_with("unknown") { entry.key.at } else { entry.place() };
-                report.error(at, objection);
+        match check_argument(name, &value, TYPE) {
+            Some(error) => {
+                let at = if error.starts_with("unknown") { entry.key.at } else { entry.location() };
+                report.add_error(at, error);
             }
             None => drop(arguments.insert(name.into(), value)),
         }
@@ -99,8 +102,8 @@ fn queue_arguments(entry: &Entry, report: &mut Report) -> Option<QueueArguments>
 }
 
 /// Returns whether a queue with this declaration delivers messages of a higher priority first.
-fn honours_priorities(said: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
-    let all = bus.map_or_else(|| said.clone(), |bus| said.or(&bus.declaration()));
+fn has_priorities(declaration: &QueueDeclaration, bus: Option<&AmqpSection>) -> bool {
+    let all = bus.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
     all.kind == Some(QueueType::Quorum)
         || all.arguments.iter().flatten().any(|(name, _)| **name == *"x-max-priority")
 }
@@ -108,30 +111,30 @@ fn honours_priorities(said: &QueueDeclaration, bus: Option<&AmqpSection>) -> boo
 /// Returns how the queue of a step is declared, as far as the file determines it. The workflow's
 /// keys are for the queues of its workers; the queue of another workflow is declared by that
 /// workflow.
-pub(super) fn of_step(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
-    match queue(step) {
+pub(super) fn step_declaration(step: &StepDraft, workflow: &WorkflowDraft) -> QueueDeclaration {
+    match message_queue(step) {
         None => QueueDeclaration::default(),
         Some(queue) if queue.text.starts_with(Definition::CALL_QUEUE_PREFIX) => {
-            step.queue_keys.said.clone()
+            step.queue_keys.declaration.clone()
         }
-        Some(_) => step.queue_keys.said.or(&workflow.queue_keys.said),
+        Some(_) => step.queue_keys.declaration.or(&workflow.queue_keys.declaration),
     }
 }
 
 /// For each queue the declaration of the first step that has one, and its location.
 #[derive(Default)]
-pub(super) struct Declared(HashMap<(String, String, String), (QueueDeclaration, String)>);
+pub(super) struct QueueDeclarations(HashMap<(String, String, String), (QueueDeclaration, String)>);
 
-impl Declared {
+impl QueueDeclarations {
     /// Refuses steps whose declarations of one queue contradict each other, and warns of keys that
     /// have no effect.
-    pub(super) fn check(
+    pub(super) fn check_workflow(
         &mut self,
         draft: &WorkflowDraft,
         settings: Option<&Settings>,
-        report: &mut Report,
+        report: &mut Diagnostics,
     ) {
-        for (task, step) in steps(draft) {
+        for (task, step) in all_steps(draft) {
             report.task = task.map(|task| task.text.clone());
             report.step = step.name.as_ref().map(|name| name.text.clone());
             self.check_step(step, draft, settings, report);
@@ -144,11 +147,11 @@ impl Declared {
         step: &StepDraft,
         draft: &WorkflowDraft,
         settings: Option<&Settings>,
-        report: &mut Report,
+        report: &mut Diagnostics,
     ) {
-        let Some(queue) = queue(step) else {
+        let Some(queue) = message_queue(step) else {
             if let Some(at) = step.queue_keys.at {
-                report.warn(at, "has no effect: the step sends no message of its own");
+                report.add_warning(at, "has no effect: the step sends no message of its own");
             }
             return;
         };
@@ -160,33 +163,37 @@ impl Declared {
         if let (Some(at), Some(BusKind::Embedded | BusKind::Push | BusKind::Kafka)) =
             (step.queue_keys.at, kind)
         {
-            report.warn(at, format!("has no effect: {} has no queues of RabbitMQ", quoted(bus)));
+            report.add_warning(
+                at,
+                format!("has no effect: {} has no queues of RabbitMQ", quote(bus)),
+            );
         }
-        let said = of_step(step, draft);
+        let declaration = step_declaration(step, draft);
         if let (Some((_, at)), None | Some(BusKind::Amqp)) = (step.priority, kind)
             && !is_url(&queue.text)
             && bus != BusKind::Embedded.name()
-            && !honours_priorities(&said, settings.and_then(|settings| settings.amqp_bus(bus)))
+            && !has_priorities(&declaration, settings.and_then(|settings| settings.amqp_bus(bus)))
         {
-            report.warn(
+            report.add_warning(
                 at,
                 format!(
                     "\"priority\" works over AMQP only on a queue that honours it: say \
                      \"queueType: quorum\", or \"queueArguments: {{ x-max-priority: 9 }}\" for a \
                      classic one, as the workers of {} declare it",
-                    quoted(&queue.text)
+                    quote(&queue.text)
                 ),
             );
         }
         let own = step.queue_keys.at.or(draft.queue_keys.at);
-        let (false, Some(at)) = (said.is_default(), own) else { return };
+        let (false, Some(at)) = (declaration.is_default(), own) else { return };
         let section = settings.and_then(|settings| settings.amqp_bus(bus));
-        let all = section.map_or_else(|| said.clone(), |bus| said.or(&bus.declaration()));
-        if let Some(contradiction) = all.contradiction()
-            && step.queue_keys.said.contradiction().is_none()
-            && draft.queue_keys.said.contradiction().is_none()
+        let all =
+            section.map_or_else(|| declaration.clone(), |bus| declaration.or(&bus.declaration()));
+        if let Some(contradiction) = all.check_consistency()
+            && step.queue_keys.declaration.check_consistency().is_none()
+            && draft.queue_keys.declaration.check_consistency().is_none()
         {
-            report.error(at, contradiction);
+            report.add_error(at, contradiction);
         }
         let here = format!("{}:{at}", report.file);
         for vhost in draft.vhosts.iter().map(|vhost| vhost.text.as_str()).chain(
@@ -195,16 +202,16 @@ impl Declared {
         ) {
             let place = (bus.to_owned(), vhost.to_owned(), queue.text.clone());
             match self.0.get(&place) {
-                Some((other, there)) if *other != said => {
+                Some((other, there)) if *other != declaration => {
                     let message = format!(
-                        "the queue {} is declared {said} here, and {other} at {there}: a queue has \
+                        "the queue {} is declared {declaration} here, and {other} at {there}: a queue has \
                          one type and one set of arguments",
-                        quoted(&queue.text)
+                        quote(&queue.text)
                     );
-                    return report.error(at, message);
+                    return report.add_error(at, message);
                 }
                 Some(_) => {}
-                None => drop(self.0.insert(place, (said.clone(), here.clone()))),
+                None => drop(self.0.insert(place, (declaration.clone(), here.clone()))),
             }
         }
     }

@@ -5,7 +5,7 @@ use super::limits::{
     ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
     VHOSTS_MAX,
 };
-use crate::engine::words::{enumerated, nearest, quoted};
+use crate::engine::text::{enumerate_quoted, find_nearest, quote};
 
 /// The key for the type of a queue.
 pub(super) const QUEUE_TYPE_KEY: &str = "queueType";
@@ -33,22 +33,22 @@ pub(super) enum ValueKind {
     /// A text without control characters.
     Text,
     /// A text without control characters, which may be empty.
-    TextOrNothing,
+    TextOrEmpty,
     /// The name of a queue.
     Queue,
     /// The name of a bus.
     Bus,
     /// A list of distinct texts, at most this many.
-    Texts(usize),
+    TextList(usize),
     /// A list of distinct texts, at least one and at most this many.
-    Words(usize),
+    NonEmptyTextList(usize),
     /// A whole number within these bounds, inclusive.
-    Whole(u64, u64),
+    Integer(u64, u64),
     /// A number with decimals, from 1 to this.
     Factor(u32),
-    Span,
+    Duration,
     /// A duration that is not 0.
-    SpanAboveNothing,
+    PositiveDuration,
     /// A number of child jobs, or a share of them.
     Tolerance,
     /// A CEL expression.
@@ -61,18 +61,18 @@ pub(super) enum ValueKind {
     Choice(&'static [&'static str]),
     Mapping(Section),
     /// A list of mappings, at least and at most this many.
-    Mappings(Section, usize, usize),
+    MappingList(Section, usize, usize),
 }
 
 /// A key, where it is allowed and what it takes.
 #[derive(Debug)]
 pub(super) struct KnownKey {
-    pub(super) place: Section,
+    pub(super) section: Section,
     pub(super) name: &'static str,
-    pub(super) required: bool,
+    pub(super) is_required: bool,
     pub(super) kind: ValueKind,
     /// Its meaning in a sentence, for editors.
-    pub(super) about: &'static str,
+    pub(super) description: &'static str,
 }
 
 const fn required(
@@ -81,7 +81,7 @@ const fn required(
     kind: ValueKind,
     about: &'static str,
 ) -> KnownKey {
-    KnownKey { place, name, required: true, kind, about }
+    KnownKey { section: place, name, is_required: true, kind, description: about }
 }
 
 const fn optional(
@@ -90,7 +90,7 @@ const fn optional(
     kind: ValueKind,
     about: &'static str,
 ) -> KnownKey {
-    KnownKey { place, name, required: false, kind, about }
+    KnownKey { section: place, name, is_required: false, kind, description: about }
 }
 
 /// All keys. The checks, the errors and the JSON Schema all follow from this table.
@@ -98,7 +98,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::File,
         "workflows",
-        ValueKind::Mappings(Section::Workflow, 1, usize::MAX),
+        ValueKind::MappingList(Section::Workflow, 1, usize::MAX),
         "The workflows.",
     ),
     required(
@@ -110,7 +110,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Workflow,
         "vhosts",
-        ValueKind::Texts(VHOSTS_MAX),
+        ValueKind::TextList(VHOSTS_MAX),
         "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in \
          the one that the broker's address names.",
     ),
@@ -131,26 +131,26 @@ pub(super) const KEYS: &[KnownKey] = &[
     required(
         Section::Workflow,
         "steps",
-        ValueKind::Mappings(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
         "The steps.",
     ),
     optional(
         Section::Workflow,
         "tasks",
-        ValueKind::Mappings(Section::Task, 0, TASKS_MAX),
+        ValueKind::MappingList(Section::Task, 0, TASKS_MAX),
         "The tasks that steps of this workflow name.",
     ),
     optional(
         Section::Workflow,
         "deadline",
-        ValueKind::SpanAboveNothing,
+        ValueKind::PositiveDuration,
         "The whole job fails when it is not done within this time, such as 2h. Default: no \
          deadline.",
     ),
     optional(
         Section::Workflow,
         "retention",
-        ValueKind::Span,
+        ValueKind::Duration,
         "How long an ended job is kept, such as 30d. Default: the setting journal.retention.",
     ),
     optional(
@@ -177,14 +177,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Task,
         "maxConcurrency",
-        ValueKind::Whole(1, u32::MAX as u64),
+        ValueKind::Integer(1, u32::MAX as u64),
         "How many child jobs of one step are under way at once. Default: the setting \
          fanout.window.",
     ),
     required(
         Section::Task,
         "steps",
-        ValueKind::Mappings(Section::Step, 1, STEPS_MAX),
+        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
         "The steps.",
     ),
     optional(
@@ -240,14 +240,14 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Step,
         "priority",
-        ValueKind::Whole(0, PRIORITY_MAX),
+        ValueKind::Integer(0, PRIORITY_MAX),
         "The AMQP message priority. It works only on a quorum queue, or on one declared with \
          x-max-priority.",
     ),
     optional(
         Section::Step,
         "timeout",
-        ValueKind::SpanAboveNothing,
+        ValueKind::PositiveDuration,
         "An attempt without a reply within this time, such as 30s or 5m, has failed. It counts \
          from when workers can have the message. For a step with a task: it is not done within \
          this time. Default: none.",
@@ -255,7 +255,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Step,
         "startWithin",
-        ValueKind::SpanAboveNothing,
+        ValueKind::PositiveDuration,
         "An attempt whose message no worker has taken within this time, such as 30s or 5m, has \
          failed. Over AMQP and Kafka: that the broker has not taken. Default: none.",
     ),
@@ -301,39 +301,39 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Step,
         "statuses",
-        ValueKind::Words(STATUSES_MAX),
+        ValueKind::NonEmptyTextList(STATUSES_MAX),
         "The statuses allowed; the first is the status while the step runs, another word fails \
          the attempt. Default: PENDING, then any.",
     ),
     optional(
         Section::Step,
         "skippedStatus",
-        ValueKind::TextOrNothing,
+        ValueKind::TextOrEmpty,
         "The status of a skipped step. Default: SKIPPED.",
     ),
     optional(
         Section::Step,
         "cancelledStatus",
-        ValueKind::TextOrNothing,
+        ValueKind::TextOrEmpty,
         "The status of a cancelled step. Default: CANCELLED.",
     ),
     optional(
         Section::Step,
         "replyUsers",
-        ValueKind::Words(REPLY_USERS_MAX),
+        ValueKind::NonEmptyTextList(REPLY_USERS_MAX),
         "The users whose replies count: users of RabbitMQ, or names of the manager's tokens. \
          Default: everybody's.",
     ),
     required(
         Section::Retry,
         "attempts",
-        ValueKind::Whole(1, ATTEMPTS_MAX),
+        ValueKind::Integer(1, ATTEMPTS_MAX),
         "How often the step is tried in all, the first attempt counted.",
     ),
     optional(
         Section::Retry,
         "backoff",
-        ValueKind::Span,
+        ValueKind::Duration,
         "The longest pause before the second attempt; the pause is random up to it. Default: 1s.",
     ),
     optional(
@@ -345,7 +345,7 @@ pub(super) const KEYS: &[KnownKey] = &[
     optional(
         Section::Retry,
         "maxBackoff",
-        ValueKind::Span,
+        ValueKind::Duration,
         "The limit of the longest pause. Default: 5m.",
     ),
 ];
@@ -354,53 +354,58 @@ pub(super) const KEYS: &[KnownKey] = &[
 pub(super) const EXTENSION_PREFIX: &str = "x-";
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct WrongKey {
+pub(super) struct KeyError {
     pub(super) message: String,
     /// The key that was probably meant.
-    pub(super) meant: Option<&'static str>,
+    pub(super) suggestion: Option<&'static str>,
 }
 
 /// Returns what is wrong with `key` in a section, if anything; `may_guess` allows a suggestion.
-pub(super) fn objection(place: Section, key: &str, may_guess: bool) -> Option<WrongKey> {
+pub(super) fn key_error(place: Section, key: &str, may_guess: bool) -> Option<KeyError> {
     if place == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
     }
-    match KEYS.iter().find(|known| known.place == place && known.name == key) {
+    match KEYS.iter().find(|known| known.section == place && known.name == key) {
         Some(_) => None,
         None => {
-            let names = KEYS.iter().filter(|known| known.place == place).map(|known| known.name);
-            let meant = if may_guess { nearest(key, names) } else { None };
-            Some(WrongKey { message: unknown(place, key, meant), meant })
+            let names = KEYS.iter().filter(|known| known.section == place).map(|known| known.name);
+            let suggestion = if may_guess { find_nearest(key, names) } else { None };
+            Some(KeyError { message: unknown_key_message(place, key, suggestion), suggestion })
         }
     }
 }
 
-fn unknown(place: Section, key: &str, meant: Option<&str>) -> String {
+fn unknown_key_message(place: Section, key: &str, meant: Option<&str>) -> String {
     if let Some(meant) = meant {
         return format!(
             "unknown key {} in {}; did you mean {}?",
-            quoted(key),
-            place.of(),
-            quoted(meant)
+            quote(key),
+            place.noun(),
+            quote(meant)
         );
     }
     let homes: Vec<&str> =
-        KEYS.iter().filter(|known| known.name == key).map(|known| known.place.of()).collect();
+        KEYS.iter().filter(|known| known.name == key).map(|known| known.section.noun()).collect();
     if !homes.is_empty() {
         return format!(
             "{} is a key of {}, not of {}",
-            quoted(key),
+            quote(key),
             homes.join(" or "),
-            place.of()
+            place.noun()
         );
     }
-    let known = KEYS.iter().filter(|known| known.place == place).map(|known| known.name);
-    format!("unknown key {} in {}; known are {}", quoted(key), place.of(), enumerated(known, "and"))
+    let known = KEYS.iter().filter(|known| known.section == place).map(|known| known.name);
+    format!(
+        "unknown key {} in {}; known are {}",
+        quote(key),
+        place.noun(),
+        enumerate_quoted(known, "and")
+    )
 }
 
 impl Section {
     /// Returns the noun with its article.
-    pub(super) fn of(self) -> &'static str {
+    pub(super) fn noun(self) -> &'static str {
         match self {
             Section::File => "a workflow file",
             Section::Workflow => "a workflow",
@@ -427,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_is_objected_to_in_its_own_words() {
+    fn each_wrong_key_gets_its_own_error() {
         let cases = [
             (Section::Step, "queue", None),
             (Section::File, "x-anything", None),
@@ -489,10 +494,10 @@ mod tests {
         ];
         for (place, key, expected) in cases {
             assert_eq!(
-                objection(place, key, true).map(|objection| objection.message).as_deref(),
+                key_error(place, key, true).map(|objection| objection.message).as_deref(),
                 expected,
                 "{key} in {}",
-                place.of()
+                place.noun()
             );
         }
     }

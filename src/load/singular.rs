@@ -8,14 +8,14 @@
 
 /// Returns the singular of `key`: `sections` → `section`, `bookSections` → `bookSection`; `data`
 /// stays.
-pub fn singular(key: &str) -> String {
-    let start = last_word(key);
+pub fn singularize(key: &str) -> String {
+    let start = last_word_start(key);
     let (before, word) = key.split_at(start);
-    let (kept, ending) = singular_of_word(word);
-    if kept + ending.len() == 0 {
+    let (kept_bytes, ending) = singularize_word(word);
+    if kept_bytes + ending.len() == 0 {
         return key.to_owned();
     }
-    let stem = &word[..kept];
+    let stem = &word[..kept_bytes];
     // `BOXES` → `BOX`, `PEOPLE` → `PERSON`; but `URLs` → `URL`.
     let upper = word.len() > 1 && !word.bytes().any(|byte| byte.is_ascii_lowercase());
     let ending = if upper { ending.to_ascii_uppercase() } else { ending.to_owned() };
@@ -24,7 +24,7 @@ pub fn singular(key: &str) -> String {
 
 /// Returns where the last word of a key begins: after `_`, `-`, a space or a dot, or at a capital
 /// (`bookSections`, `HTTPHeaders`).
-fn last_word(key: &str) -> usize {
+fn last_word_start(key: &str) -> usize {
     let bytes = key.as_bytes();
     for at in (0..bytes.len()).rev() {
         if matches!(bytes[at], b'_' | b'-' | b' ' | b'.' | b'/' | b':') {
@@ -48,7 +48,7 @@ fn last_word(key: &str) -> usize {
 }
 
 /// Returns how many bytes of `word` stay, and what replaces the rest.
-fn singular_of_word(word: &str) -> (usize, &'static str) {
+fn singularize_word(word: &str) -> (usize, &'static str) {
     let unchanged = (word.len(), "");
     let lower = word.to_ascii_lowercase();
     if word.len() <= 2 {
@@ -60,11 +60,11 @@ fn singular_of_word(word: &str) -> (usize, &'static str) {
     {
         return (abbreviation.len(), "");
     }
-    if listed(UNCHANGED, &lower) {
+    if contains_word(UNCHANGED, &lower) {
         return unchanged;
     }
     if let Some((_, dropped, ending)) =
-        IRREGULAR.iter().find(|(plurals, ..)| listed(plurals, &lower))
+        IRREGULAR.iter().find(|(plurals, ..)| contains_word(plurals, &lower))
     {
         return (word.len() - dropped, ending);
     }
@@ -75,7 +75,7 @@ fn singular_of_word(word: &str) -> (usize, &'static str) {
     unchanged
 }
 
-fn listed(words: &str, word: &str) -> bool {
+fn contains_word(words: &str, word: &str) -> bool {
     words.split(' ').any(|listed| listed == word)
 }
 
@@ -367,14 +367,14 @@ mod tests {
     #[test]
     fn the_singular_of_each_word_is_pinned() {
         for (plural, expected) in PAIRS {
-            assert_eq!(singular(plural), *expected, "of {plural:?}");
+            assert_eq!(singularize(plural), *expected, "of {plural:?}");
         }
     }
 
     #[test]
     fn a_singular_that_has_no_plural_ending_stays() {
         for (_, word) in PAIRS {
-            assert_eq!(singular(word), *word, "of {word:?}");
+            assert_eq!(singularize(word), *word, "of {word:?}");
         }
     }
 

@@ -6,9 +6,9 @@
 //! takes no memory; the number of expanded nodes is counted and limited.
 
 use super::limits::{NESTING_MAX, VALUES_MAX};
-use super::place::{Mistake, Position, too_deep};
-use super::syntax::explained;
-use crate::engine::words::{quoted, shortened};
+use super::location::{LocatedError, SourceLocation, nesting_error};
+use super::syntax_errors::explain;
+use crate::engine::text::{quote, shorten};
 use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use std::rc::Rc;
 /// location where it was written.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) at: Position,
+    pub(super) at: SourceLocation,
     /// The location just after the value.
-    pub(super) end: Position,
-    pub(super) layout: Layout,
+    pub(super) end: SourceLocation,
+    pub(super) layout: ScalarLayout,
     pub(super) value: Value,
     /// The number of keys and values in this value, including itself, with all aliases expanded.
     size: usize,
@@ -31,9 +31,9 @@ pub(super) struct Node {
 pub(super) enum Value {
     Map(Vec<Entry>),
     List(Vec<Rc<Node>>),
-    Scalar(Scalar, String),
+    Scalar(ScalarKind, String),
     /// An invalid value that was already reported.
-    Broken,
+    Invalid,
 }
 
 #[derive(Debug, Clone)]
@@ -44,13 +44,13 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone)]
 pub(super) struct Key {
-    pub(super) at: Position,
+    pub(super) at: SourceLocation,
     pub(super) text: String,
 }
 
 /// How the characters of a scalar are laid out in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum ScalarLayout {
     /// On one line; the first character is this far after the scalar's location.
     Line(usize),
     /// On several lines that all begin at the column of the scalar's location: a block with `|`.
@@ -61,7 +61,7 @@ pub(super) enum Layout {
 
 /// The type that YAML readers give to a scalar; its text is kept separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub(super) enum ScalarKind {
     Text,
     /// Also `yes`, `no`, `on`, `off`, which older YAML reads as booleans.
     Boolean,
@@ -71,8 +71,8 @@ pub(super) enum Scalar {
 
 /// Parses a text. Returns no tree if nothing can be said about the content: after a syntax error,
 /// if a limit is exceeded, or for an empty file.
-pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
-    let mut builder = Builder::default();
+pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<LocatedError>) {
+    let mut builder = TreeBuilder::default();
     let mut options = granit_parser::options! {
         emit_unresolved_aliases: true,
         flow_nesting_limit: NESTING_MAX,
@@ -80,54 +80,54 @@ pub(super) fn parse(text: &str) -> (Option<Rc<Node>>, Vec<Mistake>) {
     };
     options.set_emit_comments(false);
     for event in Parser::new_from_str_with_options(text, options) {
-        let taken = match event {
+        let handled = match event {
             Ok((event, span)) => {
-                let place = EventPosition {
+                let place = EventLocation {
                     at: span.start.into(),
                     end: span.end.into(),
                     tag: span.tag_start.unwrap_or(span.start).into(),
-                    empty: span.start.index() == span.end.index(),
+                    is_empty: span.start.index() == span.end.index(),
                 };
-                builder.take(event, place)
+                builder.handle_event(event, place)
             }
-            Err(error) => Err(explained(&error, text)),
+            Err(error) => Err(explain(&error, text)),
         };
-        if let Err(fatal) = taken {
-            builder.mistakes.push(fatal);
-            return (None, builder.mistakes);
+        if let Err(fatal) = handled {
+            builder.errors.push(fatal);
+            return (None, builder.errors);
         }
     }
-    if builder.root.is_none() && builder.mistakes.is_empty() {
-        builder.mistakes.push(Mistake::new(
-            Position::START,
+    if builder.root.is_none() && builder.errors.is_empty() {
+        builder.errors.push(LocatedError::new(
+            SourceLocation::START,
             "the file is empty; expected a list of workflows: `workflows: [ .. ]`",
         ));
     }
-    (builder.root, builder.mistakes)
+    (builder.root, builder.errors)
 }
 
 #[derive(Default)]
-struct Builder {
+struct TreeBuilder {
     root: Option<Rc<Node>>,
     documents: usize,
     open: Vec<OpenNode>,
     anchors: HashMap<usize, Rc<Node>>,
-    mistakes: Vec<Mistake>,
+    errors: Vec<LocatedError>,
 }
 
 /// The location of an event of the parser.
 #[derive(Clone, Copy)]
-struct EventPosition {
-    at: Position,
-    end: Position,
-    tag: Position,
+struct EventLocation {
+    at: SourceLocation,
+    end: SourceLocation,
+    tag: SourceLocation,
     /// Whether the text of the event is empty.
-    empty: bool,
+    is_empty: bool,
 }
 
 /// A list or mapping that is not complete yet.
 struct OpenNode {
-    at: Position,
+    at: SourceLocation,
     anchor: usize,
     size: usize,
     content: Content,
@@ -137,7 +137,7 @@ enum Content {
     List(Vec<Rc<Node>>),
     Map {
         entries: Vec<Entry>,
-        seen: HashMap<String, Position>,
+        seen: HashMap<String, SourceLocation>,
         merged: Vec<Rc<Node>>,
         key: PendingKey,
     },
@@ -151,24 +151,24 @@ enum PendingKey {
     /// The next node is a mapping, or a list of mappings, whose entries are merged.
     Merge,
     /// The next node belongs to a key that was reported as invalid.
-    Broken,
+    Invalid,
 }
 
-impl Builder {
-    fn take(&mut self, event: Event<'_>, place: EventPosition) -> Result<(), Mistake> {
-        let EventPosition { at, end, tag: tag_at, empty } = place;
+impl TreeBuilder {
+    fn handle_event(&mut self, event: Event<'_>, place: EventLocation) -> Result<(), LocatedError> {
+        let EventLocation { at, end, tag: tag_at, is_empty: empty } = place;
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {
                 Ok(())
             }
             Event::DocumentStart(..) => self.start_document(at),
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain;
+                let is_plain = style == ScalarStyle::Plain;
                 // The parser gives `~` for an omitted value.
-                let text = if plain && empty { Cow::Borrowed("") } else { text };
-                let layout = layout(&text, style, at, end);
-                let value = self.scalar(text, style, tag.as_deref(), tag_at);
-                self.attach(Node { at, end, layout, value, size: 1 }.into(), anchor, at, plain)
+                let text = if is_plain && empty { Cow::Borrowed("") } else { text };
+                let layout = find_layout(&text, style, at, end);
+                let value = self.to_scalar(text, style, tag.as_deref(), tag_at);
+                self.attach(Node { at, end, layout, value, size: 1 }.into(), anchor, at, is_plain)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.check_tag(tag, "seq", tag_at);
@@ -188,23 +188,25 @@ impl Builder {
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
                 Some(node) => self.attach(node, 0, at, false),
                 // The list or mapping of the alias is still open: it would contain itself.
-                None => self.broken(
+                None => self.attach_invalid(
                     at,
                     "this alias stands within the value that it names; a value cannot contain \
                      itself",
                 ),
             },
-            Event::UnresolvedAlias(name) => self
-                .broken(at, format!("no anchor `&{}` stands before this alias", shortened(&name))),
+            Event::UnresolvedAlias(name) => self.attach_invalid(
+                at,
+                format!("no anchor `&{}` stands before this alias", shorten(&name)),
+            ),
             // Comments, if another crate enables them.
             _ => Ok(()),
         }
     }
 
-    fn start_document(&mut self, at: Position) -> Result<(), Mistake> {
+    fn start_document(&mut self, at: SourceLocation) -> Result<(), LocatedError> {
         self.documents += 1;
         if self.documents > 1 {
-            return Err(Mistake::new(
+            return Err(LocatedError::new(
                 at,
                 "a second document (`---`) starts here; a file holds one: put all workflows into \
                  one list",
@@ -213,47 +215,52 @@ impl Builder {
         Ok(())
     }
 
-    fn scalar(
+    fn to_scalar(
         &mut self,
         text: Cow<'_, str>,
         style: ScalarStyle,
         tag: Option<&Tag>,
-        tag_at: Position,
+        tag_at: SourceLocation,
     ) -> Value {
         let forced = match tag {
             None => None,
             Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.original() == "!" => {
-                Some(Scalar::Text)
+                Some(ScalarKind::Text)
             }
             Some(tag) => {
-                self.mistakes.push(unwanted_tag(tag, tag_at));
-                return Value::Broken;
+                self.errors.push(tag_error(tag, tag_at));
+                return Value::Invalid;
             }
         };
         let kind = forced.unwrap_or_else(|| {
-            if style == ScalarStyle::Plain { kind_of_plain(&text) } else { Scalar::Text }
+            if style == ScalarStyle::Plain { plain_scalar_kind(&text) } else { ScalarKind::Text }
         });
         Value::Scalar(kind, text.into_owned())
     }
 
-    fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, fitting: &str, at: Position) {
+    fn check_tag(&mut self, tag: Option<Cow<'_, Tag>>, fitting: &str, at: SourceLocation) {
         if let Some(tag) = tag
             && !tag.is_yaml_core_schema_tag(fitting)
             && tag.original() != "!"
         {
-            self.mistakes.push(unwanted_tag(&tag, at));
+            self.errors.push(tag_error(&tag, at));
         }
     }
 
-    fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), Mistake> {
+    fn open(
+        &mut self,
+        at: SourceLocation,
+        anchor: usize,
+        content: Content,
+    ) -> Result<(), LocatedError> {
         if self.open.len() >= NESTING_MAX {
-            return Err(too_deep(at));
+            return Err(nesting_error(at));
         }
         self.open.push(OpenNode { at, anchor, size: 1, content });
         Ok(())
     }
 
-    fn close(&mut self, end: Position) -> Result<(), Mistake> {
+    fn close(&mut self, end: SourceLocation) -> Result<(), LocatedError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let value = match open.content {
             Content::List(items) => Value::List(items),
@@ -270,17 +277,22 @@ impl Builder {
             }
         };
         self.attach(
-            Node { at: open.at, end, layout: Layout::Other, value, size: open.size }.into(),
+            Node { at: open.at, end, layout: ScalarLayout::Other, value, size: open.size }.into(),
             open.anchor,
             open.at,
             false,
         )
     }
 
-    fn broken(&mut self, at: Position, message: impl Into<String>) -> Result<(), Mistake> {
-        self.mistakes.push(Mistake::new(at, message));
+    fn attach_invalid(
+        &mut self,
+        at: SourceLocation,
+        message: impl Into<String>,
+    ) -> Result<(), LocatedError> {
+        self.errors.push(LocatedError::new(at, message));
         self.attach(
-            Node { at, end: at, layout: Layout::Other, value: Value::Broken, size: 1 }.into(),
+            Node { at, end: at, layout: ScalarLayout::Other, value: Value::Invalid, size: 1 }
+                .into(),
             0,
             at,
             false,
@@ -293,9 +305,9 @@ impl Builder {
         &mut self,
         node: Rc<Node>,
         anchor: usize,
-        at: Position,
-        plain: bool,
-    ) -> Result<(), Mistake> {
+        at: SourceLocation,
+        is_plain: bool,
+    ) -> Result<(), LocatedError> {
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -305,7 +317,7 @@ impl Builder {
         };
         parent.size = parent.size.saturating_add(node.size);
         if parent.size > VALUES_MAX {
-            return Err(Mistake::new(
+            return Err(LocatedError::new(
                 at,
                 format!(
                     "the file has more than {VALUES_MAX} keys and values up to here, those that \
@@ -318,15 +330,15 @@ impl Builder {
             Content::Map { entries, seen, merged, key } => {
                 match std::mem::replace(key, PendingKey::None) {
                     PendingKey::None => {
-                        *key = pending_key(&node, at, plain, seen, &mut self.mistakes)
+                        *key = pending_key(&node, at, is_plain, seen, &mut self.errors)
                     }
                     PendingKey::Key(found) => entries.push(Entry { key: found, value: node }),
                     PendingKey::Merge => {
-                        let sources = merge_sources(&node, at, &mut self.mistakes);
+                        let sources = merge_sources(&node, at, &mut self.errors);
                         // Merged entries count twice: at the anchor, and here.
                         merged.extend(sources);
                     }
-                    PendingKey::Broken => (),
+                    PendingKey::Invalid => (),
                 }
             }
         }
@@ -334,65 +346,74 @@ impl Builder {
     }
 }
 
-fn layout(text: &str, style: ScalarStyle, at: Position, end: Position) -> Layout {
+fn find_layout(
+    text: &str,
+    style: ScalarStyle,
+    at: SourceLocation,
+    end: SourceLocation,
+) -> ScalarLayout {
     if style == ScalarStyle::Literal && !text.starts_with(char::is_whitespace) {
-        return Layout::Block;
+        return ScalarLayout::Block;
     }
     let quotes = if style == ScalarStyle::Plain { 0 } else { 1 };
     let one_by_one =
         at.line == end.line && at.column + quotes + text.chars().count() + quotes == end.column;
-    if one_by_one { Layout::Line(quotes) } else { Layout::Other }
+    if one_by_one { ScalarLayout::Line(quotes) } else { ScalarLayout::Other }
 }
 
 fn pending_key(
     node: &Node,
-    at: Position,
-    plain: bool,
-    seen: &mut HashMap<String, Position>,
-    mistakes: &mut Vec<Mistake>,
+    at: SourceLocation,
+    is_plain: bool,
+    seen: &mut HashMap<String, SourceLocation>,
+    mistakes: &mut Vec<LocatedError>,
 ) -> PendingKey {
     let text = match &node.value {
-        Value::Scalar(Scalar::Null, text) if text.is_empty() => {
-            mistakes.push(Mistake::new(at, "a key is missing before this colon"));
-            return PendingKey::Broken;
+        Value::Scalar(ScalarKind::Null, text) if text.is_empty() => {
+            mistakes.push(LocatedError::new(at, "a key is missing before this colon"));
+            return PendingKey::Invalid;
         }
         Value::Scalar(_, text) => text.clone(),
         Value::Map(_) | Value::List(_) => {
-            mistakes.push(Mistake::new(
+            mistakes.push(LocatedError::new(
                 at,
                 "a key must be a word, found a list or a mapping; is a quote or a line break \
                  missing?",
             ));
-            return PendingKey::Broken;
+            return PendingKey::Invalid;
         }
-        Value::Broken => return PendingKey::Broken,
+        Value::Invalid => return PendingKey::Invalid,
     };
     if let Some(first) = seen.get(&text) {
-        mistakes.push(Mistake::new(
+        mistakes.push(LocatedError::new(
             at,
             format!(
                 "the key {} is given twice in this mapping; the first is at {first}",
-                quoted(&text)
+                quote(&text)
             ),
         ));
-        return PendingKey::Broken;
+        return PendingKey::Invalid;
     }
     seen.insert(text.clone(), at);
-    if plain && text == "<<" { PendingKey::Merge } else { PendingKey::Key(Key { at, text }) }
+    if is_plain && text == "<<" { PendingKey::Merge } else { PendingKey::Key(Key { at, text }) }
 }
 
-fn merge_sources(node: &Rc<Node>, at: Position, mistakes: &mut Vec<Mistake>) -> Vec<Rc<Node>> {
+fn merge_sources(
+    node: &Rc<Node>,
+    at: SourceLocation,
+    mistakes: &mut Vec<LocatedError>,
+) -> Vec<Rc<Node>> {
     let (sources, all_maps) = match &node.value {
         Value::Map(_) => (vec![node.clone()], true),
         Value::List(items) => (
             items.clone(),
-            items.iter().all(|item| matches!(item.value, Value::Map(_) | Value::Broken)),
+            items.iter().all(|item| matches!(item.value, Value::Map(_) | Value::Invalid)),
         ),
-        Value::Broken => (Vec::new(), true),
+        Value::Invalid => (Vec::new(), true),
         Value::Scalar(..) => (Vec::new(), false),
     };
     if !all_maps {
-        mistakes.push(Mistake::new(
+        mistakes.push(LocatedError::new(
             at,
             "the merge key `<<` takes the alias of a mapping, or a list of such aliases",
         ));
@@ -403,17 +424,17 @@ fn merge_sources(node: &Rc<Node>, at: Position, mistakes: &mut Vec<Mistake>) -> 
 fn entries_of(node: &Node) -> &[Entry] {
     match &node.value {
         Value::Map(entries) => entries,
-        Value::List(_) | Value::Scalar(..) | Value::Broken => &[],
+        Value::List(_) | Value::Scalar(..) | Value::Invalid => &[],
     }
 }
 
 /// Returns the type of a scalar without quotes (YAML 1.2's core schema, and the words that were
 /// booleans in YAML 1.1).
-fn kind_of_plain(text: &str) -> Scalar {
+fn plain_scalar_kind(text: &str) -> ScalarKind {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
+        "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
         ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | ".nan" | ".NaN" | ".NAN" => {
-            return Scalar::Number;
+            return ScalarKind::Number;
         }
         _ => (),
     }
@@ -421,7 +442,7 @@ fn kind_of_plain(text: &str) -> Scalar {
         .iter()
         .any(|word| text.eq_ignore_ascii_case(word))
     {
-        return Scalar::Boolean;
+        return ScalarKind::Boolean;
     }
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let number = match digits.as_bytes() {
@@ -431,15 +452,15 @@ fn kind_of_plain(text: &str) -> Scalar {
         [b'0'..=b'9' | b'.', ..] => digits.parse::<f64>().is_ok(),
         _ => false,
     };
-    if number { Scalar::Number } else { Scalar::Text }
+    if number { ScalarKind::Number } else { ScalarKind::Text }
 }
 
-fn unwanted_tag(tag: &Tag, at: Position) -> Mistake {
-    Mistake::new(
+fn tag_error(tag: &Tag, at: SourceLocation) -> LocatedError {
+    LocatedError::new(
         at,
         format!(
             "the tag {} has no meaning here; remove it (quotes make a text)",
-            quoted(&tag.original())
+            quote(&tag.original())
         ),
     )
 }
@@ -449,30 +470,30 @@ mod tests {
     use super::*;
 
     /// Renders the tree in a notation of its own: `key@line:column=value`.
-    fn shown(node: &Node) -> String {
+    fn render(node: &Node) -> String {
         match &node.value {
             Value::Map(entries) => {
                 let entries: Vec<String> = entries
                     .iter()
                     .map(|entry| {
-                        format!("{}@{}={}", entry.key.text, entry.key.at, shown(&entry.value))
+                        format!("{}@{}={}", entry.key.text, entry.key.at, render(&entry.value))
                     })
                     .collect();
                 format!("{{{}}}", entries.join(" "))
             }
             Value::List(items) => format!(
                 "[{}]",
-                items.iter().map(|item| shown(item)).collect::<Vec<String>>().join(" ")
+                items.iter().map(|item| render(item)).collect::<Vec<String>>().join(" ")
             ),
             Value::Scalar(kind, text) => format!("{kind:?}({text})@{}", node.at),
-            Value::Broken => "broken".to_owned(),
+            Value::Invalid => "broken".to_owned(),
         }
     }
 
     fn tree(text: &str) -> String {
         let (root, mistakes) = parse(text);
         assert!(mistakes.is_empty(), "{mistakes:?}");
-        shown(&root.expect("a tree"))
+        render(&root.expect("a tree"))
     }
 
     fn first_mistake(text: &str) -> String {
@@ -482,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_exact_in_every_notation() {
+    fn locations_are_exact_in_every_notation() {
         assert_eq!(
             tree("a: 1\nb:\n  - x\n  - 'y'\n"),
             "{a@1:1=Number(1)@1:4 b@2:1=[Text(x)@3:5 Text(y)@4:5]}"
@@ -498,30 +519,30 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_without_quotes_is_what_readers_take_it_for() {
+    fn a_scalar_without_quotes_has_the_type_that_yaml_readers_give_it() {
         for (text, kind) in [
-            ("yes", Scalar::Boolean),
-            ("Off", Scalar::Boolean),
-            ("TRUE", Scalar::Boolean),
-            ("y", Scalar::Text),
-            ("1", Scalar::Number),
-            ("-0.5e3", Scalar::Number),
-            ("0xff", Scalar::Number),
-            (".inf", Scalar::Number),
-            ("1.2.3", Scalar::Text),
-            ("1a", Scalar::Text),
-            ("infinity", Scalar::Text),
-            ("-", Scalar::Text),
-            ("~", Scalar::Null),
-            ("nullable", Scalar::Text),
+            ("yes", ScalarKind::Boolean),
+            ("Off", ScalarKind::Boolean),
+            ("TRUE", ScalarKind::Boolean),
+            ("y", ScalarKind::Text),
+            ("1", ScalarKind::Number),
+            ("-0.5e3", ScalarKind::Number),
+            ("0xff", ScalarKind::Number),
+            (".inf", ScalarKind::Number),
+            ("1.2.3", ScalarKind::Text),
+            ("1a", ScalarKind::Text),
+            ("infinity", ScalarKind::Text),
+            ("-", ScalarKind::Text),
+            ("~", ScalarKind::Null),
+            ("nullable", ScalarKind::Text),
         ] {
-            assert_eq!(kind_of_plain(text), kind, "{text}");
+            assert_eq!(plain_scalar_kind(text), kind, "{text}");
         }
         assert_eq!(tree("[ 'yes', !!str 5, ! on ]"), "[Text(yes)@1:3 Text(5)@1:16 Text(on)@1:21]");
     }
 
     #[test]
-    fn aliases_and_merges_keep_the_place_of_what_they_name() {
+    fn aliases_and_merges_keep_the_original_locations() {
         assert_eq!(tree("x: &a [ b ]\ny: *a\n"), "{x@1:1=[Text(b)@1:9] y@2:1=[Text(b)@1:9]}");
         assert_eq!(
             tree("x: &a { k: 1, l: 2 }\ny: &b { l: 3, m: 4 }\nz: { k: 5, <<: [ *a, *b ] }\n"),
@@ -542,9 +563,9 @@ mod tests {
     }
 
     #[test]
-    fn one_mistake_does_not_hide_the_next() {
+    fn one_error_does_not_hide_the_next() {
         let (root, mistakes) = parse("a: !x 1\na: 2\nb: *c\n? [ d ]\n: e\n");
-        assert_eq!(shown(&root.expect("a tree")), "{a@1:1=broken b@3:1=broken}");
+        assert_eq!(render(&root.expect("a tree")), "{a@1:1=broken b@3:1=broken}");
         let places: Vec<String> = mistakes.iter().map(|mistake| mistake.at.to_string()).collect();
         assert_eq!(places, ["1:4", "2:1", "3:4", "4:3"]);
     }

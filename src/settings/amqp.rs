@@ -1,8 +1,8 @@
 //! Settings of AMQP buses.
 
-use super::values::one_of;
-use super::{ServerAddress, Span};
-use crate::engine::{QueueArguments, QueueDeclaration, QueueType, objection_to_argument};
+use super::values::deserialize_choice;
+use super::{DurationSetting, ServerAddress};
+use crate::engine::{QueueArguments, QueueDeclaration, QueueType, check_argument};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
 const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
 
 /// Returns the name of the quarantine queue, for messages that cannot be read.
-pub fn unreadable_queue(reply_queue: &str) -> String {
+pub fn quarantine_queue(reply_queue: &str) -> String {
     format!("{reply_queue}.unreadable")
 }
 
@@ -31,15 +31,15 @@ pub struct AmqpSection {
     pub queue_arguments: QueueArguments,
     pub unreadable: UnreadableMessages,
     pub prefetch: u16,
-    pub linger: Span,
+    pub linger: DurationSetting,
     pub replies_bytes_max: usize,
     pub unconfirmed_max: usize,
     pub unconfirmed_bytes_max: usize,
-    pub reconnect_min: Span,
-    pub reconnect_max: Span,
-    pub heartbeat: Span,
-    pub replies_first: Span,
-    pub lost_after: Span,
+    pub reconnect_min: DurationSetting,
+    pub reconnect_max: DurationSetting,
+    pub heartbeat: DurationSetting,
+    pub replies_first: DurationSetting,
+    pub lost_after: DurationSetting,
     pub redispatch_lost: bool,
 }
 
@@ -66,11 +66,11 @@ impl AmqpSection {
         }
         for (name, value) in &self.queue_arguments {
             let key = format!("{place}.queue_type");
-            if let Some(objection) = objection_to_argument(name, value, &key) {
+            if let Some(objection) = check_argument(name, value, &key) {
                 return Err(format!("{place}.queue_arguments: {objection}"));
             }
         }
-        if let Some(contradiction) = self.declaration().contradiction() {
+        if let Some(contradiction) = self.declaration().check_consistency() {
             return Err(format!("{place}.queue_arguments: {contradiction}"));
         }
         if heartbeat.0.subsec_nanos() > 0
@@ -90,7 +90,7 @@ impl AmqpSection {
         if lost_after.0 < LOST_AFTER_MIN {
             return Err(format!(
                 "{place}.lost_after is {lost_after}, expected at least {}",
-                Span(LOST_AFTER_MIN)
+                DurationSetting(LOST_AFTER_MIN)
             ));
         }
         if self.redispatch_lost && self.management.0.is_empty() {
@@ -130,7 +130,7 @@ impl<'de> Deserialize<'de> for QueueTypeSetting {
             ("classic", QueueTypeSetting(Some(QueueType::Classic))),
             ("quorum", QueueTypeSetting(Some(QueueType::Quorum))),
         ];
-        one_of(deserializer, &words, "classic or quorum, or nothing")
+        deserialize_choice(deserializer, &words, "classic or quorum, or nothing")
     }
 }
 
@@ -156,7 +156,7 @@ pub enum UnreadableMessages {
 
 impl<'de> Deserialize<'de> for ReplyQueueType {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        one_of(
+        deserialize_choice(
             deserializer,
             &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)],
             "classic or quorum",
@@ -166,7 +166,7 @@ impl<'de> Deserialize<'de> for ReplyQueueType {
 
 impl<'de> Deserialize<'de> for UnreadableMessages {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        one_of(
+        deserialize_choice(
             deserializer,
             &[("keep", UnreadableMessages::Keep), ("drop", UnreadableMessages::Drop)],
             "keep or drop",

@@ -1,15 +1,15 @@
 //! The buses of the settings: their kinds and names, and section `buses`.
 
-use super::text::SettingsText;
+use super::text::SettingsFile;
 use super::{AmqpSection, KafkaSection, PushBus, Settings};
-use crate::engine::words::{enumerated, nearest, quoted};
+use crate::engine::text::{enumerate_quoted, find_nearest, quote};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The reply queue of the embedded bus: every message in it is a reply.
-pub const EMBEDDED_REPLIES: &str = "workflow-manager";
+pub const EMBEDDED_REPLY_QUEUE: &str = "workflow-manager";
 
 /// The kind of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,25 +27,25 @@ pub enum BusKind {
 /// The capabilities of a kind of bus. They serve explanations: the loading and checking of files,
 /// `why`, and the documents. The engine never depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct BusCapabilities {
     /// Whether a broker keeps the messages, and confirms them. A web service confirms only what it
     /// accepts for later; the embedded bus confirms nothing.
     pub has_broker: bool,
     /// Whether a workflow takes calls there, on the queue `workflow.<name>`.
-    pub takes_calls: bool,
+    pub has_calls: bool,
     /// Which messages are withdrawn when their attempts have ended.
-    pub withdraws: Withdraws,
+    pub withdrawal: Withdrawal,
     /// Whether it has virtual hosts.
-    pub vhosts: bool,
+    pub has_vhosts: bool,
     /// Whether workers get messages of a higher priority first, if the queue supports that.
-    pub priorities: bool,
+    pub has_priorities: bool,
     /// Whether nobody notices that a message was given up, so that a step needs a `timeout`.
     pub needs_timeouts: bool,
 }
 
 /// Which messages a bus withdraws when their attempts have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Withdraws {
+pub enum Withdrawal {
     /// Messages that it has not sent: what a broker has is out of reach.
     Unsent,
     /// Messages of attempts that ended without a reply. Before the bus leases a message that has
@@ -60,38 +60,38 @@ impl BusKind {
     pub const ALL: [BusKind; 4] = [BusKind::Embedded, BusKind::Amqp, BusKind::Push, BusKind::Kafka];
 
     /// Returns what buses of this kind can do.
-    pub const fn traits(self) -> Kind {
+    pub const fn capabilities(self) -> BusCapabilities {
         match self {
-            BusKind::Embedded => Kind {
+            BusKind::Embedded => BusCapabilities {
                 has_broker: false,
-                takes_calls: true,
-                withdraws: Withdraws::Abandoned,
-                vhosts: true,
-                priorities: true,
+                has_calls: true,
+                withdrawal: Withdrawal::Abandoned,
+                has_vhosts: true,
+                has_priorities: true,
                 needs_timeouts: false,
             },
-            BusKind::Amqp => Kind {
+            BusKind::Amqp => BusCapabilities {
                 has_broker: true,
-                takes_calls: true,
-                withdraws: Withdraws::Unsent,
-                vhosts: true,
-                priorities: true,
+                has_calls: true,
+                withdrawal: Withdrawal::Unsent,
+                has_vhosts: true,
+                has_priorities: true,
                 needs_timeouts: false,
             },
-            BusKind::Push => Kind {
+            BusKind::Push => BusCapabilities {
                 has_broker: false,
-                takes_calls: false,
-                withdraws: Withdraws::All,
-                vhosts: false,
-                priorities: true,
+                has_calls: false,
+                withdrawal: Withdrawal::All,
+                has_vhosts: false,
+                has_priorities: true,
                 needs_timeouts: true,
             },
-            BusKind::Kafka => Kind {
+            BusKind::Kafka => BusCapabilities {
                 has_broker: true,
-                takes_calls: false,
-                withdraws: Withdraws::Unsent,
-                vhosts: false,
-                priorities: false,
+                has_calls: false,
+                withdrawal: Withdrawal::Unsent,
+                has_vhosts: false,
+                has_priorities: false,
                 needs_timeouts: true,
             },
         }
@@ -132,11 +132,11 @@ impl BusSettings {
     }
 }
 
-type Table = BTreeMap<String, config::Value>;
+type ValueTable = BTreeMap<String, config::Value>;
 
 impl<'de> Deserialize<'de> for BusSettings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut given = Table::deserialize(deserializer)?;
+        let mut given = ValueTable::deserialize(deserializer)?;
         let kind = given
             .remove("kind")
             .ok_or_else(|| D::Error::custom("a bus has a kind, such as `kind: amqp`"))?;
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for BusSettings {
             other => Err(D::Error::custom(format!(
                 "a bus is of the kind {}, expected amqp, push or kafka; the bus \"embedded\" is \
                  always there",
-                quoted(other)
+                quote(other)
             ))),
         }
     }
@@ -162,10 +162,10 @@ impl<'de> Deserialize<'de> for BusSettings {
 /// Deserializes `given`, with the defaults of this section of `config/default.yaml` for the rest.
 fn with_defaults<T: serde::de::DeserializeOwned>(
     section: &str,
-    given: Table,
+    given: ValueTable,
 ) -> Result<T, config::ConfigError> {
     let defaults = config::Config::builder()
-        .add_source(SettingsText::defaults())
+        .add_source(SettingsFile::defaults())
         .build()?
         .get_table(section)?;
     let mut table: config::Map<String, config::Value> = defaults;
@@ -191,12 +191,12 @@ impl Settings {
 
     /// Returns the names of all buses, with their kinds.
     pub fn bus_kinds(&self) -> BTreeMap<&str, BusKind> {
-        let is_there = |kind: &BusKind| match kind {
+        let exists = |kind: &BusKind| match kind {
             BusKind::Embedded | BusKind::Push => true,
             BusKind::Amqp => self.amqp.has_server(),
             BusKind::Kafka => !self.kafka.servers.0.is_empty(),
         };
-        let own = BusKind::ALL.into_iter().filter(is_there).map(|kind| (kind.name(), kind));
+        let own = BusKind::ALL.into_iter().filter(exists).map(|kind| (kind.name(), kind));
         own.chain(self.buses.iter().map(|(name, bus)| (name.as_str(), bus.kind()))).collect()
     }
 
@@ -223,7 +223,7 @@ impl Settings {
     /// Returns the queue on which this manager receives the replies of a bus.
     pub fn reply_queue(&self, bus: &str) -> Option<&str> {
         if bus == BusKind::Embedded.name() {
-            Some(EMBEDDED_REPLIES)
+            Some(EMBEDDED_REPLY_QUEUE)
         } else if bus == BusKind::Amqp.name() {
             // The section counts even without an address.
             Some(&self.amqp.reply_queue)
@@ -256,16 +256,16 @@ impl Settings {
 
     /// Returns an error if the settings have no bus of this name, with the most similar name or all
     /// names.
-    pub fn unknown_bus(&self, name: &str) -> Option<String> {
+    pub fn unknown_bus_error(&self, name: &str) -> Option<String> {
         let known = self.bus_kinds();
         if known.contains_key(name) {
             return None;
         }
-        let hint = match nearest(name, known.keys().copied()) {
-            Some(meant) => format!("did you mean {}?", quoted(meant)),
-            None => format!("they have {}", enumerated(known.keys().copied(), "and")),
+        let hint = match find_nearest(name, known.keys().copied()) {
+            Some(meant) => format!("did you mean {}?", quote(meant)),
+            None => format!("they have {}", enumerate_quoted(known.keys().copied(), "and")),
         };
-        Some(format!("{}, and the settings have no such bus; {hint}", quoted(name)))
+        Some(format!("{}, and the settings have no such bus; {hint}", quote(name)))
     }
 
     /// Checks the names of the buses.
@@ -275,14 +275,14 @@ impl Settings {
                 return Err(format!(
                     "buses: the name {} is none for a bus, expected lower-case letters, digits and \
                      _, with a letter first",
-                    quoted(name)
+                    quote(name)
                 ));
             }
             if BusKind::ALL.iter().any(|kind| kind.name() == name) {
                 return Err(format!(
                     "buses: {} is the bus of the section {name}: set it there, or choose another \
                      name",
-                    quoted(name)
+                    quote(name)
                 ));
             }
             match bus {
@@ -295,26 +295,26 @@ impl Settings {
                 BusSettings::Amqp(_) | BusSettings::Push(_) | BusSettings::Kafka(_) => {}
             }
         }
-        self.refuse_shared_replies()?;
-        match self.unknown_bus(&self.bus) {
+        self.check_reply_queues()?;
+        match self.unknown_bus_error(&self.bus) {
             Some(objection) if !self.bus.is_empty() => Err(format!("bus is {objection}")),
             Some(_) | None => Ok(()),
         }
     }
 
     /// Checks that no two buses share a reply queue, which has one consumer.
-    fn refuse_shared_replies(&self) -> Result<(), String> {
-        let mut taken: BTreeMap<(&str, &str), String> = BTreeMap::new();
+    fn check_reply_queues(&self) -> Result<(), String> {
+        let mut places: BTreeMap<(&str, &str), String> = BTreeMap::new();
         for (place, section) in self.amqp_sections() {
             if !section.has_server() {
                 continue;
             }
             let queue = (section.server.0.as_str(), section.reply_queue.as_str());
-            if let Some(first) = taken.insert(queue, place.clone()) {
+            if let Some(first) = places.insert(queue, place.clone()) {
                 return Err(format!(
                     "{first} and {place} have the same server and the same reply_queue, \
                      {}: give one of them another reply_queue",
-                    quoted(queue.1)
+                    quote(queue.1)
                 ));
             }
         }

@@ -1,7 +1,7 @@
 //! Sections `events` and `events.webhook`: who receives events.
 
-use super::{AmqpSection, BusKind, Secret, ServerAddress, Settings, Span};
-use crate::engine::words::{enumerated, quoted};
+use super::{AmqpSection, BusKind, DurationSetting, Secret, ServerAddress, Settings};
+use crate::engine::text::{enumerate_quoted, quote};
 use serde::{Deserialize, Serialize};
 
 /// The settings of section `events`.
@@ -23,16 +23,16 @@ pub struct EventSettings {
 pub struct WebhookSettings {
     pub url: ServerAddress,
     pub secret: Secret,
-    pub timeout: Span,
+    pub timeout: DurationSetting,
     pub concurrency: usize,
-    pub backoff_min: Span,
-    pub backoff_max: Span,
-    pub age_max: Span,
+    pub backoff_min: DurationSetting,
+    pub backoff_max: DurationSetting,
+    pub age_max: DurationSetting,
 }
 
 impl WebhookSettings {
     /// Returns whether a webhook is configured.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.url.0.is_empty()
     }
 }
@@ -42,7 +42,7 @@ const EXCHANGE_BYTES_MAX: usize = 255;
 
 impl EventSettings {
     /// Returns whether all events are published to a topic exchange.
-    pub fn has_topic(&self) -> bool {
+    pub fn has_exchange(&self) -> bool {
         !self.exchange.is_empty()
     }
 
@@ -56,7 +56,7 @@ impl EventSettings {
                     .to_owned(),
             );
         }
-        if self.webhook.is_on()
+        if self.webhook.is_enabled()
             && !["http://", "https://"].iter().any(|scheme| self.webhook.url.0.starts_with(scheme))
         {
             return Err(format!(
@@ -84,18 +84,18 @@ impl Settings {
     ///
     /// Returns an error if the settings have no such AMQP bus, even if the bus is named without an
     /// exchange.
-    pub fn topic_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
+    pub fn exchange_bus(&self) -> Result<Option<(&str, &AmqpSection)>, String> {
         let EventSettings { bus, .. } = &self.events;
         let name = if bus.is_empty() { BusKind::Amqp.name() } else { bus.as_str() };
         match self.amqp_bus(name) {
-            Some(section) => Ok(self.events.has_topic().then_some((name, section))),
-            None if bus.is_empty() && !self.events.has_topic() => Ok(None),
-            None => Err(self.no_topic_bus()),
+            Some(section) => Ok(self.events.has_exchange().then_some((name, section))),
+            None if bus.is_empty() && !self.events.has_exchange() => Ok(None),
+            None => Err(self.missing_exchange_bus()),
         }
     }
 
     /// Explains why there is no broker for the exchange, and what to do.
-    fn no_topic_bus(&self) -> String {
+    fn missing_exchange_bus(&self) -> String {
         let EventSettings { bus, .. } = &self.events;
         let kinds = self.bus_kinds();
         let over_amqp: Vec<&str> = kinds
@@ -107,10 +107,10 @@ impl Settings {
             [] => "add a bus of the kind amqp to buses and name it in events.bus, or set \
                    amqp.server and leave events.bus empty"
                 .to_owned(),
-            [only] => format!("set events.bus to {}, the bus of the kind amqp", quoted(only)),
+            [only] => format!("set events.bus to {}, the bus of the kind amqp", quote(only)),
             several => format!(
                 "set events.bus to a bus of the kind amqp, {}",
-                enumerated(several.iter().copied(), "or")
+                enumerate_quoted(several.iter().copied(), "or")
             ),
         };
         if bus.is_empty() {
@@ -125,6 +125,6 @@ impl Settings {
                 format!("a bus of the kind {}, expected one of the kind amqp", kind.name())
             }
         };
-        format!("events.bus is {}, {what}: {to_do}", quoted(bus))
+        format!("events.bus is {}, {what}: {to_do}", quote(bus))
     }
 }

@@ -1,6 +1,6 @@
 //! Settings of workers over gRPC.
 
-use super::{HttpSettings, Span};
+use super::{DurationSetting, HttpSettings};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 
@@ -18,10 +18,10 @@ pub struct GrpcSettings {
     pub credit_max: u32,
     pub header_bytes_max: u32,
     pub window_bytes: u32,
-    pub handshake_timeout: Span,
-    pub keep_alive: Span,
-    pub keep_alive_timeout: Span,
-    pub drain: Span,
+    pub handshake_timeout: DurationSetting,
+    pub keep_alive: DurationSetting,
+    pub keep_alive_timeout: DurationSetting,
+    pub drain: DurationSetting,
 }
 
 /// The range of HTTP/2 flow-control windows, in bytes: RFC 9113, sections 6.9.1 and 6.9.2. A window
@@ -35,7 +35,7 @@ fn address_or_nothing<'de, D: Deserializer<'de>>(
     if text.is_empty() {
         return Ok(None);
     }
-    super::values::parsed_address(&text).map(Some)
+    super::values::parse_listen_address(&text).map(Some)
 }
 
 fn shown<S: Serializer>(listen: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_of_its_own_and_no_limit_that_is_nothing() {
+    fn grpc_needs_its_own_port_and_limits_above_zero() {
         let settings = Settings::defaults().expect("defaults");
         let wrong = |change: fn(&mut GrpcSettings)| {
             let mut grpc = settings.grpc.clone();
@@ -115,14 +115,14 @@ mod tests {
         assert!(wrong(|grpc| grpc.credit_max = 0).contains("grpc.credit_max is 0"));
         assert!(wrong(|grpc| grpc.window_bytes = 1000).contains("grpc.window_bytes is 1000"));
         assert!(
-            wrong(|grpc| grpc.keep_alive = Span(std::time::Duration::ZERO))
+            wrong(|grpc| grpc.keep_alive = DurationSetting(std::time::Duration::ZERO))
                 .contains("grpc.keep_alive is 0s")
         );
         let mut grpc = settings.grpc.clone();
         grpc.listen = Some(settings.http.listen);
-        let told = grpc.validate(&settings.http).expect_err("the same port");
+        let error = grpc.validate(&settings.http).expect_err("the same port");
         if cfg!(feature = "grpc") {
-            assert!(told.contains("grpc.listen is 127.0.0.1:8088, as http.listen"), "{told}");
+            assert!(error.contains("grpc.listen is 127.0.0.1:8088, as http.listen"), "{error}");
         }
     }
 }

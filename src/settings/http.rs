@@ -1,6 +1,6 @@
 //! Settings of the HTTP API.
 
-use super::{Secret, Span, TokenSettings};
+use super::{DurationSetting, Secret, TokenSettings};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct HttpSettings {
     pub tokens_file: String,
     /// The tokens of the tokens file at the start.
     #[serde(skip)]
-    pub tokens_of_file: BTreeMap<String, TokenSettings>,
+    pub file_tokens: BTreeMap<String, TokenSettings>,
     pub failed_logins_max: u32,
     pub tls: TlsSettings,
     pub workers: BTreeMap<String, WorkerToken>,
@@ -29,18 +29,18 @@ pub struct HttpSettings {
     pub page: bool,
     pub body_bytes_max: usize,
     pub bodies_bytes_max: usize,
-    pub body_timeout: Span,
+    pub body_timeout: DurationSetting,
     pub reads_max: usize,
     pub reads_bytes_max: usize,
-    pub reads_wait: Span,
-    pub answer_timeout: Span,
+    pub reads_wait: DurationSetting,
+    pub answer_timeout: DurationSetting,
     pub connections_max: usize,
     pub address_connections_max: usize,
-    pub header_timeout: Span,
-    pub keep_alive: Span,
+    pub header_timeout: DurationSetting,
+    pub keep_alive: DurationSetting,
     pub event_streams_max: usize,
     pub waiters_max: usize,
-    pub event_heartbeat: Span,
+    pub event_heartbeat: DurationSetting,
 }
 
 /// The settings of section `http.tls`.
@@ -55,7 +55,7 @@ pub struct TlsSettings {
 
 impl TlsSettings {
     /// Returns whether the API uses TLS.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.certificate.is_empty()
     }
 }
@@ -85,8 +85,8 @@ impl Names {
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
+        struct NameListVisitor;
+        impl<'de> Visitor<'de> for NameListVisitor {
             type Value = Names;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for Names {
                 Ok(Names(names))
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(NameListVisitor)
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn one_body_has_room_and_no_limit_is_nothing() {
+    fn one_body_fits_the_budget_and_limits_are_above_zero() {
         let wrong = |change: fn(&mut HttpSettings)| {
             let mut http = defaults();
             change(&mut http);
@@ -210,7 +210,7 @@ mod tests {
         );
         assert!(wrong(|http| http.reads_max = 0).contains("http.reads_max"));
         assert!(
-            wrong(|http| http.body_timeout = Span(std::time::Duration::ZERO))
+            wrong(|http| http.body_timeout = DurationSetting(std::time::Duration::ZERO))
                 .contains("http.body_timeout")
         );
     }

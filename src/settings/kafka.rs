@@ -1,7 +1,7 @@
 //! Settings of buses over Kafka.
 
-use super::{BusKind, BusSettings, Names, Settings, Span};
-use crate::engine::words::quoted;
+use super::{BusKind, BusSettings, DurationSetting, Names, Settings};
+use crate::engine::text::quote;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +20,11 @@ const MESSAGE_BYTES_MIN: usize = 4_096;
 const MESSAGE_BYTES_MAX: usize = 1_000_000_000;
 
 /// The placeholder for the topic in `group`.
-const TOPIC: &str = "{topic}";
+const TOPIC_PLACEHOLDER: &str = "{topic}";
 
 /// The properties of the client library that may be set: those of the connection, of
 /// authentication, and of the size of requests. A name that ends with a dot is a prefix.
-const ALLOWED: [&str; 22] = [
+const ALLOWED_PROPERTIES: [&str; 22] = [
     "api.version.",
     "batch.num.messages",
     "broker.address.",
@@ -50,12 +50,12 @@ const ALLOWED: [&str; 22] = [
 ];
 
 /// The prefix of further allowed properties, and those of them that could load a shared library.
-const ALLOWED_TLS: &str = "ssl.";
-const LOADS_CODE: [&str; 2] = ["ssl.engine.", "ssl.providers"];
+const TLS_PREFIX: &str = "ssl.";
+const CODE_LOADING_PREFIXES: [&str; 2] = ["ssl.engine.", "ssl.providers"];
 
 /// The properties that our guarantees depend on, or that follow from settings of this program, each
 /// with the setting to use instead, if there is one.
-const OWN: [(&str, &str); 28] = [
+const RESERVED_PROPERTIES: [(&str, &str); 28] = [
     ("acks", ""),
     ("allow.auto.create.topics", ""),
     ("auto.commit.", ""),
@@ -101,16 +101,16 @@ pub struct KafkaSection {
     pub group: String,
     pub partitions: i32,
     pub replication: i32,
-    pub retention: Span,
+    pub retention: DurationSetting,
     pub message_bytes_max: usize,
     pub prefetch: usize,
     pub replies_bytes_max: usize,
     pub unconfirmed_max: usize,
     pub unconfirmed_bytes_max: usize,
-    pub reconnect_min: Span,
-    pub reconnect_max: Span,
-    pub request_timeout: Span,
-    pub checked_every: Span,
+    pub reconnect_min: DurationSetting,
+    pub reconnect_max: DurationSetting,
+    pub request_timeout: DurationSetting,
+    pub checked_every: DurationSetting,
     pub properties: Properties,
 }
 
@@ -129,7 +129,7 @@ impl<'de> Deserialize<'de> for Properties {
 }
 
 impl Properties {
-    fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
+    fn masked(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_secret = |name: &str| SECRET_PARTS.iter().any(|part| name.contains(part));
         self.0.iter().map(move |(name, value)| {
             let hides = is_secret(name) && !value.is_empty();
@@ -140,13 +140,13 @@ impl Properties {
 
 impl fmt::Debug for Properties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.shown()).finish()
+        f.debug_map().entries(self.masked()).finish()
     }
 }
 
 impl Serialize for Properties {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.shown())
+        serializer.collect_map(self.masked())
     }
 }
 
@@ -158,7 +158,7 @@ impl KafkaSection {
 
     /// Returns the consumer group of the workers of a queue.
     pub fn group(&self, queue: &str) -> String {
-        self.group.replace(TOPIC, &self.topic(queue))
+        self.group.replace(TOPIC_PLACEHOLDER, &self.topic(queue))
     }
 
     /// Checks the section, which is at `place`.
@@ -170,11 +170,11 @@ impl KafkaSection {
         if !self.prefix.is_empty() {
             check_topic(&self.prefix).map_err(|why| format!("{place}.prefix: {why}"))?;
         }
-        if !self.group.contains(TOPIC) {
+        if !self.group.contains(TOPIC_PLACEHOLDER) {
             return Err(format!(
-                "{place}.group is {}, expected a text with {TOPIC} in it, which stands for the \
+                "{place}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which stands for the \
                  topic: each topic has a group of its own",
-                quoted(&self.group)
+                quote(&self.group)
             ));
         }
         if !(1..=PARTITIONS_MAX).contains(&self.partitions) {
@@ -222,10 +222,9 @@ impl KafkaSection {
                 return Err(format!("{place}.{name} is 0, expected at least 1"));
             }
         }
-        self.properties
-            .0
-            .keys()
-            .try_for_each(|name| allowed(name).map_err(|why| format!("{place}.properties: {why}")))
+        self.properties.0.keys().try_for_each(|name| {
+            check_property(name).map_err(|why| format!("{place}.properties: {why}"))
+        })
     }
 }
 
@@ -253,7 +252,7 @@ impl Settings {
 
     /// Checks the Kafka buses.
     pub(super) fn validate_kafka(&self) -> Result<(), String> {
-        let mut taken: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
+        let mut places: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
         for (place, section) in self.kafka_sections() {
             section.validate(&place)?;
             if section.servers.0.is_empty() {
@@ -274,11 +273,11 @@ impl Settings {
             let mut servers = section.servers.0.clone();
             servers.sort_unstable();
             let replies = (servers, section.reply_topic.as_str());
-            if let Some(first) = taken.insert(replies, place.clone()) {
+            if let Some(first) = places.insert(replies, place.clone()) {
                 return Err(format!(
                     "{first} and {place} have the same servers and the same reply_topic, {}: give \
                      one of them another reply_topic",
-                    quoted(&section.reply_topic)
+                    quote(&section.reply_topic)
                 ));
             }
         }
@@ -287,9 +286,9 @@ impl Settings {
 }
 
 /// Checks that a property of the client library may be set.
-fn allowed(name: &str) -> Result<(), String> {
-    let is_of = |rule: &str| name == rule || (rule.ends_with('.') && name.starts_with(rule));
-    if let Some((_, setting)) = OWN.iter().find(|(rule, _)| is_of(rule)) {
+fn check_property(name: &str) -> Result<(), String> {
+    let matches = |rule: &str| name == rule || (rule.ends_with('.') && name.starts_with(rule));
+    if let Some((_, setting)) = RESERVED_PROPERTIES.iter().find(|(rule, _)| matches(rule)) {
         let instead = if setting.is_empty() {
             "leave it out".to_owned()
         } else {
@@ -297,17 +296,18 @@ fn allowed(name: &str) -> Result<(), String> {
         };
         return Err(format!(
             "{} is set by the manager itself, for its promise rests on it: {instead}",
-            quoted(name)
+            quote(name)
         ));
     }
-    let is_allowed = ALLOWED.iter().any(|rule| is_of(rule)) || name.starts_with(ALLOWED_TLS);
-    if is_allowed && !LOADS_CODE.iter().any(|rule| name.starts_with(rule)) {
+    let is_allowed =
+        ALLOWED_PROPERTIES.iter().any(|rule| matches(rule)) || name.starts_with(TLS_PREFIX);
+    if is_allowed && !CODE_LOADING_PREFIXES.iter().any(|rule| name.starts_with(rule)) {
         return Ok(());
     }
     Err(format!(
         "{} is none that can be set here; expected properties of librdkafka for the connection and \
          for who asks, such as security.protocol, sasl.username or ssl.ca.location",
-        quoted(name)
+        quote(name)
     ))
 }
 
@@ -318,7 +318,7 @@ fn check_server(server: &str) -> Result<(), String> {
         Some(_) | None => Err(format!(
             "{} is no address of a broker, expected host:port, such as kafka-1:9092; TLS is set by \
              properties: {{ security.protocol: SSL }}",
-            quoted(server)
+            quote(server)
         )),
     }
 }
@@ -335,7 +335,7 @@ pub(crate) fn check_topic(name: &str) -> Result<(), String> {
     if !name.bytes().all(is_legal) || matches!(name, "." | "..") {
         return Err(format!(
             "{} cannot be the name of a topic: expected letters, digits, . _ and - alone",
-            quoted(name)
+            quote(name)
         ));
     }
     Ok(())
@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_promise_rests_on_cannot_be_set_and_code_is_not_loaded() {
+    fn properties_that_break_guarantees_or_load_code_are_rejected() {
         for name in [
             "acks",
             "enable.idempotence",
@@ -359,10 +359,12 @@ mod tests {
             "bootstrap.servers",
             "fetch.max.bytes",
         ] {
-            let why = allowed(name).expect_err(name);
+            let why = check_property(name).expect_err(name);
             assert!(why.contains("set by the manager itself"), "{why}");
         }
-        assert!(allowed("bootstrap.servers").expect_err("own").contains("set servers instead"));
+        assert!(
+            check_property("bootstrap.servers").expect_err("own").contains("set servers instead")
+        );
         for name in [
             "plugin.library.paths",
             "ssl.engine.location",
@@ -371,7 +373,7 @@ mod tests {
             "",
             "x",
         ] {
-            let why = allowed(name).expect_err(name);
+            let why = check_property(name).expect_err(name);
             assert!(why.contains("none that can be set here"), "{why}");
         }
         for name in [
@@ -386,7 +388,7 @@ mod tests {
             "metadata.max.age.ms",
             "enable.ssl.certificate.verification",
         ] {
-            assert_eq!(allowed(name), Ok(()), "{name}");
+            assert_eq!(check_property(name), Ok(()), "{name}");
         }
     }
 
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_topics_are_those_that_brokers_take() {
+    fn topic_names_are_those_that_brokers_accept() {
         for name in ["a", "workflow-manager", "A.b_c-9"] {
             assert_eq!(check_topic(name), Ok(()));
         }

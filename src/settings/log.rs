@@ -1,7 +1,7 @@
 //! Section `log`: which lines are logged, and in which format.
 
-use super::values::one_of;
-use crate::engine::words::{nearest, quoted};
+use super::values::deserialize_choice;
+use crate::engine::text::{find_nearest, quote};
 use serde::{Deserialize, Deserializer, Serialize};
 use tracing::level_filters::LevelFilter;
 
@@ -16,7 +16,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 
 /// Names of levels in other programs, each with the name here.
-const OTHER_WORDS: [(&str, &str); 9] = [
+const LEVEL_ALIASES: [(&str, &str); 9] = [
     ("warning", "warn"),
     ("err", "error"),
     ("fatal", "error"),
@@ -29,7 +29,7 @@ const OTHER_WORDS: [(&str, &str); 9] = [
 ];
 
 /// The target of this program's own log lines.
-const OWN: &str = "workflow_manager";
+const OWN_TARGET: &str = "workflow_manager";
 
 /// The settings of section `log`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,46 +70,48 @@ impl LogSettings {
     /// lines, so that its errors would be silent.
     pub fn directives(&self) -> Result<Vec<Directive>, String> {
         let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
-        let directives: Vec<Directive> = parts.map(directive).collect::<Result<_, _>>()?;
-        let is_own =
-            |directive: &Directive| directive.module.as_deref().is_none_or(|module| OWN == module);
+        let directives: Vec<Directive> = parts.map(parse_directive).collect::<Result<_, _>>()?;
+        let is_own = |directive: &Directive| {
+            directive.module.as_deref().is_none_or(|module| OWN_TARGET == module)
+        };
         if directives.iter().any(is_own) {
             return Ok(directives);
         }
         Err(format!(
             "log.filter is {}, which says nothing of the manager's own lines, so that its errors \
              would be silent: begin with a level for all, such as {}",
-            quoted(&self.filter),
-            quoted(format!("info,{}", self.filter).trim_end_matches(','))
+            quote(&self.filter),
+            quote(format!("info,{}", self.filter).trim_end_matches(','))
         ))
     }
 }
 
-fn directive(part: &str) -> Result<Directive, String> {
+fn parse_directive(part: &str) -> Result<Directive, String> {
     let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
                     info,workflow_manager::bus=debug";
     let no_level = |word: &str, rest: &str| {
         let lower = word.to_ascii_lowercase();
-        let other = OTHER_WORDS.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
-        let meant = other.or_else(|| nearest(&lower, LEVELS.iter().map(|(word, _)| *word)));
+        let other =
+            LEVEL_ALIASES.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
+        let meant = other.or_else(|| find_nearest(&lower, LEVELS.iter().map(|(word, _)| *word)));
         let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quoted(word)))
+        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quote(word)))
     };
     match part.split_once('=') {
-        None => match level(part) {
+        None => match parse_level(part) {
             Some(level) => Ok(Directive { module: None, level }),
             None if is_module(part) && part.contains("::") => Err(format!(
                 "log.filter: {} has no level, as in {part}=debug; {expected}",
-                quoted(part)
+                quote(part)
             )),
             None => no_level(part, ";"),
         },
         Some((module, word)) => {
             let (module, word) = (module.trim(), word.trim());
             if !is_module(module) {
-                return Err(format!("log.filter: {} is no module; {expected}", quoted(module)));
+                return Err(format!("log.filter: {} is no module; {expected}", quote(module)));
             }
-            match level(word) {
+            match parse_level(word) {
                 Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
                 None => no_level(word, &format!(" (of {module});")),
             }
@@ -117,7 +119,7 @@ fn directive(part: &str) -> Result<Directive, String> {
     }
 }
 
-fn level(word: &str) -> Option<LevelFilter> {
+fn parse_level(word: &str) -> Option<LevelFilter> {
     let is_meant = |known: &str| known.eq_ignore_ascii_case(word);
     LEVELS.iter().find(|(known, _)| is_meant(known)).map(|(_, level)| *level)
 }
@@ -133,7 +135,7 @@ impl<'de> Deserialize<'de> for LogFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let words =
             [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
-        one_of(deserializer, &words, "auto, human or json")
+        deserialize_choice(deserializer, &words, "auto, human or json")
     }
 }
 
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_read_for_all_and_by_module() {
+    fn levels_are_parsed_for_all_and_by_module() {
         let directive =
             |module: Option<&str>, level| Directive { module: module.map(str::to_owned), level };
         assert_eq!(
@@ -161,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn what_would_silence_errors_is_refused() {
-        for (filter, told) in [
+    fn filters_that_would_silence_errors_are_rejected() {
+        for (filter, expected) in [
             ("warning", "did you mean warn?"),
             ("Warning", "did you mean warn?"),
             ("information", "did you mean info?"),
@@ -181,7 +183,7 @@ mod tests {
             (",", "begin with a level for all"),
         ] {
             let error = read(filter).expect_err(filter);
-            assert!(error.contains(told) && error.contains("log.filter"), "{filter}: {error}");
+            assert!(error.contains(expected) && error.contains("log.filter"), "{filter}: {error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// Networks to which nothing is ever sent, whatever the settings say: the unspecified address,
 /// link-local addresses, which include the metadata services of clouds, and multicast.
-const ALWAYS_REFUSED: [(Network, &str); 13] = [
+const FORBIDDEN_NETWORKS: [(Network, &str); 13] = [
     (v4([0, 0, 0, 0], 8), "this host without an address"),
     (v4([169, 254, 0, 0], 16), "link-local, as the metadata services of clouds are"),
     (v4([224, 0, 0, 0], 4), "multicast"),
@@ -42,7 +42,7 @@ const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], bits: u8) -> Network {
 
 impl Network {
     /// Returns whether the network contains the address.
-    fn has(&self, address: IpAddr) -> bool {
+    fn contains(&self, address: IpAddr) -> bool {
         let bits = u32::from(self.bits);
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -90,22 +90,24 @@ pub struct Networks {
 impl Networks {
     /// Returns why nothing may be sent to an address, if so. An address that stands for an IPv4
     /// address is checked as that too.
-    pub fn objection(&self, address: IpAddr) -> Option<String> {
-        let stands_for = || std::iter::once(address).chain(inner(address));
-        if let Some(why) = stands_for().find_map(|one| self.objection_to(one)) {
+    pub fn refusal(&self, address: IpAddr) -> Option<String> {
+        let stands_for = || std::iter::once(address).chain(embedded_ipv4(address));
+        if let Some(why) = stands_for().find_map(|one| self.matching_rule(one)) {
             return Some(format!("the address {address} is refused: {why}"));
         }
-        let is_allowed = |network: &Network| stands_for().any(|address| network.has(address));
+        let is_allowed = |network: &Network| stands_for().any(|address| network.contains(address));
         (!self.allow.is_empty() && !self.allow.iter().any(is_allowed)).then(|| {
             format!("the address {address} is refused: it is in no network of push.networks.allow")
         })
     }
 
-    fn objection_to(&self, address: IpAddr) -> Option<String> {
-        if let Some((_, why)) = ALWAYS_REFUSED.iter().find(|(network, _)| network.has(address)) {
+    fn matching_rule(&self, address: IpAddr) -> Option<String> {
+        if let Some((_, why)) =
+            FORBIDDEN_NETWORKS.iter().find(|(network, _)| network.contains(address))
+        {
             return Some(format!("{why}; nothing is ever sent there"));
         }
-        let denied = self.deny.iter().find(|network| network.has(address))?;
+        let denied = self.deny.iter().find(|network| network.contains(address))?;
         Some(format!("it is in {denied} of push.networks.deny"))
     }
 }
@@ -113,7 +115,7 @@ impl Networks {
 /// Returns the IPv4 addresses that an IPv6 address may stand for: mapped (`::ffff:0:0/96`),
 /// compatible (`::/96`), translated (NAT64, `64:ff9b::/96` and both forms in `64:ff9b:1::/48`), and
 /// 6to4 (`2002::/16`).
-fn inner(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+fn embedded_ipv4(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let own = |high: u16, low: u16| {
         Some(IpAddr::V4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))))
     };
@@ -145,12 +147,12 @@ mod tests {
         Networks { allow: all(allow), deny: all(deny) }
     }
 
-    fn refused(networks: &Networks, address: &str) -> bool {
-        networks.objection(address.parse().unwrap()).is_some()
+    fn is_address_refused(networks: &Networks, address: &str) -> bool {
+        networks.refusal(address.parse().unwrap()).is_some()
     }
 
     #[test]
-    fn metadata_link_local_unspecified_and_multicast_are_always_refused_in_every_form() {
+    fn metadata_link_local_unspecified_and_multicast_addresses_are_always_refused() {
         let open = networks(&["0.0.0.0/0", "::/0"], &[]);
         for address in [
             "169.254.169.254",
@@ -183,15 +185,15 @@ mod tests {
             "::ffff:0.0.0.0",
             "64:ff9b::224.0.0.1",
         ] {
-            assert!(refused(&open, address), "{address}");
-            assert!(refused(&Networks::default(), address), "{address}");
+            assert!(is_address_refused(&open, address), "{address}");
+            assert!(is_address_refused(&Networks::default(), address), "{address}");
         }
     }
 
     #[test]
     fn private_addresses_are_allowed_unless_the_settings_refuse_them() {
         for address in ["127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "93.184.216.34"] {
-            assert!(!refused(&Networks::default(), address), "{address}");
+            assert!(!is_address_refused(&Networks::default(), address), "{address}");
         }
         let own = networks(&["10.0.0.0/8", "fd00::/8"], &["10.9.0.0/16", "10.1.1.1"]);
         for (address, is_refused) in [
@@ -206,16 +208,16 @@ mod tests {
             ("::ffff:10.9.0.1", true),
             ("::ffff:10.8.0.1", false),
         ] {
-            assert_eq!(refused(&own, address), is_refused, "{address}");
+            assert_eq!(is_address_refused(&own, address), is_refused, "{address}");
         }
-        assert!(refused(&networks(&[], &["0.0.0.0/0"]), "8.8.8.8"));
+        assert!(is_address_refused(&networks(&[], &["0.0.0.0/0"]), "8.8.8.8"));
     }
 
     #[test]
-    fn what_is_no_network_is_told() {
+    fn invalid_networks_are_rejected_with_an_example() {
         for text in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "host/8", "10.0.0.0/"] {
-            let told = text.parse::<Network>().unwrap_err();
-            assert!(told.contains("expected a network such as 10.0.0.0/8"), "{text}: {told}");
+            let error = text.parse::<Network>().unwrap_err();
+            assert!(error.contains("expected a network such as 10.0.0.0/8"), "{text}: {error}");
         }
     }
 }

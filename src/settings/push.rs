@@ -1,8 +1,8 @@
 //! Settings of buses that call web services.
 
 use super::networks::{Network, Networks};
-use super::{BusKind, BusSettings, Names, Secret, ServerAddress, Settings, Span};
-use crate::engine::words::{enumerated, nearest, quoted};
+use super::{BusKind, BusSettings, DurationSetting, Names, Secret, ServerAddress, Settings};
+use crate::engine::text::{enumerate_quoted, find_nearest, quote};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use url::Url;
 
 /// Headers that every call has, or that belong to the connection.
-const RESERVED: [&str; 19] = [
+const RESERVED_CALL_HEADERS: [&str; 19] = [
     "connection",
     "content-length",
     "content-type",
@@ -39,11 +39,11 @@ const RESERVED: [&str; 19] = [
 pub struct PushSection {
     pub concurrency: usize,
     pub calls_max: usize,
-    pub timeout: Span,
-    pub connect_timeout: Span,
-    pub retry_min: Span,
-    pub retry_max: Span,
-    pub retry_after_max: Span,
+    pub timeout: DurationSetting,
+    pub connect_timeout: DurationSetting,
+    pub retry_min: DurationSetting,
+    pub retry_max: DurationSetting,
+    pub retry_after_max: DurationSetting,
     pub networks: NetworkSettings,
 }
 
@@ -75,7 +75,7 @@ pub struct EndpointSettings {
     pub concurrency: Option<usize>,
     /// How long one call may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Span>,
+    pub timeout: Option<DurationSetting>,
     /// Additional headers of each call.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
@@ -121,7 +121,12 @@ impl PushSection {
         self.validate_call("push", self.concurrency, self.timeout)
     }
 
-    fn validate_call(&self, place: &str, concurrency: usize, timeout: Span) -> Result<(), String> {
+    fn validate_call(
+        &self,
+        place: &str,
+        concurrency: usize,
+        timeout: DurationSetting,
+    ) -> Result<(), String> {
         if concurrency == 0 {
             return Err(format!("{place}.concurrency is 0, expected at least 1"));
         }
@@ -149,7 +154,7 @@ impl Settings {
 
     /// Returns an error if a bus has no web service for a queue, with the most similar name or all
     /// names.
-    pub fn unknown_endpoint(&self, bus: &str, queue: &str) -> Option<String> {
+    pub fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
         let endpoints = self.push_bus(bus)?;
         if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
             return None;
@@ -159,19 +164,19 @@ impl Settings {
             "write the address of the web service, https://…, or give it a name in the endpoints \
              of a bus of kind push (setting buses)"
                 .to_owned()
-        } else if let Some(meant) = nearest(queue, names()) {
-            format!("did you mean {}?", quoted(meant))
+        } else if let Some(meant) = find_nearest(queue, names()) {
+            format!("did you mean {}?", quote(meant))
         } else {
-            format!("buses.{bus}.endpoints has {}", enumerated(names(), "and"))
+            format!("buses.{bus}.endpoints has {}", enumerate_quoted(names(), "and"))
         };
-        Some(format!("the bus {} calls no web service {}; {hint}", quoted(bus), quoted(queue)))
+        Some(format!("the bus {} calls no web service {}; {hint}", quote(bus), quote(queue)))
     }
 
     /// Checks section `push`, and the web services of the buses.
     pub(super) fn validate_push(&self) -> Result<(), String> {
         self.push.validate()?;
         if !self.http.public_url.is_empty() {
-            let url = web_address(&self.http.public_url);
+            let url = parse_web_address(&self.http.public_url);
             url.map_err(|why| format!("http.public_url: {why}"))?;
         }
         let networks = self.push.networks()?;
@@ -195,7 +200,7 @@ impl Settings {
 
 impl EndpointSettings {
     /// Returns the settings of a web service that a step names by its address.
-    pub fn of_url(url: &str) -> EndpointSettings {
+    pub fn from_url(url: &str) -> EndpointSettings {
         EndpointSettings {
             url: ServerAddress(url.to_owned()),
             concurrency: None,
@@ -216,8 +221,8 @@ impl EndpointSettings {
     }
 
     fn validate(&self, place: &str, push: &PushSection, networks: &Networks) -> Result<(), String> {
-        let url = web_address(&self.url.0).map_err(|why| format!("{place}.url: {why}"))?;
-        if let Some(why) = literal(&url).and_then(|address| networks.objection(address)) {
+        let url = parse_web_address(&self.url.0).map_err(|why| format!("{place}.url: {why}"))?;
+        if let Some(why) = ip_address(&url).and_then(|address| networks.refusal(address)) {
             return Err(format!("{place}.url: {why}"));
         }
         push.validate_call(place, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
@@ -228,10 +233,10 @@ impl EndpointSettings {
                 return Err(format!(
                     "{place}.headers: {} is no name of a header, expected one such as \
                      Authorization",
-                    quoted(name)
+                    quote(name)
                 ));
             }
-            if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+            if RESERVED_CALL_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
                 return Err(format!(
                     "{place}.headers: the manager itself sets {name}, leave it out"
                 ));
@@ -259,7 +264,7 @@ pub fn is_url(queue: &str) -> bool {
 /// # Errors
 ///
 /// Returns what is wrong with it.
-pub fn web_address(text: &str) -> Result<Url, String> {
+pub fn parse_web_address(text: &str) -> Result<Url, String> {
     if text.contains(['{', '}']) {
         // The text is not shown: a secret may be meant to replace the placeholder.
         return Err("an address is written out, nothing is put in its place: data never chooses \
@@ -283,7 +288,7 @@ pub fn web_address(text: &str) -> Result<Url, String> {
 }
 
 /// Returns the IP address in a URL, if its host is no name and needs no lookup.
-pub fn literal(url: &Url) -> Option<IpAddr> {
+pub fn ip_address(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         url::Host::Domain(_) => None,
         url::Host::Ipv4(address) => Some(address.into()),
@@ -293,8 +298,8 @@ pub fn literal(url: &Url) -> Option<IpAddr> {
 
 /// Returns whether data sent to this address can be read on the way: without TLS, to another
 /// machine.
-pub fn is_in_the_clear(url: &Url) -> bool {
-    let is_here = match literal(url) {
+pub fn is_cleartext(url: &Url) -> bool {
+    let is_here = match ip_address(url) {
         Some(address) => address.is_loopback(),
         None => url.host_str() == Some("localhost"),
     };

@@ -3,8 +3,8 @@
 
 use super::files;
 use super::sources::{AMQP_SERVER, PREFIX, SEPARATOR};
-use super::text::SettingsText;
-use crate::engine::words::byte_order_mark;
+use super::text::SettingsFile;
+use crate::engine::text::find_byte_order_mark;
 use std::collections::BTreeSet;
 
 /// The suffix of such a variable's name.
@@ -18,7 +18,7 @@ const VALUE_BYTES_MAX: u64 = 65_536;
 /// # Errors
 ///
 /// Returns an error if one of them is not UTF-8, or names a file that cannot be read.
-pub(super) fn variables() -> Result<Vec<(String, String)>, String> {
+pub(super) fn read_variables() -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
     for (name, value) in std::env::vars_os() {
         let Ok(name) = name.into_string() else { continue };
@@ -37,29 +37,29 @@ pub(super) fn variables() -> Result<Vec<(String, String)>, String> {
 ///
 /// Returns an error if a file cannot be read, or if the same setting also has a value.
 fn read_files(variables: Vec<(String, String)>) -> Result<Vec<(String, String)>, String> {
-    let known = SettingsText::defaults().names();
+    let known = SettingsFile::defaults().setting_names();
     let names: BTreeSet<String> = variables.iter().map(|(name, _)| name.to_uppercase()).collect();
     let read = |(variable, value): (String, String)| {
-        let Some(of) = setting_of_file(&variable, |name| known.contains(name)) else {
+        let Some(target) = strip_file_suffix(&variable, |name| known.contains(name)) else {
             return Ok((variable, value));
         };
-        if names.contains(&of.to_uppercase()) {
-            return Err(format!("{variable} and {of} are both set, expected one of them"));
+        if names.contains(&target.to_uppercase()) {
+            return Err(format!("{variable} and {target} are both set, expected one of them"));
         }
-        let text = text_of(&value).map_err(|error| {
+        let text = read_value(&value).map_err(|error| {
             format!("{variable} names the file {value:?}, which cannot be read: {error}")
         })?;
-        Ok((of, text))
+        Ok((target, text))
     };
     variables.into_iter().map(read).collect()
 }
 
 /// Returns the variables that name files with values, and the files.
-pub(super) fn files() -> Vec<(String, String)> {
-    let known = SettingsText::defaults().names();
+pub(super) fn secret_files() -> Vec<(String, String)> {
+    let known = SettingsFile::defaults().setting_names();
     let of_file = |(name, file): (std::ffi::OsString, std::ffi::OsString)| {
         let (name, file) = (name.into_string().ok()?, file.into_string().ok()?);
-        setting_of_file(&name, |name| known.contains(name))?;
+        strip_file_suffix(&name, |name| known.contains(name))?;
         Some((name, file))
     };
     std::env::vars_os().filter_map(of_file).collect()
@@ -67,24 +67,24 @@ pub(super) fn files() -> Vec<(String, String)> {
 
 /// Returns the variable whose value is in the file that this variable names; `None` if it names no
 /// such file.
-fn setting_of_file(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
-    let of = variable.get(..variable.len().checked_sub(SUFFIX.len())?)?;
+fn strip_file_suffix(variable: &str, is_setting: impl Fn(&str) -> bool) -> Option<String> {
+    let name = variable.get(..variable.len().checked_sub(SUFFIX.len())?)?;
     if !variable.to_uppercase().ends_with(SUFFIX) {
         return None;
     }
-    if of == AMQP_SERVER {
-        return Some(of.to_owned());
+    if name == AMQP_SERVER {
+        return Some(name.to_owned());
     }
     let lower = variable.to_lowercase();
     let setting = lower.strip_prefix(&format!("{PREFIX}{SEPARATOR}").to_lowercase())?;
     // `http.tokens_file` and `journal.file` are settings themselves.
-    let is_own = of.ends_with('_') || is_setting(&setting.replace(SEPARATOR, "."));
-    (!is_own).then(|| of.to_owned())
+    let is_own = name.ends_with('_') || is_setting(&setting.replace(SEPARATOR, "."));
+    (!is_own).then(|| name.to_owned())
 }
 
-fn text_of(file: &str) -> std::io::Result<String> {
-    let text = files::text(files::open_regular(file.as_ref())?, VALUE_BYTES_MAX)?;
-    if let Some(encoding) = byte_order_mark(text.as_bytes()) {
+fn read_value(file: &str) -> std::io::Result<String> {
+    let text = files::read_text(files::open_regular(file.as_ref())?, VALUE_BYTES_MAX)?;
+    if let Some(encoding) = find_byte_order_mark(text.as_bytes()) {
         return Err(std::io::Error::other(format!(
             "it begins with a byte-order mark of {encoding}, which would be part of the value: \
              save it without one"
@@ -134,20 +134,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told_by_its_variable() {
-        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/nowhere")]).expect_err("told");
-        assert!(told.contains("HTTP__TOKEN_FILE") && told.contains("/nowhere"), "{told}");
-        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/dev/zero")]).expect_err("told");
-        assert!(told.contains("no regular file"), "{told}");
+    fn the_error_of_an_unreadable_file_names_its_variable() {
+        let error = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/nowhere")]).expect_err("told");
+        assert!(error.contains("HTTP__TOKEN_FILE") && error.contains("/nowhere"), "{error}");
+        let error = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", "/dev/zero")]).expect_err("told");
+        assert!(error.contains("no regular file"), "{error}");
         let marked = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(marked.path(), "\u{feff}secret\n").expect("written");
         let path = marked.path().to_string_lossy().into_owned();
-        let told = read(&[("AMQP_SERVER_FILE", &path)]).expect_err("told");
-        assert!(told.contains("begins with a byte-order mark"), "{told}");
+        let error = read(&[("AMQP_SERVER_FILE", &path)]).expect_err("told");
+        assert!(error.contains("begins with a byte-order mark"), "{error}");
         let empty = tempfile::NamedTempFile::new().expect("a file");
         let path = empty.path().to_string_lossy().into_owned();
-        let told = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path)]).expect_err("told");
-        assert!(told.contains("it is empty"), "{told}");
+        let error = read(&[("WORKFLOW_MANAGER__HTTP__TOKEN_FILE", &path)]).expect_err("told");
+        assert!(error.contains("it is empty"), "{error}");
         let both = [("AMQP_SERVER_FILE", "/nowhere"), ("AMQP_SERVER", "amqp://a")];
         assert!(read(&both).expect_err("told").contains("both set"));
     }

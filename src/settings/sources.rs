@@ -36,7 +36,7 @@ pub enum Source {
 pub struct Sources {
     set: Vec<(String, Source, String)>,
     /// Warnings about variables that are ignored.
-    pub(super) strays: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// A setting with its masked value and the source of that.
@@ -58,7 +58,7 @@ pub struct Sourced<'a> {
 impl Sources {
     pub(super) fn add_file(&mut self, values: &Map<String, Value>, file: &str) {
         let mut names = Vec::new();
-        values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
+        values.iter().for_each(|(key, value)| collect_names(key.clone(), value, &mut names));
         names.sort_unstable();
         self.set.extend(names.into_iter().map(|name| (name, Source::File, file.to_owned())));
     }
@@ -97,7 +97,7 @@ impl Sources {
         self.set.extend(names.map(|name| (name, Source::Flag, String::new())));
     }
 
-    pub(super) fn of(&self, setting: &str) -> (Source, Option<&str>) {
+    pub(super) fn find(&self, setting: &str) -> (Source, Option<&str>) {
         let is_meant = |name: &str| {
             setting.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
@@ -125,11 +125,11 @@ impl Settings {
     /// # Errors
     ///
     /// Returns an error if the settings cannot be serialized as JSON.
-    pub fn sourced(&self) -> serde_json::Result<Vec<Sourced<'_>>> {
+    pub fn with_sources(&self) -> serde_json::Result<Vec<Sourced<'_>>> {
         let mut values = Vec::new();
-        flat(String::new(), self.masked()?, &mut values);
+        flatten(String::new(), self.masked()?, &mut values);
         let sourced = values.into_iter().map(|(name, value)| {
-            let (source, place) = self.sources.of(&name);
+            let (source, place) = self.sources.find(&name);
             Sourced { name, value, source, place }
         });
         Ok(sourced.collect())
@@ -137,10 +137,12 @@ impl Settings {
 }
 
 /// Adds the names of all values at and below `name`.
-pub(super) fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
+pub(super) fn collect_names(name: String, value: &Value, names: &mut Vec<String>) {
     match &value.kind {
         ValueKind::Table(table) => {
-            table.iter().for_each(|(key, value)| leaves(format!("{name}.{key}"), value, names));
+            table
+                .iter()
+                .for_each(|(key, value)| collect_names(format!("{name}.{key}"), value, names));
         }
         ValueKind::Nil
         | ValueKind::Boolean(_)
@@ -154,28 +156,28 @@ pub(super) fn leaves(name: String, value: &Value, names: &mut Vec<String>) {
     }
 }
 
-fn flat(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_json::Value)>) {
+fn flatten(name: String, value: serde_json::Value, values: &mut Vec<(String, serde_json::Value)>) {
     let Some(keys) = value.as_object().filter(|keys| !keys.is_empty()) else {
         return values.push((name, value));
     };
     for (key, value) in keys {
         let below = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
-        flat(below, value.clone(), values);
+        flatten(below, value.clone(), values);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::text::SettingsText;
+    use crate::settings::text::SettingsFile;
 
     #[test]
-    fn what_is_set_last_counts_and_the_place_is_told() {
+    fn the_last_source_wins_and_its_place_is_reported() {
         let text = "{http: {token: hidden}, amqp: {server: 'amqp://a:cret@b'}, \
                     journal: {file: a.db}, buses: {more: {kind: amqp, server: 'amqp://c'}}}";
-        let file = SettingsText::parse(text, "s.yaml").expect("YAML");
+        let file = SettingsFile::parse(text, "s.yaml").expect("YAML");
         let mut settings: Settings = config::Config::builder()
-            .add_source(SettingsText::defaults())
+            .add_source(SettingsFile::defaults())
             .add_source(file.clone())
             .build()
             .and_then(config::Config::try_deserialize)
@@ -192,20 +194,20 @@ mod tests {
         settings
             .sources
             .add_flags(&Overrides { journal_file: Some("b.db".into()), ..Overrides::default() });
-        let told = settings.sourced().expect("JSON");
-        let of = |name: &str| {
-            let setting = told.iter().find(|setting| setting.name == name).expect("is there");
+        let sourced = settings.with_sources().expect("JSON");
+        let find = |name: &str| {
+            let setting = sourced.iter().find(|setting| setting.name == name).expect("is there");
             (setting.source, setting.place)
         };
-        assert_eq!(of("http.listen"), (Source::Default, None));
-        assert_eq!(of("http.token"), (Source::File, Some("s.yaml")));
-        assert_eq!(of("buses.more.server"), (Source::File, Some("s.yaml")));
-        assert_eq!(of("buses.more.prefetch"), (Source::Default, None), "what a bus does not set");
-        assert_eq!(of("amqp.server"), (Source::Environment, Some(AMQP_SERVER)));
+        assert_eq!(find("http.listen"), (Source::Default, None));
+        assert_eq!(find("http.token"), (Source::File, Some("s.yaml")));
+        assert_eq!(find("buses.more.server"), (Source::File, Some("s.yaml")));
+        assert_eq!(find("buses.more.prefetch"), (Source::Default, None), "what a bus does not set");
+        assert_eq!(find("amqp.server"), (Source::Environment, Some(AMQP_SERVER)));
         let hosts = (Source::Environment, Some("WORKFLOW_MANAGER__HTTP__HOSTS"));
-        assert_eq!(of("http.hosts"), hosts);
-        assert_eq!(of("journal.file"), (Source::Flag, None));
-        let shown = serde_json::to_string(&told).expect("JSON");
+        assert_eq!(find("http.hosts"), hosts);
+        assert_eq!(find("journal.file"), (Source::Flag, None));
+        let shown = serde_json::to_string(&sourced).expect("JSON");
         assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
     }
 }

@@ -14,7 +14,7 @@ const JOURNAL_SCHEMES: [&str; 3] = ["sqlite3:", "sqlite:", "file:"];
 
 /// Parses an address to listen on, and adds a missing host. `:8088` means all interfaces, as in
 /// other servers; a bare port means loopback.
-pub(super) fn listen(text: &str) -> Option<SocketAddr> {
+pub(super) fn parse_listen(text: &str) -> Option<SocketAddr> {
     let (host, port) = match text.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST, text),
         Some(("localhost", port)) => (Ipv4Addr::LOCALHOST, port),
@@ -49,7 +49,7 @@ mod tests {
     use crate::settings::{Overrides, Settings};
 
     #[test]
-    fn a_host_may_be_left_out_of_the_address() {
+    fn the_host_of_an_address_may_be_omitted() {
         for (text, address) in [
             ("8088", "127.0.0.1:8088"),
             ("localhost:8088", "127.0.0.1:8088"),
@@ -58,7 +58,7 @@ mod tests {
             ("[::1]:8088", "[::1]:8088"),
             ("10.0.0.1:0", "10.0.0.1:0"),
         ] {
-            assert_eq!(listen(text), address.parse().ok(), "{text}");
+            assert_eq!(parse_listen(text), address.parse().ok(), "{text}");
         }
         for text in [
             "",
@@ -71,12 +71,12 @@ mod tests {
             "example.org:8088",
             "127.0.0.1",
         ] {
-            assert_eq!(listen(text), None, "{text}");
+            assert_eq!(parse_listen(text), None, "{text}");
         }
     }
 
     #[test]
-    fn what_came_from_elsewhere_is_told_its_flag() {
+    fn spellings_of_other_programs_get_a_suggestion() {
         let load = |overrides: &Overrides| {
             Settings::load(None, overrides).map(drop).map_err(|error| error.to_string())
         };

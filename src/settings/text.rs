@@ -1,9 +1,9 @@
 //! The text of a settings file, read within limits, so that another kind of file, or one whose
 //! aliases expand without end, costs an error message and no memory.
 
-use super::sources::leaves;
+use super::sources::collect_names;
 use super::{DEFAULTS, files};
-use crate::engine::words::nearest;
+use crate::engine::text::find_nearest;
 use config::{ConfigError, Map, Source, Value, ValueKind};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ALIASED_VALUES_MAX: usize = 10_000;
 
 /// Removes the value from an error about a setting: it may be a secret in the wrong place.
-pub(super) fn without_values(error: &str) -> String {
+pub(super) fn redact_values(error: &str) -> String {
     /// How the deserializer begins to quote a text value, whatever the setting.
     const QUOTED: &str = "invalid type: string \"";
     let Some((before, rest)) = error.split_once(QUOTED) else { return error.to_owned() };
@@ -24,31 +24,33 @@ pub(super) fn without_values(error: &str) -> String {
 }
 
 /// Adds a suggestion to an error about an unknown setting, if there is a similar one.
-pub(super) fn with_guess(error: &str) -> String {
+pub(super) fn add_suggestion(error: &str) -> String {
     const BEHIND: &str = "`, expected ";
     let guess = || {
         let (before, rest) = error.split_once("unknown field `")?;
         let (name, known) = rest.split_once(BEHIND)?;
         let known_names = known.split('`').skip(1).step_by(2);
-        let meant = nearest(name, known_names)?;
-        Some(format!("{before}unknown field `{name}`; did you mean `{meant}`? Expected {known}"))
+        let suggestion = find_nearest(name, known_names)?;
+        Some(format!(
+            "{before}unknown field `{name}`; did you mean `{suggestion}`? Expected {known}"
+        ))
     };
     guess().unwrap_or_else(|| error.to_owned())
 }
 
 /// The content of a settings file.
 #[derive(Clone, Debug)]
-pub(super) struct SettingsText {
+pub(super) struct SettingsFile {
     values: Map<String, Value>,
 }
 
-impl SettingsText {
+impl SettingsFile {
     /// Reads a file.
     ///
     /// # Errors
     ///
     /// Returns an error if the file cannot be read, is too large, or is not a YAML mapping.
-    pub(super) fn read(file: &Path) -> Result<SettingsText, String> {
+    pub(super) fn read(file: &Path) -> Result<SettingsFile, String> {
         let open = files::open_regular(file).and_then(|open| Ok((open.metadata()?.len(), open)));
         let (bytes, open) = open.map_err(|error| format!("it cannot be read: {error}"))?;
         if bytes > FILE_BYTES_MAX {
@@ -57,19 +59,19 @@ impl SettingsText {
                  file?"
             ));
         }
-        let text = files::text(open, FILE_BYTES_MAX)
+        let text = files::read_text(open, FILE_BYTES_MAX)
             .map_err(|error| format!("it cannot be read: {error}"))?;
-        SettingsText::parse(&text, &file.display().to_string())
+        SettingsFile::parse(&text, &file.display().to_string())
     }
 
     /// Returns the defaults of all settings.
-    pub(super) fn defaults() -> SettingsText {
+    pub(super) fn defaults() -> SettingsFile {
         // A test of `settings` checks that they can be parsed.
-        let nothing = SettingsText { values: Map::new() };
-        SettingsText::parse(DEFAULTS, "config/default.yaml").unwrap_or(nothing)
+        let nothing = SettingsFile { values: Map::new() };
+        SettingsFile::parse(DEFAULTS, "config/default.yaml").unwrap_or(nothing)
     }
 
-    pub(super) fn parse(text: &str, file: &str) -> Result<SettingsText, String> {
+    pub(super) fn parse(text: &str, file: &str) -> Result<SettingsFile, String> {
         // YAML may begin with the UTF-8 byte-order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let options = serde_yaml::options! {
@@ -80,18 +82,18 @@ impl SettingsText {
         let found: Option<serde_json::Value> = serde_yaml::from_str_with_options(text, options)
             .map_err(|error| error.without_snippet().to_string())?;
         match found {
-            None | Some(serde_json::Value::Null) => Ok(SettingsText { values: Map::new() }),
+            None | Some(serde_json::Value::Null) => Ok(SettingsFile { values: Map::new() }),
             Some(serde_json::Value::Object(keys)) => {
-                Ok(SettingsText { values: table(keys, &file.to_owned()) })
+                Ok(SettingsFile { values: to_table(keys, &file.to_owned()) })
             }
             Some(_) => Err("expected sections, such as `http: { listen: … }`".to_owned()),
         }
     }
 
     /// Returns the names of all settings that have a value, such as `http.listen`.
-    pub(super) fn names(&self) -> BTreeSet<String> {
+    pub(super) fn setting_names(&self) -> BTreeSet<String> {
         let mut names = Vec::new();
-        self.values.iter().for_each(|(key, value)| leaves(key.clone(), value, &mut names));
+        self.values.iter().for_each(|(key, value)| collect_names(key.clone(), value, &mut names));
         names.into_iter().collect()
     }
 
@@ -106,7 +108,7 @@ impl SettingsText {
     }
 
     /// Returns whether the file lists workflows rather than names of workflow files.
-    pub(super) fn lists_workflows(&self) -> bool {
+    pub(super) fn has_workflows(&self) -> bool {
         let Some(ValueKind::Array(listed)) = self.values.get("workflows").map(|value| &value.kind)
         else {
             return false;
@@ -115,7 +117,7 @@ impl SettingsText {
     }
 }
 
-impl Source for SettingsText {
+impl Source for SettingsFile {
     fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
         Box::new(self.clone())
     }
@@ -125,11 +127,11 @@ impl Source for SettingsText {
     }
 }
 
-fn table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
-    keys.into_iter().map(|(key, found)| (key, value(found, file))).collect()
+fn to_table(keys: serde_json::Map<String, serde_json::Value>, file: &String) -> Map<String, Value> {
+    keys.into_iter().map(|(key, found)| (key, to_value(found, file))).collect()
 }
 
-fn value(found: serde_json::Value, file: &String) -> Value {
+fn to_value(found: serde_json::Value, file: &String) -> Value {
     let kind = match found {
         serde_json::Value::Null => ValueKind::Nil,
         serde_json::Value::Bool(is_on) => ValueKind::Boolean(is_on),
@@ -140,9 +142,9 @@ fn value(found: serde_json::Value, file: &String) -> Value {
         },
         serde_json::Value::String(text) => ValueKind::String(text),
         serde_json::Value::Array(list) => {
-            ValueKind::Array(list.into_iter().map(|found| value(found, file)).collect())
+            ValueKind::Array(list.into_iter().map(|found| to_value(found, file)).collect())
         }
-        serde_json::Value::Object(keys) => ValueKind::Table(table(keys, file)),
+        serde_json::Value::Object(keys) => ValueKind::Table(to_table(keys, file)),
     };
     Value::new(Some(file), kind)
 }
@@ -151,61 +153,61 @@ fn value(found: serde_json::Value, file: &String) -> Value {
 mod tests {
     use super::*;
 
-    fn refused(text: &str) -> String {
-        SettingsText::parse(text, "s.yaml").expect_err("refused")
+    fn parse_error(text: &str) -> String {
+        SettingsFile::parse(text, "s.yaml").expect_err("refused")
     }
 
     #[test]
-    fn aliases_that_unfold_without_end_are_refused() {
+    fn aliases_that_expand_without_end_are_rejected() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
             let below = level - 1;
             let list = vec![format!("*a{below}"); 9].join(", ");
             text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
         }
-        let told = refused(&text);
-        assert!(told.contains("alias"), "{told}");
+        let error = parse_error(&text);
+        assert!(error.contains("alias"), "{error}");
         // A few aliases are fine.
-        let few = SettingsText::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
+        let few = SettingsFile::parse("a: &a { b: 1 }\nc: *a\n", "s.yaml").expect("read");
         assert_eq!(few.values()["c"].clone().into_table().expect("a table").len(), 1);
     }
 
     #[test]
-    fn an_unknown_setting_is_guessed_at_and_the_others_are_named() {
-        let told = with_guess("unknown field `lissten`, expected one of `token`, `listen`");
-        let meant = "did you mean `listen`? Expected one of `token`, `listen`";
-        assert_eq!(told, format!("unknown field `lissten`; {meant}"));
+    fn an_unknown_setting_gets_a_suggestion_and_the_known_names() {
+        let error = add_suggestion("unknown field `lissten`, expected one of `token`, `listen`");
+        let suggestion = "did you mean `listen`? Expected one of `token`, `listen`";
+        assert_eq!(error, format!("unknown field `lissten`; {suggestion}"));
         for same in ["unknown field `zzzzzz`, expected `listen`", "another error"] {
-            assert_eq!(with_guess(same), same);
+            assert_eq!(add_suggestion(same), same);
         }
     }
 
     #[test]
-    fn a_byte_order_mark_is_read_over() {
-        let read = SettingsText::parse("\u{feff}http: { listen: '1' }\n", "s.yaml").expect("read");
-        assert_eq!(read.names(), BTreeSet::from(["http.listen".to_owned()]));
+    fn a_utf8_byte_order_mark_is_skipped() {
+        let read = SettingsFile::parse("\u{feff}http: { listen: '1' }\n", "s.yaml").expect("read");
+        assert_eq!(read.setting_names(), BTreeSet::from(["http.listen".to_owned()]));
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), b"\xff\xfeh\0").expect("written");
-        let told = SettingsText::read(file.path()).expect_err("refused");
-        assert!(told.contains("begins with a byte-order mark of UTF-16 LE"), "{told}");
+        let error = SettingsFile::read(file.path()).expect_err("refused");
+        assert!(error.contains("begins with a byte-order mark of UTF-16 LE"), "{error}");
     }
 
     #[test]
-    fn what_is_no_settings_is_told() {
-        assert!(refused("[ 1, 2 ]").contains("expected sections"));
-        let told = refused("http: { listen: 1\n");
-        assert!(told.contains("line"), "{told}");
-        assert!(SettingsText::parse("", "s.yaml").expect("empty").values().is_empty());
-        assert!(SettingsText::parse("# nothing\n", "s.yaml").expect("empty").values().is_empty());
+    fn files_that_are_not_settings_are_rejected() {
+        assert!(parse_error("[ 1, 2 ]").contains("expected sections"));
+        let error = parse_error("http: { listen: 1\n");
+        assert!(error.contains("line"), "{error}");
+        assert!(SettingsFile::parse("", "s.yaml").expect("empty").values().is_empty());
+        assert!(SettingsFile::parse("# nothing\n", "s.yaml").expect("empty").values().is_empty());
     }
 
     #[test]
-    fn a_large_file_is_not_read_to_its_end() {
-        let told = SettingsText::read(Path::new("/dev/zero")).expect_err("refused");
-        assert!(told.contains("no regular file"), "{told}");
+    fn a_large_file_is_rejected_without_reading_it() {
+        let error = SettingsFile::read(Path::new("/dev/zero")).expect_err("refused");
+        assert!(error.contains("no regular file"), "{error}");
         let large = tempfile::NamedTempFile::new().expect("a file");
         large.as_file().set_len(FILE_BYTES_MAX + 1).expect("room");
-        let told = SettingsText::read(large.path()).expect_err("refused");
-        assert!(told.contains("more than 1048576 bytes"), "{told}");
+        let error = SettingsFile::read(large.path()).expect_err("refused");
+        assert!(error.contains("more than 1048576 bytes"), "{error}");
     }
 }

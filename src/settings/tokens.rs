@@ -1,6 +1,6 @@
 //! Authorization: named tokens, their scopes, and the file of further tokens.
 
-use super::text::{SettingsText, without_values};
+use super::text::{SettingsFile, redact_values};
 use super::{HttpSettings, Names, Secret};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub enum Scope {
 
 impl Scope {
     /// Returns the name of the scope in settings.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
             Scope::Operate => "operate",
@@ -74,23 +74,23 @@ impl TokenSettings {
     /// Returns an error if the file cannot be read, or contains something that is not a token.
     pub fn read_file(file: &Path) -> Result<BTreeMap<String, TokenSettings>, String> {
         let wrong = |reason: String| format!("http.tokens_file, {}: {reason}", file.display());
-        let text = SettingsText::read(file).map_err(wrong)?;
+        let text = SettingsFile::read(file).map_err(wrong)?;
         let TokenFile { tokens } = text.into_value().try_deserialize().map_err(|error| {
             wrong(format!(
                 "{}; expected tokens: {{ NAME: {{ hash: \"{HASH_PREFIX}…\", scope: read }} }}",
-                without_values(&error.to_string())
+                redact_values(&error.to_string())
             ))
         })?;
-        validate("tokens", &tokens).map_err(wrong)?;
+        check_tokens("tokens", &tokens).map_err(wrong)?;
         Ok(tokens)
     }
 }
 
 /// Checks tokens, which are at `place`.
-fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
+fn check_tokens(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
     for (name, token) in tokens {
         let place = format!("{place}.{name}");
-        if !is_name(name) {
+        if !is_token_name(name) {
             return Err(format!(
                 "{place}: a token's name has letters, digits, \"-\", \"_\" and \".\", at most 64"
             ));
@@ -101,7 +101,7 @@ fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(),
                     "{place} has no token: expected hash, as `workflow-manager token new` prints it"
                 ));
             }
-            (clear, "") => long_enough(&format!("{place}.token"), clear)?,
+            (clear, "") => check_token_length(&format!("{place}.token"), clear)?,
             ("", hash) if !is_hash(hash) => {
                 return Err(format!(
                     "{place}.hash is no hash of a token, expected \"{HASH_PREFIX}\" and \
@@ -127,7 +127,7 @@ fn validate(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(),
 }
 
 /// Returns whether a text can be the name of a token, which appears in logs and records.
-pub fn is_name(name: &str) -> bool {
+pub fn is_token_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=64).contains(&name.len()) && name.bytes().all(is_part)
 }
@@ -139,7 +139,7 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// Checks that a token is too long to be guessed; an empty one is none.
-fn long_enough(place: &str, token: &str) -> Result<(), String> {
+fn check_token_length(place: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),
         chars => Err(format!(
@@ -151,7 +151,7 @@ fn long_enough(place: &str, token: &str) -> Result<(), String> {
 
 impl HttpSettings {
     /// Returns whether calls need a token.
-    pub fn asks_for_token(&self) -> bool {
+    pub fn requires_token(&self) -> bool {
         !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
     }
 
@@ -160,7 +160,10 @@ impl HttpSettings {
     /// # Errors
     ///
     /// Returns an error if a name is used twice.
-    pub fn validate_names(&self, of_file: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
+    pub fn check_token_names(
+        &self,
+        of_file: &BTreeMap<String, TokenSettings>,
+    ) -> Result<(), String> {
         let mut seen = BTreeSet::from([MAIN_TOKEN]);
         let names = self.tokens.keys().chain(self.workers.keys()).chain(of_file.keys());
         match names.map(String::as_str).find(|name| !seen.insert(name)) {
@@ -177,16 +180,16 @@ impl HttpSettings {
 
     /// Checks the tokens of the settings.
     pub(super) fn validate_tokens(&self) -> Result<(), String> {
-        long_enough("http.token", &self.token.0)?;
-        validate("http.tokens", &self.tokens)?;
+        check_token_length("http.token", &self.token.0)?;
+        check_tokens("http.tokens", &self.tokens)?;
         for (name, worker) in &self.workers {
-            if !is_name(name) {
+            if !is_token_name(name) {
                 return Err(format!(
                     "http.workers.{name}: a name has letters, digits, \"-\", \"_\" and \".\", at \
                      most 64"
                 ));
             }
-            if !self.asks_for_token() {
+            if !self.requires_token() {
                 return Err(format!(
                     "http.workers has the worker {name:?}, but there is no other token (http.token \
                      is empty), so that every call is open to all: set http.token, http.tokens or \
@@ -199,7 +202,7 @@ impl HttpSettings {
                      one: it is for the worker's queues alone"
                 ));
             }
-            long_enough(&format!("http.workers.{name}.token"), &worker.token.0)?;
+            check_token_length(&format!("http.workers.{name}.token"), &worker.token.0)?;
             if worker.queues.is_empty() {
                 return Err(format!(
                     "http.workers.{name}.queues is empty, expected the queues of the worker"
@@ -215,7 +218,7 @@ mod tests {
     use super::super::Settings;
     use super::*;
 
-    fn tokens(text: &str) -> Result<BTreeMap<String, TokenSettings>, String> {
+    fn read(text: &str) -> Result<BTreeMap<String, TokenSettings>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tokens.yaml");
         std::fs::write(&file, text).expect("written");
@@ -223,16 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_is_read_or_its_fault_is_told() {
+    fn a_tokens_file_is_read_or_rejected_with_the_reason() {
         let hash = format!("{HASH_PREFIX}{}", "0".repeat(64));
         let good = format!(
             "tokens:\n  grafana: {{ hash: '{hash}', scope: read }}\n  pricing: {{ hash: '{hash}', \
              queues: [ price ] }}\n"
         );
-        let read = tokens(&good).expect("tokens");
-        assert_eq!(read["grafana"].scope, Some(Scope::Read));
-        assert_eq!(read["pricing"].queues.0, ["price"]);
-        for (wrong, told) in [
+        let tokens = read(&good).expect("tokens");
+        assert_eq!(tokens["grafana"].scope, Some(Scope::Read));
+        assert_eq!(tokens["pricing"].queues.0, ["price"]);
+        for (wrong, expected) in [
             ("tokens: { a: { scope: read } }", "tokens.a has no token"),
             ("tokens: { a: { token: short, scope: read } }", "tokens.a.token has 5 characters"),
             ("tokens: { a: { hash: 'sha256:12', scope: read } }", "tokens.a.hash is no hash"),
@@ -243,41 +246,41 @@ mod tests {
             ("token: x", "expected tokens:"),
             ("tokens: [", "line"),
         ] {
-            let said = tokens(wrong).expect_err(wrong);
-            assert!(said.contains(told) && said.contains("tokens.yaml"), "{wrong}: {said}");
+            let error = read(wrong).expect_err(wrong);
+            assert!(error.contains(expected) && error.contains("tokens.yaml"), "{wrong}: {error}");
         }
         let both = format!("tokens: {{ a: {{ token: 'abcdefghijklmnop', hash: '{hash}' }} }}");
-        assert!(tokens(&both).expect_err("both").contains("one of them"));
+        assert!(read(&both).expect_err("both").contains("one of them"));
     }
 
     #[test]
-    fn a_name_stands_for_one_token() {
+    fn a_name_belongs_to_one_token() {
         let token = || TokenSettings { scope: Some(Scope::Read), ..TokenSettings::default() };
         let mut http = Settings::defaults().expect("defaults").http;
         http.tokens.insert("alice".to_owned(), token());
         let of_file = |name: &str| BTreeMap::from([(name.to_owned(), token())]);
-        assert_eq!(http.validate_names(&of_file("bob")), Ok(()));
-        let told = http.validate_names(&of_file("alice")).expect_err("twice");
-        assert!(told.contains("two tokens are called \"alice\""), "{told}");
-        let told = http.validate_names(&of_file(MAIN_TOKEN)).expect_err("taken");
-        assert!(told.contains("a token is called \"http.token\""), "{told}");
+        assert_eq!(http.check_token_names(&of_file("bob")), Ok(()));
+        let error = http.check_token_names(&of_file("alice")).expect_err("twice");
+        assert!(error.contains("two tokens are called \"alice\""), "{error}");
+        let error = http.check_token_names(&of_file(MAIN_TOKEN)).expect_err("taken");
+        assert!(error.contains("a token is called \"http.token\""), "{error}");
     }
 
     #[test]
-    fn a_token_in_a_wrong_place_is_not_repeated() {
+    fn a_token_in_a_wrong_place_is_not_in_the_error() {
         for wrong in ["tokens: { a: supersecrettokenvalue }", "tokens: supersecrettokenvalue"] {
-            let told = tokens(wrong).expect_err(wrong);
-            assert!(!told.contains("supersecret") && told.contains("a text"), "{told}");
+            let error = read(wrong).expect_err(wrong);
+            assert!(!error.contains("supersecret") && error.contains("a text"), "{error}");
         }
     }
 
     #[test]
-    fn a_token_that_can_be_guessed_is_refused() {
+    fn a_short_token_is_rejected() {
         let mut http = Settings::defaults().expect("defaults").http;
         assert_eq!(http.validate_tokens(), Ok(()));
         http.token = Secret("fifteen letters".into());
-        let told = http.validate_tokens().expect_err("short");
-        assert!(told.contains("http.token has 15 characters") && told.contains("token new"));
+        let error = http.validate_tokens().expect_err("short");
+        assert!(error.contains("http.token has 15 characters") && error.contains("token new"));
         http.token = Secret("sixteen letters!".into());
         assert_eq!(http.validate_tokens(), Ok(()));
     }

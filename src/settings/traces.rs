@@ -1,15 +1,15 @@
 //! Settings of traces, in the terms of OpenTelemetry.
 
-use super::push::web_address;
-use super::{Secret, ServerAddress, Span};
+use super::push::parse_web_address;
+use super::{DurationSetting, Secret, ServerAddress};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
 /// The path for traces at an OTLP receiver over HTTP.
-const PATH: &str = "/v1/traces";
+const OTLP_PATH: &str = "/v1/traces";
 
 /// Headers that every export has, or that belong to the connection.
-const RESERVED: [&str; 6] =
+const RESERVED_EXPORT_HEADERS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "te", "transfer-encoding"];
 
 /// The settings of section `traces`.
@@ -22,27 +22,27 @@ pub struct TraceSettings {
     pub sampled: f64,
     pub service_name: String,
     pub resource: String,
-    pub delay: Span,
+    pub delay: DurationSetting,
     pub jobs_waiting_max: usize,
     pub job_spans_max: usize,
     pub batch_spans_max: usize,
-    pub interval: Span,
-    pub timeout: Span,
-    pub backoff_min: Span,
-    pub backoff_max: Span,
-    pub retry_after_max: Span,
-    pub age_max: Span,
+    pub interval: DurationSetting,
+    pub timeout: DurationSetting,
+    pub backoff_min: DurationSetting,
+    pub backoff_max: DurationSetting,
+    pub retry_after_max: DurationSetting,
+    pub age_max: DurationSetting,
 }
 
 impl TraceSettings {
     /// Returns whether traces are exported.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.endpoint.0.is_empty()
     }
 
     /// Returns the share of root jobs whose traces are exported; `None` if none are.
-    pub fn share(&self) -> Option<f64> {
-        self.is_on().then_some(self.sampled)
+    pub fn sampling_rate(&self) -> Option<f64> {
+        self.is_enabled().then_some(self.sampled)
     }
 
     /// Returns the URL to which spans are posted: the endpoint, with the standard path if it has
@@ -53,9 +53,9 @@ impl TraceSettings {
     /// Returns an error if the endpoint is not the address of a web service.
     pub fn url(&self) -> Result<String, String> {
         let mut url =
-            web_address(&self.endpoint.0).map_err(|why| format!("traces.endpoint: {why}"))?;
+            parse_web_address(&self.endpoint.0).map_err(|why| format!("traces.endpoint: {why}"))?;
         if matches!(url.path(), "" | "/") {
-            url.set_path(PATH);
+            url.set_path(OTLP_PATH);
         }
         Ok(url.into())
     }
@@ -66,14 +66,14 @@ impl TraceSettings {
     ///
     /// Returns an error, which does not contain their text, if they are malformed.
     pub fn headers(&self) -> Result<Vec<(String, String)>, String> {
-        let headers = pairs("traces.headers", "Authorization=Bearer%20…", &self.headers.0)?;
+        let headers = parse_pairs("traces.headers", "Authorization=Bearer%20…", &self.headers.0)?;
         for (at, (name, value)) in headers.iter().enumerate() {
             let is_token =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if !name.bytes().all(is_token) {
                 return Err(format!("traces.headers: pair {} has no name of a header", at + 1));
             }
-            if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+            if RESERVED_EXPORT_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
                 return Err(format!(
                     "traces.headers: the manager itself sets {name}, leave it out"
                 ));
@@ -93,14 +93,14 @@ impl TraceSettings {
     ///
     /// Returns an error if the setting is malformed.
     pub fn resource(&self) -> Result<Vec<(String, String)>, String> {
-        pairs("traces.resource", "deployment.environment.name=production", &self.resource)
+        parse_pairs("traces.resource", "deployment.environment.name=production", &self.resource)
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sampled) {
             return Err(format!("traces.sampled is {}, expected 0 to 1", self.sampled));
         }
-        if self.is_on() {
+        if self.is_enabled() {
             self.url()?;
         }
         self.headers()?;
@@ -138,7 +138,7 @@ impl TraceSettings {
 
 /// Parses `name=value,name=value` with percent-encoded values, as in OpenTelemetry's variables.
 /// Errors do not contain the text, which may be a secret.
-fn pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
+fn parse_pairs(setting: &str, example: &str, text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let read = |(at, part): (usize, &str)| {
         let wrong = |what: &str| format!("{setting}: pair {} {what}, expected {example}", at + 1);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_without_a_path_has_the_usual_one() {
+    fn an_endpoint_without_a_path_gets_the_standard_path() {
         for (endpoint, url) in [
             ("http://collector:4318", "http://collector:4318/v1/traces"),
             ("https://collector/", "https://collector/v1/traces"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_opentelemetry_writes_them_and_never_shown() {
+    fn headers_are_parsed_as_in_opentelemetry_and_never_shown() {
         let text = "Authorization=Basic%20c2VzYW1l%3D, x-key = a=b ";
         let traces = settings(|traces| traces.headers = Secret(text.into()));
         let headers = traces.headers().expect("headers");
@@ -189,24 +189,27 @@ mod tests {
             ["sesame", "=sesame", "a b=sesame", "Host=sesame", "a=sesame%0a", "a=sesame%ff"]
         {
             let traces = settings(|traces| traces.headers = Secret(wrong.into()));
-            let told = traces.validate().expect_err("refused");
-            assert!(told.starts_with("traces.headers") && !told.contains("sesame"), "{told}");
+            let error = traces.validate().expect_err("refused");
+            assert!(error.starts_with("traces.headers") && !error.contains("sesame"), "{error}");
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
-        let refused = |change: fn(&mut TraceSettings), name: &str| {
-            let told = settings(change).validate().expect_err(name);
-            assert!(told.starts_with(&format!("traces.{name}")), "{told}");
+    fn impossible_values_are_rejected() {
+        let assert_rejected = |change: fn(&mut TraceSettings), name: &str| {
+            let error = settings(change).validate().expect_err(name);
+            assert!(error.starts_with(&format!("traces.{name}")), "{error}");
         };
-        refused(|traces| traces.sampled = 1.5, "sampled");
-        refused(|traces| traces.sampled = f64::NAN, "sampled");
-        refused(|traces| traces.endpoint = ServerAddress("collector:4318".into()), "endpoint");
-        refused(|traces| traces.resource = "production".into(), "resource");
-        refused(|traces| traces.service_name = String::new(), "service_name");
-        refused(|traces| traces.batch_spans_max = 0, "batch_spans_max");
-        refused(|traces| traces.interval.0 = std::time::Duration::ZERO, "interval");
-        refused(|traces| traces.backoff_max.0 = std::time::Duration::ZERO, "backoff_max");
+        assert_rejected(|traces| traces.sampled = 1.5, "sampled");
+        assert_rejected(|traces| traces.sampled = f64::NAN, "sampled");
+        assert_rejected(
+            |traces| traces.endpoint = ServerAddress("collector:4318".into()),
+            "endpoint",
+        );
+        assert_rejected(|traces| traces.resource = "production".into(), "resource");
+        assert_rejected(|traces| traces.service_name = String::new(), "service_name");
+        assert_rejected(|traces| traces.batch_spans_max = 0, "batch_spans_max");
+        assert_rejected(|traces| traces.interval.0 = std::time::Duration::ZERO, "interval");
+        assert_rejected(|traces| traces.backoff_max.0 = std::time::Duration::ZERO, "backoff_max");
     }
 }

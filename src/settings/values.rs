@@ -9,27 +9,27 @@ use std::time::Duration;
 
 /// A duration written `500ms`, `30s`, `5m`, `2h`, `3d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct DurationSetting(pub Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for DurationSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Millis::whole(self.0) {
+        match Millis::from_whole_millis(self.0) {
             Some(millis) => millis.fmt(f),
             None => humantime::format_duration(self.0).fmt(f),
         }
     }
 }
 
-impl Serialize for Span {
+impl Serialize for DurationSetting {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map(Span).map_err(|error| {
+        humantime::parse_duration(&text).map(DurationSetting).map_err(|error| {
             serde::de::Error::custom(format!(
                 "{text:?} is no duration ({error}); write for example 500ms, 30s, 5m, 2h, 3d"
             ))
@@ -61,12 +61,12 @@ pub struct ServerAddress(pub String);
 
 impl ServerAddress {
     fn masked(&self) -> String {
-        masked(&self.0)
+        mask_address(&self.0)
     }
 }
 
 /// Parameters in the query of a broker's address that are no secrets.
-const PLAIN_PARAMETERS: [&str; 8] = [
+const PUBLIC_PARAMETERS: [&str; 8] = [
     "auth_mechanism",
     "channel_max",
     "connection_timeout",
@@ -82,7 +82,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 
 /// Masks what may be a secret in an address: the password, the query, a token in the path. A text
 /// that is not an address may be a secret as a whole.
-pub(super) fn masked(address: &str) -> String {
+pub(super) fn mask_address(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         return if address.is_empty() { String::new() } else { "***".to_owned() };
     };
@@ -123,7 +123,7 @@ pub(super) fn masked(address: &str) -> String {
         path.split('/').map(|part| if is_token(part) { "***" } else { part }).collect();
     let query = query.map_or_else(String::new, |query| {
         let parts = query.split('&').map(|part| match part.split_once('=') {
-            Some((name, _)) if PLAIN_PARAMETERS.contains(&name) => part.to_owned(),
+            Some((name, _)) if PUBLIC_PARAMETERS.contains(&name) => part.to_owned(),
             Some((name, _)) => format!("{name}=***"),
             None => "***".to_owned(),
         });
@@ -146,7 +146,7 @@ fn is_token(part: &str) -> bool {
 /// Masks every address in a JSON value.
 pub(super) fn mask_addresses(shown: &mut serde_json::Value) {
     match shown {
-        serde_json::Value::String(text) if text.contains("://") => *text = masked(text),
+        serde_json::Value::String(text) if text.contains("://") => *text = mask_address(text),
         serde_json::Value::Array(list) => list.iter_mut().for_each(mask_addresses),
         serde_json::Value::Object(keys) => keys.values_mut().for_each(mask_addresses),
         serde_json::Value::Null
@@ -175,7 +175,7 @@ impl Serialize for ServerAddress {
 }
 
 /// Deserializes one of the given words.
-pub(super) fn one_of<'de, D: Deserializer<'de>, T: Copy>(
+pub(super) fn deserialize_choice<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
     words: &[(&str, T)],
     expected: &str,
@@ -189,11 +189,11 @@ pub(super) fn one_of<'de, D: Deserializer<'de>, T: Copy>(
 pub(super) fn address_to_listen_on<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
-    parsed_address(&String::deserialize(deserializer)?)
+    parse_listen_address(&String::deserialize(deserializer)?)
 }
 
 /// Parses an address to listen on.
-pub(super) fn parsed_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
+pub(super) fn parse_listen_address<E: serde::de::Error>(text: &str) -> Result<SocketAddr, E> {
     let wrong = || E::custom(format!("found {text:?}, expected {}", spelling::LISTEN_EXPECTED));
-    spelling::listen(text).ok_or_else(wrong)
+    spelling::parse_listen(text).ok_or_else(wrong)
 }

@@ -1,6 +1,6 @@
 //! Warnings about settings that are allowed, but probably a mistake.
 
-use super::files::is_open_to_all;
+use super::files::is_world_readable;
 use super::{Settings, Source, secrets};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,14 +9,14 @@ impl Settings {
     /// Returns warnings for users: settings that had another meaning in earlier versions, variables
     /// that are ignored, files with secrets that everybody can read.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.former_meanings();
-        warnings.extend(self.sources.strays.iter().cloned());
-        warnings.extend(self.open_secrets());
+        let mut warnings = self.changed_meanings();
+        warnings.extend(self.sources.warnings.iter().cloned());
+        warnings.extend(self.world_readable_secrets());
         warnings
     }
 
     /// Returns warnings about files with secrets that every user of this machine can read.
-    fn open_secrets(&self) -> Vec<String> {
+    fn world_readable_secrets(&self) -> Vec<String> {
         let kafka = self.kafka_sections().flat_map(|(_, section)| {
             let names = ["ssl.key.location", "ssl.keystore.location"];
             names.into_iter().filter_map(|name| Some((name, section.properties.0.get(name)?)))
@@ -27,22 +27,23 @@ impl Settings {
                 .chain(kafka)
                 .map(|(what, file)| (what.to_owned(), file.clone()))
                 .collect();
-        files.extend(secrets::files());
+        files.extend(secrets::secret_files());
         // A masked value is a secret. A setting that cannot be serialized as JSON is not.
-        let of_file = self.sourced().unwrap_or_default().into_iter().filter_map(|setting| {
-            let hides = setting.source == Source::File && setting.value.to_string().contains("***");
-            hides.then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
+        let of_file = self.with_sources().unwrap_or_default().into_iter().filter_map(|setting| {
+            let is_secret =
+                setting.source == Source::File && setting.value.to_string().contains("***");
+            is_secret.then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
         });
         let mut known = BTreeSet::new();
         files.extend(of_file.filter(|(_, file)| known.insert(file.clone())));
-        files.retain(|(_, file)| !file.is_empty() && is_open_to_all(Path::new(file)));
-        let told = files.into_iter().map(|(what, file)| {
+        files.retain(|(_, file)| !file.is_empty() && is_world_readable(Path::new(file)));
+        let warnings = files.into_iter().map(|(what, file)| {
             format!(
                 "{what}: every user of this machine can read {file}, and with it a secret: chmod \
                  600 {file}, with the manager's user as its owner"
             )
         });
-        told.collect()
+        warnings.collect()
     }
 }
 
@@ -53,7 +54,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn files_with_secrets_that_everybody_reads_are_told() {
+    fn world_readable_files_with_secrets_cause_warnings() {
         let folder = tempfile::tempdir().expect("a folder");
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("open");
@@ -72,10 +73,10 @@ mod tests {
             );
             let config = file("settings.yaml", &text, mode);
             let settings = Settings::load(Some(config.as_ref()), &Overrides::default());
-            let told = settings.expect("settings").warnings();
-            let names = |part: &str| told.iter().any(|line| line.contains(part));
+            let warnings = settings.expect("settings").warnings();
+            let names = |part: &str| warnings.iter().any(|line| line.contains(part));
             let expected = if is_told { 2 } else { 0 };
-            assert_eq!(told.len(), expected, "{mode:o}: {told:?}");
+            assert_eq!(warnings.len(), expected, "{mode:o}: {warnings:?}");
             assert!(!is_told || names("http.tokens_file: every") && names("amqp.server: every"));
         }
         // A settings file without secrets may be readable by everybody.

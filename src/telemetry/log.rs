@@ -1,8 +1,8 @@
 //! The log on standard error. It may fail or block without stopping anything else: a thread writes
 //! the lines, each is bounded in size, and lines that cannot be written are dropped and counted.
 
-use super::lines::Lines;
-use crate::engine::words::{Escaping, cut, escaped_lines, is_unsafe};
+use super::line_queue::LineQueue;
+use crate::engine::text::{EscapingWriter, escape_lines, is_unsafe_to_print, truncate};
 use crate::settings::{LogFormat, LogSettings};
 use prometheus::{IntCounter, IntCounterVec, Opts};
 use serde_json::Value;
@@ -28,22 +28,22 @@ use tracing_subscriber::util::SubscriberInitExt;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// The longest text in a line of JSON that was too long as a whole, in bytes.
-const CUT_TEXT_BYTES_MAX: usize = 1024;
+const SHORTENED_TEXT_BYTES_MAX: usize = 1024;
 
 /// How long the end of the process waits for lines that are not written yet.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a panic waits for its line to be written: the process may end right after it.
-const PANIC_FLUSH_MAX: Duration = Duration::from_millis(100);
+const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The least time between two lines of the HTTP library about connections.
-const CONNECTION_LOGGED_EVERY: Duration = Duration::from_secs(60);
+const CONNECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The target under which the HTTP library logs failed connections, one line each.
-const CONNECTIONS: &str = "actix_http::h1";
+const HTTP1_TARGET: &str = "actix_http::h1";
 
 /// The target under which the HTTP/2 library logs what it rejects. Anybody can cause that, too.
-const FRAMES: &str = "h2";
+const HTTP2_TARGET: &str = "h2";
 
 /// The counter `workflow_log_lines_dropped_total`.
 #[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
@@ -63,7 +63,7 @@ pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| 
 });
 
 /// The only log of the process, once it is started.
-static LOG: OnceLock<Arc<Lines>> = OnceLock::new();
+static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
 
 /// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -73,16 +73,16 @@ pub enum LogError {
     Filter(String),
     /// The log cannot be started.
     #[error("the log cannot be begun: {0}")]
-    Begin(#[from] io::Error),
+    Start(#[from] io::Error),
 }
 
 /// Starts the log: from now on nobody waits for it. Further calls change nothing.
-pub fn begin() -> Result<(), LogError> {
+pub fn start() -> Result<(), LogError> {
     if LOG.get().is_none() {
         // A file descriptor of its own: that of the standard library would be locked for as long as
         // a write blocks.
         let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        let lines = Lines::start(out, LINES_DROPPED.clone(), |lines| {
+        let lines = LineQueue::start(out, LINES_DROPPED.clone(), |lines| {
             tracing::warn!(lines, "lines of the log were dropped")
         })?;
         // If another call was faster, the new thread waits for lines that never come.
@@ -93,43 +93,46 @@ pub fn begin() -> Result<(), LogError> {
 
 /// Installs the subscriber: text for people on a terminal, JSON lines otherwise. Panics are logged
 /// like everything else. `ticks` is the clock. Further calls change nothing.
-pub fn set_up(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
-    begin()?;
+pub fn init(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
+    start()?;
     let directives = settings.directives().map_err(LogError::Filter)?;
     let targets =
         directives.into_iter().fold(Targets::new(), |targets, directive| match directive.module {
             Some(module) => targets.with_target(module, directive.level),
             None => targets.with_default(directive.level),
         });
-    let filter =
-        targets.and(Throttled { of_heads: Seldom::new(ticks), of_frames: Seldom::new(ticks) });
+    let filter = targets.and(ConnectionLogFilter {
+        http1: LogRateLimiter::new(ticks),
+        http2: LogRateLimiter::new(ticks),
+    });
     let is_terminal = io::stderr().is_terminal();
     let is_human = match settings.format {
         LogFormat::Auto => is_terminal,
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
-    let layer =
-        tracing_subscriber::fmt::layer().with_writer(Door { is_human }).log_internal_errors(false);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(LineWriterFactory { is_human })
+        .log_internal_errors(false);
     let layer = if is_human {
         layer.fmt_fields(HumanFields).with_ansi(is_terminal).with_filter(filter).boxed()
     } else {
         layer.json().flatten_event(true).with_filter(filter).boxed()
     };
-    let counted = Counted(Seldom::new(ticks))
-        .with_filter(Targets::new().with_target(CONNECTIONS, LevelFilter::ERROR));
+    let error_counter = ConnectionErrorCounter(LogRateLimiter::new(ticks))
+        .with_filter(Targets::new().with_target(HTTP1_TARGET, LevelFilter::ERROR));
     // An error means that a subscriber is installed already, which then stays.
-    if tracing_subscriber::registry().with(layer).with(counted).try_init().is_ok() {
+    if tracing_subscriber::registry().with(layer).with(error_counter).try_init().is_ok() {
         std::panic::set_hook(Box::new(log_panic));
     }
     Ok(())
 }
 
 /// Prints a text that is no event, such as why the process ends; through the log, if it is started.
-pub fn say(text: &str) {
-    let text = format!("{}\n", escaped_lines(text));
+pub fn print(text: &str) {
+    let text = format!("{}\n", escape_lines(text));
     match LOG.get() {
-        Some(lines) => lines.push(bounded(text.as_bytes(), true)),
+        Some(lines) => lines.push(bound_line(text.as_bytes(), true)),
         // If standard error is closed, nobody can read the text.
         None => drop(io::stderr().write_all(text.as_bytes())),
     }
@@ -137,7 +140,7 @@ pub fn say(text: &str) {
 
 /// Waits until all lines are written, for a bounded time. Called before the process ends.
 pub fn flush() {
-    flush_within(FLUSH_MAX);
+    flush_within(FLUSH_TIMEOUT);
 }
 
 fn flush_within(most: Duration) {
@@ -160,31 +163,31 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
         .then(|| backtrace.to_string());
     tracing::error!(thread = thread.name(), place, reason, backtrace, "panicked");
-    flush_within(PANIC_FLUSH_MAX);
+    flush_within(PANIC_FLUSH_TIMEOUT);
 }
 
 /// Makes writers that pass formatted lines to the log's queue.
-struct Door {
+struct LineWriterFactory {
     is_human: bool,
 }
 
-struct Line {
+struct LineWriter {
     is_human: bool,
 }
 
-impl MakeWriter<'_> for Door {
-    type Writer = Line;
+impl MakeWriter<'_> for LineWriterFactory {
+    type Writer = LineWriter;
 
-    fn make_writer(&self) -> Line {
-        Line { is_human: self.is_human }
+    fn make_writer(&self) -> LineWriter {
+        LineWriter { is_human: self.is_human }
     }
 }
 
-impl Write for Line {
+impl Write for LineWriter {
     /// Takes a whole line: the formatter writes each event with one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(lines) = LOG.get() {
-            lines.push(bounded(line, self.is_human));
+            lines.push(bound_line(line, self.is_human));
         }
         Ok(line.len())
     }
@@ -195,64 +198,64 @@ impl Write for Line {
 }
 
 /// Bounds the length of a line. JSON stays JSON.
-fn bounded(line: &[u8], is_human: bool) -> Vec<u8> {
+fn bound_line(line: &[u8], is_human: bool) -> Vec<u8> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
     if is_human || line.iter().all(is_plain) {
-        return shortened(line, is_human);
+        return shorten_line(line, is_human);
     }
-    shortened(printable(&String::from_utf8_lossy(line)).as_bytes(), is_human)
+    shorten_line(escape_unsafe(&String::from_utf8_lossy(line)).as_bytes(), is_human)
 }
 
 /// Escapes the characters of JSON that could move a terminal's cursor or reverse the direction of
 /// text, for readers who print the log as it is. Such characters occur only within its strings.
-fn printable(json: &str) -> String {
-    let mut shown = String::with_capacity(json.len() + 16);
+fn escape_unsafe(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len() + 16);
     for character in json.chars() {
-        if character == '\n' || !is_unsafe(character) {
-            shown.push(character);
+        if character == '\n' || !is_unsafe_to_print(character) {
+            escaped.push(character);
         } else {
             let mut units = [0; 2];
             for unit in character.encode_utf16(&mut units) {
-                shown.push_str(&format!("\\u{unit:04x}"));
+                escaped.push_str(&format!("\\u{unit:04x}"));
             }
         }
     }
-    shown
+    escaped
 }
 
-fn shortened(line: &[u8], is_human: bool) -> Vec<u8> {
+fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_vec();
     }
     if is_human {
-        cut_line(line).into()
+        truncate_line(line).into()
     } else {
-        cut_json(line).unwrap_or_else(|| cut_line_as_json(line)).into()
+        shorten_json(line).unwrap_or_else(|| truncate_line_as_json(line)).into()
     }
 }
 
-fn cut_line(line: &[u8]) -> String {
+fn truncate_line(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    format!("{}\n", cut(text.trim_end(), LINE_BYTES_MAX - 1))
+    format!("{}\n", truncate(text.trim_end(), LINE_BYTES_MAX - 1))
 }
 
 /// Shortens the long texts of a line. Returns `None` if that is not enough.
-fn cut_json(line: &[u8]) -> Option<String> {
+fn shorten_json(line: &[u8]) -> Option<String> {
     let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
     for value in event.values_mut() {
         if let Value::String(text) = value {
-            *text = cut(text, CUT_TEXT_BYTES_MAX).into_owned();
+            *text = truncate(text, SHORTENED_TEXT_BYTES_MAX).into_owned();
         }
     }
-    let text = printable(&format!("{}\n", Value::Object(event)));
+    let text = escape_unsafe(&format!("{}\n", Value::Object(event)));
     (text.len() <= LINE_BYTES_MAX).then_some(text)
 }
 
-fn cut_line_as_json(line: &[u8]) -> String {
+fn truncate_line_as_json(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     // In JSON each byte takes at most six, as \u0000.
-    let line = cut(&text, LINE_BYTES_MAX / 8);
-    printable(&format!(
+    let line = truncate(&text, LINE_BYTES_MAX / 8);
+    escape_unsafe(&format!(
         "{}\n",
         serde_json::json!({ "level": "WARN", "message": "a line of the log is too \
                                                          long", "line": line })
@@ -265,19 +268,19 @@ struct HumanFields;
 
 impl<'w> FormatFields<'w> for HumanFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut human = Human { writer, is_first: true, result: Ok(()) };
+        let mut human = FieldWriter { writer, is_first: true, result: Ok(()) };
         fields.record(&mut human);
         human.result
     }
 }
 
-struct Human<'w> {
+struct FieldWriter<'w> {
     writer: Writer<'w>,
     is_first: bool,
     result: fmt::Result,
 }
 
-impl Human<'_> {
+impl FieldWriter<'_> {
     fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
         if !std::mem::take(&mut self.is_first) {
             self.writer.write_char(' ')?;
@@ -288,28 +291,28 @@ impl Human<'_> {
             (_, false) => write!(self.writer, "{name}=")?,
         }
         if name == "message" {
-            return write!(Escaping(&mut self.writer), "{value:?}");
+            return write!(EscapingWriter(&mut self.writer), "{value:?}");
         }
-        let shown = format!("{value:?}");
-        if is_one_word(&shown) || is_quoted(&shown) {
-            write!(Escaping(&mut self.writer), "{shown}")
+        let text = format!("{value:?}");
+        if is_one_word(&text) || is_quoted(&text) {
+            write!(EscapingWriter(&mut self.writer), "{text}")
         } else {
             // In quotes nothing can imitate another field.
-            write!(Escaping(&mut self.writer), "{shown:?}")
+            write!(EscapingWriter(&mut self.writer), "{text:?}")
         }
     }
 }
 
 /// Returns whether a value can be told apart from the fields beside it without quotes.
-fn is_one_word(shown: &str) -> bool {
-    !shown.is_empty()
-        && !shown
+fn is_one_word(text: &str) -> bool {
+    !text.is_empty()
+        && !text
             .contains(|character: char| character.is_whitespace() || matches!(character, '=' | '"'))
 }
 
 /// Returns whether a value is one text in quotes already.
-fn is_quoted(shown: &str) -> bool {
-    let inner = shown.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+fn is_quoted(text: &str) -> bool {
+    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut is_escaped = false;
     inner.is_some_and(|inner| {
         inner.chars().all(|character| {
@@ -320,7 +323,7 @@ fn is_quoted(shown: &str) -> bool {
     })
 }
 
-impl Visit for Human<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.record_debug(field, &format_args!("{value}"))
@@ -338,22 +341,22 @@ impl Visit for Human<'_> {
 }
 
 /// Lets a line through at most once in [`CONNECTION_LOG_INTERVAL`].
-struct Seldom {
+struct LogRateLimiter {
     ticks: fn() -> Instant,
-    logged: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
-impl Seldom {
-    fn new(ticks: fn() -> Instant) -> Seldom {
-        Seldom { ticks, logged: Mutex::new(None) }
+impl LogRateLimiter {
+    fn new(ticks: fn() -> Instant) -> LogRateLimiter {
+        LogRateLimiter { ticks, last_logged: Mutex::new(None) }
     }
 
     /// Returns whether a line may be logged now, and takes note of it if so.
-    fn is_due(&self) -> bool {
+    fn try_acquire(&self) -> bool {
         let now = (self.ticks)();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due =
-            logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOGGED_EVERY);
+            logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOG_INTERVAL);
         if is_due {
             *logged = Some(now);
         }
@@ -363,22 +366,23 @@ impl Seldom {
 
 /// Lets only a few of the HTTP libraries' lines about connections into the log: anybody can cause
 /// 10,000 of them a second. The errors of HTTP/1 are left to [`ConnectionErrorCounter`].
-struct Throttled {
-    of_heads: Seldom,
-    of_frames: Seldom,
+struct ConnectionLogFilter {
+    http1: LogRateLimiter,
+    http2: LogRateLimiter,
 }
 
-impl<S> Filter<S> for Throttled {
-    fn enabled(&self, about: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        !(about.target().starts_with(CONNECTIONS) && *about.level() == Level::ERROR)
+impl<S> Filter<S> for ConnectionLogFilter {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        !(metadata.target().starts_with(HTTP1_TARGET) && *metadata.level() == Level::ERROR)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let target = event.metadata().target();
-        let is_frames = target.strip_prefix(FRAMES).is_some_and(|rest| !rest.starts_with('_'));
-        match (target.starts_with(CONNECTIONS), is_frames) {
-            (true, _) => self.of_heads.is_due(),
-            (_, true) => self.of_frames.is_due(),
+        let is_frames =
+            target.strip_prefix(HTTP2_TARGET).is_some_and(|rest| !rest.starts_with('_'));
+        match (target.starts_with(HTTP1_TARGET), is_frames) {
+            (true, _) => self.http1.try_acquire(),
+            (_, true) => self.http2.try_acquire(),
             (false, false) => true,
         }
     }
@@ -386,26 +390,26 @@ impl<S> Filter<S> for Throttled {
 
 /// Counts failed connections, and warns of them now and then. For the HTTP library they are errors,
 /// but a mistake of a stranger is no error of the manager.
-struct Counted(Seldom);
+struct ConnectionErrorCounter(LogRateLimiter);
 
-impl<S: Subscriber> Layer<S> for Counted {
+impl<S: Subscriber> Layer<S> for ConnectionErrorCounter {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut said = Said(String::new());
-        event.record(&mut said);
+        let mut visitor = MessageVisitor(String::new());
+        event.record(&mut visitor);
         // The HTTP library logs one such line for each failed connection.
-        if said.0.starts_with("stream error") {
-            let kind = if said.0.contains("parse error") { "malformed" } else { "other" };
+        if visitor.0.starts_with("stream error") {
+            let kind = if visitor.0.contains("parse error") { "malformed" } else { "other" };
             CONNECTION_ERRORS.with_label_values(&[kind]).inc();
-            if self.0.is_due() {
-                tracing::warn!(kind, reason = said.0, "an HTTP connection ended in an error");
+            if self.0.try_acquire() {
+                tracing::warn!(kind, reason = visitor.0, "an HTTP connection ended in an error");
             }
         }
     }
 }
 
-struct Said(String);
+struct MessageVisitor(String);
 
-impl Visit for Said {
+impl Visit for MessageVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             // Writing to a string cannot fail.
@@ -421,8 +425,8 @@ mod tests {
 
     #[test]
     fn a_long_line_is_cut_and_json_stays_json() {
-        assert_eq!(bounded(b"short\n", true), b"short\n");
-        let human = bounded(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
+        assert_eq!(bound_line(b"short\n", true), b"short\n");
+        let human = bound_line(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
         let human = String::from_utf8(human).expect("whole characters");
         assert!(
             human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"),
@@ -432,7 +436,7 @@ mod tests {
 
         let event =
             serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
-        let line = bounded(format!("{event}\n").as_bytes(), false);
+        let line = bound_line(format!("{event}\n").as_bytes(), false);
         let cut: Value = serde_json::from_slice(&line).expect("JSON");
         assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(b"\n"));
         assert_eq!((&cut["level"], &cut["job"]), (&event["level"], &event["job"]));
@@ -445,7 +449,7 @@ mod tests {
             format!("[{}]", "1,".repeat(LINE_BYTES_MAX)),
             format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX)),
         ] {
-            let line = bounded(odd.as_bytes(), false);
+            let line = bound_line(odd.as_bytes(), false);
             assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
             let cut: Value = serde_json::from_slice(&line).expect("JSON");
             assert!(cut["line"].as_str().is_some_and(|text| text.contains("… (cut, ")), "{cut}");
@@ -459,22 +463,28 @@ mod tests {
             serde_json::json!({ "level": "INFO", "reason": hostile }),
             serde_json::json!({ "level": "INFO", "reason": hostile.repeat(20_000) }),
         ] {
-            let line = bounded(format!("{event}\n").as_bytes(), false);
+            let line = bound_line(format!("{event}\n").as_bytes(), false);
             let text = std::str::from_utf8(&line).expect("text");
             let (line, end) = text.split_at(text.len() - 1);
-            assert!(end == "\n" && !line.contains(is_unsafe) && line.contains('ü'), "{line}");
-            let told: Value = serde_json::from_str(line).expect("JSON");
-            let reason = told["reason"].as_str().expect("a text");
+            assert!(
+                end == "\n" && !line.contains(is_unsafe_to_print) && line.contains('ü'),
+                "{line}"
+            );
+            let parsed: Value = serde_json::from_str(line).expect("JSON");
+            let reason = parsed["reason"].as_str().expect("a text");
             assert!(reason.starts_with(hostile), "{reason:?}");
         }
     }
 
     #[test]
     fn what_anybody_can_cause_is_said_once_a_minute_by_each_library() {
-        let kept = Kept::default();
-        let writer = kept.clone();
-        let ticks = crate::clock::ticks;
-        let throttled = Throttled { of_heads: Seldom::new(ticks), of_frames: Seldom::new(ticks) };
+        let output = TestOutput::default();
+        let writer = output.clone();
+        let ticks = crate::clock::timer_now;
+        let throttled = ConnectionLogFilter {
+            http1: LogRateLimiter::new(ticks),
+            http2: LogRateLimiter::new(ticks),
+        };
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || writer.clone())
             .with_filter(Targets::new().with_default(LevelFilter::INFO).and(throttled));
@@ -486,7 +496,7 @@ mod tests {
                 tracing::warn!(target: "h2_of_others", "own");
             }
         });
-        let text = kept.0.lock().expect("no panic").clone();
+        let text = output.0.lock().expect("no panic").clone();
         let text = String::from_utf8(text).expect("text");
         let count = |word: &str| text.matches(word).count();
         assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
@@ -494,9 +504,9 @@ mod tests {
 
     /// The output of a test's subscriber.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct TestOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for TestOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
             Ok(bytes.len())
@@ -509,8 +519,8 @@ mod tests {
 
     #[test]
     fn a_line_for_people_is_one_line_without_controls() {
-        let kept = Kept::default();
-        let writer = kept.clone();
+        let output = TestOutput::default();
+        let writer = output.clone();
         let layer = tracing_subscriber::fmt::layer()
             .event_format(format().without_time())
             .fmt_fields(HumanFields)
@@ -523,7 +533,7 @@ mod tests {
             let (word, told, none) = ("a.b-c:1", "a=b", "");
             tracing::info!(%word, %told, %none, %forged, debug = ?"a b", "m");
         });
-        let text = String::from_utf8(kept.0.lock().expect("no panic").clone()).expect("text");
+        let text = String::from_utf8(output.0.lock().expect("no panic").clone()).expect("text");
         let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
         assert_eq!(
             text,

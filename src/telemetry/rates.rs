@@ -8,23 +8,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
 /// How many minutes are kept.
-const MINUTES_KEPT: usize = 24 * 60;
+const RETAINED_MINUTES: usize = 24 * 60;
 
 /// How many durations are kept for a workflow: those of the jobs that completed last.
-const DURATIONS_KEPT: usize = 1_000;
+const RETAINED_DURATIONS: usize = 1_000;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 
 /// How far back the counts reach, in nanoseconds.
-pub const KEPT_NS: i64 = MINUTES_KEPT as i64 * MINUTE_NS;
+pub const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
 
 /// The counts of all workflows.
 #[derive(Default)]
-pub struct Rates(Mutex<HashMap<Arc<str>, Kept>>);
+pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
 
 /// The counts of one workflow.
 #[derive(Default)]
-struct Kept {
+struct WorkflowRates {
     /// The minutes in which something happened, in order.
     minutes: VecDeque<Minute>,
     /// For each completed job the minute of its end, and how long it took, in nanoseconds.
@@ -64,75 +64,81 @@ pub struct Rate {
     pub p95: Option<i64>,
 }
 
-impl Rates {
+impl JobRates {
     /// Counts a job that was created.
-    pub fn created(&self, workflow: &str, at: Timestamp) {
-        self.change(workflow, |kept| kept.minute(at).created += 1);
+    pub fn record_created(&self, workflow: &str, at: Timestamp) {
+        self.update(workflow, |rates| rates.minute_mut(at).created += 1);
     }
 
     /// Counts a job that has ended. `elapsed_ns` is the time since its creation.
-    pub fn ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
-        self.change(workflow, |kept| {
-            let minute = kept.minute(at).end(state);
+    pub fn record_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
+        self.update(workflow, |rates| {
+            let minute = rates.minute_mut(at).count_end(state);
             if state == JobState::Completed {
-                if kept.durations.len() == DURATIONS_KEPT {
-                    kept.durations.pop_front();
+                if rates.durations.len() == RETAINED_DURATIONS {
+                    rates.durations.pop_front();
                 }
-                kept.durations.push_back((minute, elapsed_ns));
+                rates.durations.push_back((minute, elapsed_ns));
             }
         });
     }
 
     /// Takes back the count of a job that goes on after its end. It is counted again at its next
     /// end.
-    pub fn goes_on(&self, workflow: &str, ended: Timestamp, state: JobState) {
-        self.change(workflow, |kept| {
+    pub fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
+        self.update(workflow, |rates| {
             let minute = ended.0.div_euclid(MINUTE_NS);
-            let found = kept.minutes.binary_search_by_key(&minute, |kept| kept.minute);
-            let Some(minute) = found.ok().and_then(|place| kept.minutes.get_mut(place)) else {
+            let found = rates.minutes.binary_search_by_key(&minute, |kept| kept.minute);
+            let Some(minute) = found.ok().and_then(|index| rates.minutes.get_mut(index)) else {
                 return;
             };
-            if let Some(count) = minute.count(state) {
+            if let Some(count) = minute.counter_mut(state) {
                 *count = count.saturating_sub(1);
             }
         });
     }
 
     /// Counts a job that was created before the process began.
-    pub fn was_created(&self, workflow: &str, at: Timestamp) {
-        self.created(workflow, at);
+    pub fn record_past_created(&self, workflow: &str, at: Timestamp) {
+        self.record_created(workflow, at);
     }
 
     /// Counts a job that ended before the process began, and before all that were counted so far.
-    pub fn had_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
-        self.change(workflow, |kept| {
-            let minute = kept.minute(at).end(state);
-            if state == JobState::Completed && kept.durations.len() < DURATIONS_KEPT {
-                kept.durations.push_front((minute, elapsed_ns));
+    pub fn record_past_ended(
+        &self,
+        workflow: &str,
+        at: Timestamp,
+        state: JobState,
+        elapsed_ns: i64,
+    ) {
+        self.update(workflow, |rates| {
+            let minute = rates.minute_mut(at).count_end(state);
+            if state == JobState::Completed && rates.durations.len() < RETAINED_DURATIONS {
+                rates.durations.push_front((minute, elapsed_ns));
             }
         });
     }
 
     /// Returns the counts of a workflow's jobs within the last minutes, the current one included.
-    pub fn of(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
-        let minutes = minutes.clamp(1, MINUTES_KEPT);
+    pub fn rate(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
+        let minutes = minutes.clamp(1, RETAINED_MINUTES);
         let span = i64::try_from(minutes).unwrap_or(i64::MAX);
         let first = now.0.div_euclid(MINUTE_NS) - span + 1;
         let mut rate = Rate { per_minute: vec![(0, 0); minutes], ..Rate::default() };
-        let kept = self.lock();
-        let Some(kept) = kept.get(workflow) else { return rate };
-        for minute in kept.minutes.iter().filter(|minute| minute.minute >= first) {
+        let workflows = self.lock();
+        let Some(rates) = workflows.get(workflow) else { return rate };
+        for minute in rates.minutes.iter().filter(|minute| minute.minute >= first) {
             rate.created += minute.created;
             rate.completed += minute.completed;
             rate.failed += minute.failed;
             rate.cancelled += minute.cancelled;
             // A clock that was set back leaves minutes of the future behind.
-            let at = usize::try_from(minute.minute - first).unwrap_or(usize::MAX);
-            if let Some(place) = rate.per_minute.get_mut(at) {
-                *place = (minute.completed, minute.failed);
+            let index = usize::try_from(minute.minute - first).unwrap_or(usize::MAX);
+            if let Some(counts) = rate.per_minute.get_mut(index) {
+                *counts = (minute.completed, minute.failed);
             }
         }
-        let within = kept.durations.iter().filter(|(minute, _)| *minute >= first);
+        let within = rates.durations.iter().filter(|(minute, _)| *minute >= first);
         let mut durations: Vec<i64> = within.map(|(_, elapsed)| *elapsed).collect();
         durations.sort_unstable();
         rate.p50 = nearest_rank(&durations, 50);
@@ -140,30 +146,30 @@ impl Rates {
         rate
     }
 
-    fn change(&self, workflow: &str, change: impl FnOnce(&mut Kept)) {
+    fn update(&self, workflow: &str, change: impl FnOnce(&mut WorkflowRates)) {
         let mut rates = self.lock();
         match rates.get_mut(workflow) {
-            Some(kept) => change(kept),
+            Some(rates) => change(rates),
             None => change(rates.entry(workflow.into()).or_default()),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, WorkflowRates>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Minute {
     /// Counts a job that ended in this minute. Returns the number of the minute.
-    fn end(&mut self, state: JobState) -> i64 {
-        if let Some(count) = self.count(state) {
+    fn count_end(&mut self, state: JobState) -> i64 {
+        if let Some(count) = self.counter_mut(state) {
             *count += 1;
         }
         self.minute
     }
 
     /// Returns the counter of jobs that ended in this state.
-    fn count(&mut self, state: JobState) -> Option<&mut u32> {
+    fn counter_mut(&mut self, state: JobState) -> Option<&mut u32> {
         match state {
             JobState::Completed => Some(&mut self.completed),
             JobState::Failed => Some(&mut self.failed),
@@ -173,21 +179,21 @@ impl Minute {
     }
 }
 
-impl Kept {
+impl WorkflowRates {
     /// Returns the minute of a time. Minutes that are more than a day older than the newest are
     /// dropped.
-    fn minute(&mut self, at: Timestamp) -> &mut Minute {
+    fn minute_mut(&mut self, at: Timestamp) -> &mut Minute {
         let minute = at.0.div_euclid(MINUTE_NS);
         let found = self.minutes.binary_search_by_key(&minute, |kept| kept.minute);
-        let mut place = found.unwrap_or_else(|place| {
+        let mut index = found.unwrap_or_else(|place| {
             self.minutes.insert(place, Minute { minute, ..Minute::default() });
             place
         });
-        while self.minutes.len() > MINUTES_KEPT && place > 0 {
+        while self.minutes.len() > RETAINED_MINUTES && index > 0 {
             self.minutes.pop_front();
-            place -= 1;
+            index -= 1;
         }
-        &mut self.minutes[place]
+        &mut self.minutes[index]
     }
 }
 
@@ -209,70 +215,73 @@ mod tests {
 
     #[test]
     fn jobs_are_counted_in_their_minutes_and_a_span_ends_now() {
-        let rates = Rates::default();
-        rates.created("w", at(100));
-        rates.created("other", at(100));
-        rates.ended("w", at(100), JobState::Completed, 3 * SECOND_NS);
-        rates.ended("w", at(102), JobState::Failed, SECOND_NS);
-        rates.ended("w", at(102), JobState::Completed, SECOND_NS);
-        rates.ended("w", at(103), JobState::Cancelled, SECOND_NS);
-        let rate = rates.of("w", at(103), 4);
+        let rates = JobRates::default();
+        rates.record_created("w", at(100));
+        rates.record_created("other", at(100));
+        rates.record_ended("w", at(100), JobState::Completed, 3 * SECOND_NS);
+        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", at(102), JobState::Completed, SECOND_NS);
+        rates.record_ended("w", at(103), JobState::Cancelled, SECOND_NS);
+        let rate = rates.rate("w", at(103), 4);
         assert_eq!(rate.per_minute, [(1, 0), (0, 0), (1, 1), (0, 0)]);
         assert_eq!((rate.created, rate.completed, rate.failed, rate.cancelled), (1, 2, 1, 1));
         assert_eq!((rate.p50, rate.p95), (Some(SECOND_NS), Some(3 * SECOND_NS)));
-        let last = rates.of("w", at(103), 2);
+        let last = rates.rate("w", at(103), 2);
         assert_eq!((last.created, last.completed, last.p50), (0, 1, Some(SECOND_NS)));
-        let none = rates.of("unknown", at(103), 3);
+        let none = rates.rate("unknown", at(103), 3);
         assert_eq!((none.per_minute.len(), none.p50), (3, None));
     }
 
     #[test]
     fn a_job_that_goes_on_after_its_end_is_counted_at_its_last_end_alone() {
-        let rates = Rates::default();
-        rates.ended("w", at(100), JobState::Failed, SECOND_NS);
-        rates.ended("w", at(100), JobState::Failed, SECOND_NS);
-        rates.goes_on("w", at(100), JobState::Failed);
-        rates.ended("w", at(102), JobState::Failed, SECOND_NS);
-        rates.goes_on("w", at(102), JobState::Failed);
-        rates.ended("w", at(103), JobState::Completed, SECOND_NS);
-        let rate = rates.of("w", at(103), 4);
+        let rates = JobRates::default();
+        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", at(100), JobState::Failed);
+        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", at(102), JobState::Failed);
+        rates.record_ended("w", at(103), JobState::Completed, SECOND_NS);
+        let rate = rates.rate("w", at(103), 4);
         assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
         assert_eq!((rate.completed, rate.failed), (1, 1));
         // These ends are older than what is kept, or not counted yet.
-        rates.goes_on("w", at(1), JobState::Failed);
-        rates.goes_on("w", at(103), JobState::Cancelled);
-        assert_eq!(rates.of("w", at(103), 4), rate);
+        rates.revoke_end("w", at(1), JobState::Failed);
+        rates.revoke_end("w", at(103), JobState::Cancelled);
+        assert_eq!(rates.rate("w", at(103), 4), rate);
     }
 
     #[test]
     fn a_day_is_kept_and_the_newest_thousand_durations_whatever_the_clock_does() {
-        let rates = Rates::default();
+        let rates = JobRates::default();
         for minute in 0..3 * 24 * 60 {
-            rates.ended("w", at(minute), JobState::Completed, minute);
+            rates.record_ended("w", at(minute), JobState::Completed, minute);
         }
         // The clock is set back by an hour.
-        rates.ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
-        let kept = rates.lock();
-        let kept = kept.get("w").expect("kept");
-        assert_eq!((kept.minutes.len(), kept.durations.len()), (MINUTES_KEPT, DURATIONS_KEPT));
-        assert!(kept.minutes.iter().is_sorted_by_key(|minute| minute.minute));
+        rates.record_ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
+        let workflows = rates.lock();
+        let workflow = workflows.get("w").expect("kept");
+        assert_eq!(
+            (workflow.minutes.len(), workflow.durations.len()),
+            (RETAINED_MINUTES, RETAINED_DURATIONS)
+        );
+        assert!(workflow.minutes.iter().is_sorted_by_key(|minute| minute.minute));
     }
 
     #[test]
     fn what_was_before_comes_behind_what_is_told_now_and_is_bounded_too() {
-        let rates = Rates::default();
-        rates.ended("w", at(5_000), JobState::Completed, 1);
+        let rates = JobRates::default();
+        rates.record_ended("w", at(5_000), JobState::Completed, 1);
         for minute in (0..2 * 24 * 60).rev() {
-            rates.had_ended("w", at(minute + 2_000), JobState::Completed, 2);
+            rates.record_past_ended("w", at(minute + 2_000), JobState::Completed, 2);
         }
-        rates.had_ended("w", at(4_999), JobState::Failed, 3);
-        let rate = rates.of("w", at(5_000), 2);
+        rates.record_past_ended("w", at(4_999), JobState::Failed, 3);
+        let rate = rates.rate("w", at(5_000), 2);
         assert_eq!(rate.per_minute, [(0, 1), (1, 0)]);
-        let kept = rates.lock();
-        let kept = kept.get("w").expect("kept");
-        assert!(kept.minutes.len() <= MINUTES_KEPT + 1, "{}", kept.minutes.len());
-        assert_eq!(kept.durations.len(), DURATIONS_KEPT);
-        assert_eq!(kept.durations.back(), Some(&(5_000, 1)), "the newest is the last");
+        let workflows = rates.lock();
+        let workflow = workflows.get("w").expect("kept");
+        assert!(workflow.minutes.len() <= RETAINED_MINUTES + 1, "{}", workflow.minutes.len());
+        assert_eq!(workflow.durations.len(), RETAINED_DURATIONS);
+        assert_eq!(workflow.durations.back(), Some(&(5_000, 1)), "the newest is the last");
     }
 
     #[test]

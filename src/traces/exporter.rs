@@ -3,8 +3,10 @@
 //! that wait, the spans of one job, and one export.
 
 use super::EndedJob;
-use super::build::{Builder, Trace};
-use super::wire::{Request, Resource, ResourceSpans, Response, Scope, ScopeSpans, Span, text};
+use super::otlp::{
+    Request, Resource, ResourceSpans, Response, Scope, ScopeSpans, Span, text_attribute,
+};
+use super::span_builder::{SpanBuilder, Trace};
 use crate::clock;
 use crate::journal::{JournalError, Records};
 use crate::settings::{Settings, TraceSettings};
@@ -24,10 +26,10 @@ use ureq::{Agent, Body, http};
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
 /// How much of a response is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 
 /// How much of a response the log contains, in characters.
-const ANSWER_CHARS_MAX: usize = 300;
+const RESPONSE_CHARS_MAX: usize = 300;
 
 /// The content type of an export.
 const CONTENT_TYPE: &str = "application/x-protobuf";
@@ -36,7 +38,7 @@ const CONTENT_TYPE: &str = "application/x-protobuf";
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// A message to the exporter's thread.
-pub(super) enum Mail {
+pub(super) enum ExporterMessage {
     /// A root job has ended.
     Ended(EndedJob),
     /// Send what is left, then end.
@@ -48,33 +50,33 @@ pub(super) struct Exporter {
     url: String,
     headers: Vec<(String, String)>,
     resource: Resource,
-    builder: Builder,
+    builder: SpanBuilder,
     agent: Agent,
     reader: Arc<dyn Records>,
     metrics: Metrics,
-    inbox: Receiver<Mail>,
+    inbox: Receiver<ExporterMessage>,
     /// Ended jobs, each with the time at which its record is to be read.
     jobs: VecDeque<(Instant, EndedJob)>,
     /// Spans that wait for others, and since when the first of them does.
     spans: Vec<Span>,
-    since: Option<Instant>,
+    spans_since: Option<Instant>,
     /// The export that is being sent.
     export: Option<Export>,
     /// How often exports have failed in a row, and until when none is tried.
     failures: u32,
     paused_until: Option<Instant>,
-    closing: Option<oneshot::Sender<()>>,
+    close_reply: Option<oneshot::Sender<()>>,
 }
 
 /// Encoded spans that are being sent.
 struct Export {
     body: Vec<u8>,
     spans: u64,
-    begun: Instant,
+    started: Instant,
 }
 
 /// What the thread does next.
-enum Next {
+enum ExporterAction {
     Send,
     Read,
     Wait(Duration),
@@ -82,11 +84,11 @@ enum Next {
 }
 
 /// The outcome of an export.
-enum Outcome {
+enum ExportOutcome {
     /// The spans were accepted, but for this number of them, which were rejected for this reason.
-    Taken(u64, String),
+    Accepted(u64, String),
     /// The receiver rejects the export for good.
-    Refused(String),
+    Rejected(String),
     Failed {
         reason: String,
         retry_after: Option<Duration>,
@@ -98,105 +100,109 @@ impl Exporter {
         settings: &Settings,
         metrics: &Metrics,
         reader: Arc<dyn Records>,
-        inbox: Receiver<Mail>,
+        inbox: Receiver<ExporterMessage>,
     ) -> Result<Exporter, String> {
         let traces = &settings.traces;
         let mut attributes = vec![
-            text("service.name", &*traces.service_name),
-            text("service.version", env!("CARGO_PKG_VERSION")),
-            text("service.instance.id", clock::new_id().to_string()),
+            text_attribute("service.name", &*traces.service_name),
+            text_attribute("service.version", env!("CARGO_PKG_VERSION")),
+            text_attribute("service.instance.id", clock::new_id().to_string()),
         ];
         // Attributes from the settings take precedence.
-        let given = traces.resource()?;
-        attributes.retain(|own| given.iter().all(|(name, _)| *name != own.key));
-        attributes.extend(given.iter().map(|(name, value)| text(name, value)));
+        let configured = traces.resource()?;
+        attributes.retain(|own| configured.iter().all(|(name, _)| *name != own.key));
+        attributes.extend(configured.iter().map(|(name, value)| text_attribute(name, value)));
         Ok(Exporter {
             url: traces.url()?,
             headers: traces.headers()?,
             resource: Resource { attributes },
-            builder: Builder::new(settings),
-            agent: settings.authorities()?.agent(traces.timeout.0),
+            builder: SpanBuilder::new(settings),
+            agent: settings.authorities()?.http_agent(traces.timeout.0),
             settings: traces.clone(),
             reader,
             metrics: metrics.clone(),
             inbox,
             jobs: VecDeque::new(),
             spans: Vec::new(),
-            since: None,
+            spans_since: None,
             export: None,
             failures: 0,
             paused_until: None,
-            closing: None,
+            close_reply: None,
         })
     }
 
     pub(super) fn run(mut self) {
         loop {
-            while let Ok(mail) = self.inbox.try_recv() {
-                self.take(mail);
+            while let Ok(message) = self.inbox.try_recv() {
+                self.handle_message(message);
             }
-            match self.next() {
-                Next::Send => self.send(),
-                Next::Read => {
-                    if self.read().is_err() {
-                        return self.end();
+            match self.next_action() {
+                ExporterAction::Send => self.send_export(),
+                ExporterAction::Read => {
+                    if self.read_next_job().is_err() {
+                        return self.finish();
                     }
                 }
-                Next::Wait(time) => match self.inbox.recv_timeout(time) {
-                    Ok(mail) => self.take(mail),
+                ExporterAction::Wait(time) => match self.inbox.recv_timeout(time) {
+                    Ok(mail) => self.handle_message(mail),
                     Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return self.end(),
+                    Err(RecvTimeoutError::Disconnected) => return self.finish(),
                 },
-                Next::End => return self.end(),
+                ExporterAction::End => return self.finish(),
             }
         }
     }
 
-    fn take(&mut self, mail: Mail) {
-        match mail {
-            Mail::Ended(job) => {
+    fn handle_message(&mut self, message: ExporterMessage) {
+        match message {
+            ExporterMessage::Ended(job) => {
                 self.jobs.push_back((clock::instant() + self.settings.delay.0, job))
             }
-            Mail::Close(answer) => self.closing = Some(answer),
+            ExporterMessage::Close(answer) => self.close_reply = Some(answer),
         }
     }
 
-    fn next(&self) -> Next {
-        let (now, is_closing) = (clock::instant(), self.closing.is_some());
+    fn next_action(&self) -> ExporterAction {
+        let (now, is_closing) = (clock::instant(), self.close_reply.is_some());
         if let Some(until) = self.paused_until.filter(|until| *until > now) {
             // An export that failed before the stop is not tried again.
-            return if is_closing { Next::End } else { Next::Wait(until - now) };
+            return if is_closing {
+                ExporterAction::End
+            } else {
+                ExporterAction::Wait(until - now)
+            };
         }
         if self.export.is_some() {
-            return Next::Send;
+            return ExporterAction::Send;
         }
         let is_full = self.spans.len() >= self.settings.batch_spans_max;
-        let due = self.since.map(|since| since + self.settings.interval.0);
+        let due = self.spans_since.map(|since| since + self.settings.interval.0);
         if is_full || due.is_some_and(|due| due <= now) {
-            return Next::Send;
+            return ExporterAction::Send;
         }
         let ready = self.jobs.front().map(|(ready, _)| *ready);
         if ready.is_some_and(|ready| ready <= now || is_closing) {
-            return Next::Read;
+            return ExporterAction::Read;
         }
         if is_closing {
-            return if self.spans.is_empty() { Next::End } else { Next::Send };
+            return if self.spans.is_empty() { ExporterAction::End } else { ExporterAction::Send };
         }
         let wait = due.into_iter().chain(ready).min().map(|at| at.saturating_duration_since(now));
-        Next::Wait(wait.unwrap_or(WAIT_MAX))
+        ExporterAction::Wait(wait.unwrap_or(WAIT_MAX))
     }
 
     /// Reads the next job's spans. An error means that nothing can be read any more.
-    fn read(&mut self) -> Result<(), JournalError> {
+    fn read_next_job(&mut self) -> Result<(), JournalError> {
         let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
         self.metrics.traces_jobs_waiting.dec();
         // A panic costs the spans of this job alone, not the thread.
-        let read = catch_unwind(AssertUnwindSafe(|| self.builder.trace(&*self.reader, job)));
+        let read = catch_unwind(AssertUnwindSafe(|| self.builder.build_trace(&*self.reader, job)));
         let reason = match read {
             Ok(Ok(Some(Trace { spans, omitted, .. }))) => {
                 self.drop_spans("limit", omitted);
                 self.spans.extend(spans);
-                self.since.get_or_insert_with(clock::instant);
+                self.spans_since.get_or_insert_with(clock::instant);
                 return Ok(());
             }
             Ok(Ok(None)) => "gone",
@@ -221,15 +227,15 @@ impl Exporter {
         Ok(())
     }
 
-    fn send(&mut self) {
+    fn send_export(&mut self) {
         let export = self.export.take().unwrap_or_else(|| self.next_export());
-        let called = catch_unwind(AssertUnwindSafe(|| self.call(&export.body)));
-        let outcome = called.unwrap_or_else(|_| Outcome::Failed {
+        let called = catch_unwind(AssertUnwindSafe(|| self.post(&export.body)));
+        let outcome = called.unwrap_or_else(|_| ExportOutcome::Failed {
             reason: "the call panicked; the log has the panic".to_owned(),
             retry_after: None,
         });
         let label = match outcome {
-            Outcome::Taken(rejected, reason) => {
+            ExportOutcome::Accepted(rejected, reason) => {
                 let rejected = rejected.min(export.spans);
                 self.metrics.traces_spans_sent.inc_by(export.spans - rejected);
                 self.drop_spans("rejected", rejected);
@@ -240,21 +246,21 @@ impl Exporter {
                         "the receiver of traces rejects spans"
                     );
                 }
-                self.goes_on();
+                self.handle_success();
                 "taken"
             }
-            Outcome::Refused(reason) => {
+            ExportOutcome::Rejected(reason) => {
                 tracing::error!(
                     spans = export.spans,
                     reason,
                     "the receiver of traces refuses spans: they are not sent again"
                 );
                 self.drop_spans("refused", export.spans);
-                self.goes_on();
+                self.handle_success();
                 "refused"
             }
-            Outcome::Failed { reason, retry_after } => {
-                self.fails(export, &reason, retry_after);
+            ExportOutcome::Failed { reason, retry_after } => {
+                self.handle_failure(export, &reason, retry_after);
                 "failed"
             }
         };
@@ -271,7 +277,7 @@ impl Exporter {
         let waiting = self.spans.iter().take(self.settings.batch_spans_max);
         let count = waiting.take_while(fits).count().max(1).min(self.spans.len());
         let spans: Vec<Span> = self.spans.drain(..count).collect();
-        self.since = self.since.filter(|_| !self.spans.is_empty());
+        self.spans_since = self.spans_since.filter(|_| !self.spans.is_empty());
         let scope = Scope {
             name: env!("CARGO_PKG_NAME").to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -282,49 +288,51 @@ impl Exporter {
                 scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             }],
         };
-        Export { body: request.encode_to_vec(), spans: count as u64, begun: clock::instant() }
+        Export { body: request.encode_to_vec(), spans: count as u64, started: clock::instant() }
     }
 
-    fn goes_on(&mut self) {
+    fn handle_success(&mut self) {
         self.paused_until = None;
         if std::mem::take(&mut self.failures) > 0 {
             tracing::info!("the receiver of traces takes spans again");
         }
     }
 
-    fn fails(&mut self, export: Export, reason: &str, retry_after: Option<Duration>) {
+    fn handle_failure(&mut self, export: Export, reason: &str, retry_after: Option<Duration>) {
         if self.failures == 0 {
             tracing::warn!(reason, "traces cannot be sent: tried again for a while");
         }
         let (min, max) = (self.settings.backoff_min.0, self.settings.backoff_max.0);
         let pause = min.saturating_mul(1 << self.failures.min(20)).min(max);
-        let asked = retry_after.map(|asked| asked.min(self.settings.retry_after_max.0));
+        let demanded = retry_after.map(|asked| asked.min(self.settings.retry_after_max.0));
         self.failures = self.failures.saturating_add(1);
-        self.paused_until = Some(clock::instant() + pause.max(asked.unwrap_or_default()));
-        if export.begun.elapsed() < self.settings.age_max.0 {
+        self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or_default()));
+        if export.started.elapsed() < self.settings.age_max.0 {
             self.export = Some(export);
         } else {
             self.drop_spans("expired", export.spans);
         }
     }
 
-    fn call(&self, body: &[u8]) -> Outcome {
+    fn post(&self, body: &[u8]) -> ExportOutcome {
         let mut request = self.agent.post(self.url.as_str()).header("Content-Type", CONTENT_TYPE);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
         match request.send(body) {
-            Ok(response) => outcome(response, |text| self.shown(text)),
-            Err(error) => Outcome::Failed { reason: error.to_string(), retry_after: None },
+            Ok(response) => parse_response(response, |text| self.sanitize(text)),
+            Err(error) => ExportOutcome::Failed { reason: error.to_string(), retry_after: None },
         }
     }
 
     /// Ends the exporter, and counts what was not sent.
-    fn end(self) {
+    fn finish(self) {
         let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
         self.drop_spans("stopped", left);
         let mut jobs = self.jobs.len() as u64;
-        jobs += self.inbox.try_iter().filter(|mail| matches!(mail, Mail::Ended(_))).count() as u64;
+        jobs +=
+            self.inbox.try_iter().filter(|mail| matches!(mail, ExporterMessage::Ended(_))).count()
+                as u64;
         self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
         if left + jobs > 0 {
             tracing::warn!(
@@ -333,7 +341,7 @@ impl Exporter {
                 "traces that were not sent before the stop are dropped"
             );
         }
-        if let Some(answer) = self.closing {
+        if let Some(answer) = self.close_reply {
             // Whoever stops the process may have given up waiting.
             let _ = answer.send(());
         }
@@ -341,10 +349,10 @@ impl Exporter {
 
     /// Prepares a text of the receiver for the log. It masks the values of the request's headers,
     /// which the receiver may have echoed.
-    fn shown(&self, text: &str) -> String {
+    fn sanitize(&self, text: &str) -> String {
         let values = self.headers.iter().map(|(_, value)| value).filter(|value| !value.is_empty());
         let masked = values.fold(text.to_owned(), |text, value| text.replace(&**value, "***"));
-        masked.chars().filter(|c| !c.is_control()).take(ANSWER_CHARS_MAX).collect()
+        masked.chars().filter(|c| !c.is_control()).take(RESPONSE_CHARS_MAX).collect()
     }
 
     fn drop_spans(&self, reason: &str, count: u64) {
@@ -354,25 +362,28 @@ impl Exporter {
     }
 }
 
-fn outcome(mut response: http::Response<Body>, shown: impl Fn(&str) -> String) -> Outcome {
+fn parse_response(
+    mut response: http::Response<Body>,
+    sanitize: impl Fn(&str) -> String,
+) -> ExportOutcome {
     let status = response.status();
     let retry_after = response.headers().get("Retry-After");
     let retry_after =
-        retry_after.and_then(|value| times::retry_after(value.to_str().ok()?, clock::now()));
+        retry_after.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
     // Read to its end, so that the connection can be used again.
-    let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+    let answer = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
     let answer = answer.unwrap_or_default();
     if status.is_success() {
         // Whatever the response contains, the receiver has accepted the spans.
-        let partial = Response::decode(&*answer).ok().and_then(|told| told.partial_success);
+        let partial = Response::decode(&*answer).ok().and_then(|response| response.partial_success);
         let partial = partial.unwrap_or_default();
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
-        return Outcome::Taken(rejected, shown(&partial.error_message));
+        return ExportOutcome::Accepted(rejected, sanitize(&partial.error_message));
     }
     // The statuses that the protocol lets clients try again.
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
-        return Outcome::Failed { reason: format!("it answered {status}"), retry_after };
+        return ExportOutcome::Failed { reason: format!("it answered {status}"), retry_after };
     }
-    let said = shown(&String::from_utf8_lossy(&answer));
-    Outcome::Refused(format!("it answered {status}: {said}"))
+    let text = sanitize(&String::from_utf8_lossy(&answer));
+    ExportOutcome::Rejected(format!("it answered {status}: {text}"))
 }

@@ -3,16 +3,16 @@
 //! so a trace is complete however often the process was restarted. No trace can hold up a job: what
 //! a slow receiver leaves no room for is dropped and counted.
 
-mod build;
 mod exporter;
-mod life;
-mod wire;
+mod otlp;
+mod run_history;
+mod span_builder;
 
 use crate::engine::{JobId, Timestamp};
 use crate::journal::Records;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
-use exporter::{Exporter, Mail};
+use exporter::{Exporter, ExporterMessage};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 pub struct Traces {
     waiting_max: i64,
     metrics: Metrics,
-    exporter: OnceLock<Sender<Mail>>,
+    exporter: OnceLock<Sender<ExporterMessage>>,
 }
 
 /// A root job that has ended.
@@ -45,7 +45,7 @@ impl Traces {
     /// Makes the traces of the settings. Returns `None` if none are to be sent.
     pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Traces> {
         let traces = &settings.traces;
-        traces.is_on().then(|| Traces {
+        traces.is_enabled().then(|| Traces {
             waiting_max: i64::try_from(traces.jobs_waiting_max).unwrap_or(i64::MAX),
             metrics: metrics.clone(),
             exporter: OnceLock::new(),
@@ -58,28 +58,32 @@ impl Traces {
     ///
     /// Says which of the settings cannot be used.
     pub fn start(&self, settings: &Settings, reader: Arc<dyn Records>) -> Result<(), String> {
-        let (mail, inbox): (Sender<Mail>, Receiver<Mail>) = channel();
+        let (messages, inbox): (Sender<ExporterMessage>, Receiver<ExporterMessage>) = channel();
         let exporter = Exporter::new(settings, &self.metrics, reader, inbox)?;
         // A second start changes nothing: its exporter ends at once.
-        let _ = self.exporter.set(mail);
+        let _ = self.exporter.set(messages);
         std::thread::spawn(move || exporter.run());
         Ok(())
     }
 
     /// Reports that the end of a job was committed.
-    pub fn ended(&self, job: EndedJob) {
+    pub fn notify_ended(&self, job: EndedJob) {
         if self.metrics.traces_jobs_waiting.get() >= self.waiting_max {
             return self.metrics.traces_jobs_dropped.with_label_values(&["full"]).inc();
         }
         self.metrics.traces_jobs_waiting.inc();
         // If the exporter is gone, the process is about to end.
-        let _ = self.exporter.get().map(|exporter| exporter.send(Mail::Ended(job)));
+        let _ = self.exporter.get().map(|exporter| exporter.send(ExporterMessage::Ended(job)));
     }
 
     /// Sends what is left, if that takes only a moment. The rest is dropped.
     pub async fn close(&self) {
         let (answer, closed) = oneshot::channel();
-        if self.exporter.get().is_some_and(|exporter| exporter.send(Mail::Close(answer)).is_ok()) {
+        if self
+            .exporter
+            .get()
+            .is_some_and(|exporter| exporter.send(ExporterMessage::Close(answer)).is_ok())
+        {
             // An error means that the time was over, or that the exporter had ended before.
             let _ = tokio::time::timeout(STOP_WAIT, closed).await;
         }

@@ -107,7 +107,7 @@ struct RetryView {
 
 impl<'d> DefinitionView<'d> {
     /// Makes the view of a definition.
-    pub fn of(definition: &'d Definition) -> DefinitionView<'d> {
+    pub fn from_definition(definition: &'d Definition) -> DefinitionView<'d> {
         let graph = definition.graph();
         let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {
             let keys = task.fan_out.as_ref()?;
@@ -117,15 +117,15 @@ impl<'d> DefinitionView<'d> {
                 item_key: &keys.item_key,
                 max_concurrency: keys.max_concurrency,
                 tolerate: (keys.tolerate != Tolerate::default()).then(|| keys.tolerate.to_string()),
-                recursive: leads_to_itself(definition, at),
-                steps: step_views(definition, task),
+                recursive: is_recursive(definition, at),
+                steps: to_step_views(definition, task),
             })
         });
         DefinitionView {
             vhost: &definition.vhost,
             name: &definition.name,
             bus: definition.bus.as_deref(),
-            steps: step_views(definition, graph),
+            steps: to_step_views(definition, graph),
             tasks: tasks.collect(),
             queues: definition.queues(),
             result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
@@ -135,7 +135,7 @@ impl<'d> DefinitionView<'d> {
     }
 }
 
-fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
+fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
     let view = |step: &'d Step| StepView {
         name: &step.name,
         depends: step.depends.iter().map(|dependency| graph.dependency_name(*dependency)).collect(),
@@ -147,7 +147,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
         priority: step.priority,
         timeout: step.timeout.map(|span| span.to_string()),
         start_within: step.start_within.map(|span| span.to_string()),
-        retry: step.retry.map(retry_view),
+        retry: step.retry.map(to_retry_view),
         when: step.when.as_ref().map(Expression::text),
         cancel_when: step.cancel_when.as_ref().map(Expression::text),
         on_failure: match step.on_failure {
@@ -164,7 +164,7 @@ fn step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<
     graph.steps.iter().map(view).collect()
 }
 
-fn retry_view(retry: Retry) -> RetryView {
+fn to_retry_view(retry: Retry) -> RetryView {
     RetryView {
         attempts: retry.attempts,
         backoff: retry.backoff.to_string(),
@@ -173,7 +173,7 @@ fn retry_view(retry: Retry) -> RetryView {
     }
 }
 
-fn leads_to_itself(definition: &Definition, graph: usize) -> bool {
+fn is_recursive(definition: &Definition, graph: usize) -> bool {
     let tasks_of = |at: usize| {
         definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from)
     };

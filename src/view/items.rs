@@ -27,7 +27,7 @@ pub struct ItemsView {
 
 impl ItemsView {
     /// Makes the view of a fan-out step. `window` is the default for tasks that do not set one.
-    pub fn of(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
+    pub fn new(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
         let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
         let keys = job.task_keys(step);
         let tolerate = keys.map(|keys| keys.tolerate).unwrap_or_default();
@@ -40,7 +40,7 @@ impl ItemsView {
             cancelled,
             window: keys.and_then(|keys| keys.max_concurrency).unwrap_or(window),
             tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
-            tolerated: tolerate.of(items),
+            tolerated: tolerate.failures_max(items),
         }
     }
 }
@@ -50,24 +50,24 @@ impl ItemsView {
 pub struct ItemMap(Vec<u8>);
 
 /// How many items share a byte.
-const ITEMS_A_BYTE: usize = 4;
+const ITEMS_PER_BYTE: usize = 4;
 
 impl ItemMap {
     /// Returns the size of the map of this many items, in bytes.
-    pub fn bytes_of(items: u32) -> usize {
-        (items as usize).div_ceil(ITEMS_A_BYTE)
+    pub fn byte_len(items: u32) -> usize {
+        (items as usize).div_ceil(ITEMS_PER_BYTE)
     }
 
     /// Makes a map on which all items wait.
-    pub fn of(items: u32) -> ItemMap {
-        ItemMap(vec![0; ItemMap::bytes_of(items)])
+    pub fn new(items: u32) -> ItemMap {
+        ItemMap(vec![0; ItemMap::byte_len(items)])
     }
 
     /// Sets the state of an item that waits. An item that is not on the map is ignored.
     pub fn set(&mut self, item: u32, state: ItemState) {
         let at = item as usize;
-        if let Some(byte) = self.0.get_mut(at / ITEMS_A_BYTE) {
-            *byte |= bits(state) << (2 * (at % ITEMS_A_BYTE));
+        if let Some(byte) = self.0.get_mut(at / ITEMS_PER_BYTE) {
+            *byte |= to_bits(state) << (2 * (at % ITEMS_PER_BYTE));
         }
     }
 
@@ -81,7 +81,7 @@ impl FromIterator<ItemState> for ItemMap {
     fn from_iter<I: IntoIterator<Item = ItemState>>(states: I) -> ItemMap {
         let mut map = ItemMap(Vec::new());
         for (item, state) in (0..).zip(states) {
-            map.0.resize(ItemMap::bytes_of(item + 1), 0);
+            map.0.resize(ItemMap::byte_len(item + 1), 0);
             map.set(item, state);
         }
         map
@@ -105,18 +105,18 @@ const MILLI_NS: i64 = 1_000_000;
 
 impl ItemTimes {
     /// Returns the size of the times of this many items, in bytes.
-    pub fn bytes_of(items: u32) -> usize {
+    pub fn byte_len(items: u32) -> usize {
         items as usize * 2 * NUMBER_BYTES
     }
 
     /// Makes the times of items none of which has begun. `started` is the start of the step.
-    pub fn of(items: u32, started: Timestamp) -> ItemTimes {
-        ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::bytes_of(items)] }
+    pub fn new(items: u32, started: Timestamp) -> ItemTimes {
+        ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::byte_len(items)] }
     }
 
     /// Sets when an item began and ended. An item that does not exist is ignored.
     pub fn set(&mut self, item: u32, began: Timestamp, ended: Option<Timestamp>) {
-        let from = ItemTimes::bytes_of(item);
+        let from = ItemTimes::byte_len(item);
         let Some(place) = self.bytes.get_mut(from..from + 2 * NUMBER_BYTES) else { return };
         let since = |at: Timestamp| {
             let millis = at.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
@@ -133,7 +133,7 @@ impl ItemTimes {
     }
 }
 
-fn bits(state: ItemState) -> u8 {
+fn to_bits(state: ItemState) -> u8 {
     match state {
         ItemState::Waiting => 0,
         ItemState::Running => 1,
@@ -152,19 +152,19 @@ mod tests {
         let states = [Running, Completed, Failed, Waiting, Failed];
         let collected: ItemMap = states.into_iter().collect();
         assert_eq!(collected.into_bytes(), [0b0011_1001, 0b11]);
-        let mut set = ItemMap::of(5);
+        let mut set = ItemMap::new(5);
         for (item, state) in (0..).zip(states) {
             set.set(item, state);
         }
         set.set(8, Failed);
         assert_eq!(set.into_bytes(), [0b0011_1001, 0b11]);
-        assert_eq!([0, 1, 4, 5].map(ItemMap::bytes_of), [0, 1, 1, 2]);
+        assert_eq!([0, 1, 4, 5].map(ItemMap::byte_len), [0, 1, 1, 2]);
     }
 
     #[test]
     fn each_item_has_two_numbers_from_the_start_of_the_step_on() {
         let at = |millis: i64| Timestamp(1_000 + millis * MILLI_NS);
-        let mut times = ItemTimes::of(4, at(0));
+        let mut times = ItemTimes::new(4, at(0));
         times.set(0, at(1), Some(at(258)));
         times.set(1, at(-5), None);
         times.set(3, at(7), Some(at(1 << 40)));

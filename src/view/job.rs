@@ -4,7 +4,7 @@ use crate::engine::{
     DefinitionHash, ItemCounts, Job, JobId, JobState, Json, Message, StepIndex, StepRun, StepState,
     Timestamp,
 };
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use serde::Serialize;
 use std::borrow::Cow;
 use utoipa::ToSchema;
@@ -26,11 +26,11 @@ pub struct JobView<'a> {
     state: JobState,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    created: Time,
+    created: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<Time>,
+    ended: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Time>,
+    deadline: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<ParentView>,
     /// How many entries its record has. Only in the light view.
@@ -60,7 +60,7 @@ struct ParentView {
 #[schema(as = StepRun)]
 struct StepEntry<'a> {
     name: &'a str,
-    start_time: Time,
+    start_time: Rfc3339Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed: Option<i64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -83,10 +83,10 @@ pub(super) struct StepView<'a> {
     attempt: u32,
     /// When the step first started.
     #[serde(skip_serializing_if = "Option::is_none")]
-    start_time: Option<Time>,
+    start_time: Option<Rfc3339Time>,
     /// When the last attempt started.
     #[serde(skip_serializing_if = "Option::is_none")]
-    attempt_start_time: Option<Time>,
+    attempt_start_time: Option<Rfc3339Time>,
     /// Nanoseconds from the first start to the end, or until now.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed: Option<i64>,
@@ -94,7 +94,7 @@ pub(super) struct StepView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt_elapsed: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    end_time: Option<Time>,
+    end_time: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,13 +104,13 @@ pub(super) struct StepView<'a> {
     warning: Option<Cow<'a, str>>,
     /// When the running attempt fails for lack of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Time>,
+    deadline: Option<Rfc3339Time>,
     /// When the attempt fails unless its message has been taken by then.
     #[serde(skip_serializing_if = "Option::is_none")]
-    start_by: Option<Time>,
+    start_by: Option<Rfc3339Time>,
     /// When the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_at: Option<Time>,
+    retry_at: Option<Rfc3339Time>,
     /// The progress that its worker reported last: the share that is done, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<&'a Json>,
@@ -145,7 +145,7 @@ impl<'a> JobView<'a> {
     pub fn whole(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let created = job.origin().created;
         let first_start = job.steps().filter_map(|(_, run)| run.started).min().unwrap_or(created);
-        let mut completed = vec![StepEntry::done(
+        let mut completed = vec![StepEntry::completed(
             "__start__",
             created,
             first_start,
@@ -154,23 +154,22 @@ impl<'a> JobView<'a> {
         )];
         let mut running = Vec::new();
         for (index, (step, run)) in job.graph().indices().zip(job.steps()) {
-            let tasks = children(job, index, run);
+            let tasks = child_ids(job, index, run);
             let started = run.started.unwrap_or(created);
             match job.step_state(index) {
                 // In a failed job, steps that waited for their next attempt, and steps that were
                 // halted, no longer run; a reply may still come.
-                StepState::Running
-                    if job.state().is_ended() && !job.is_awaited_by_others(index) => {}
+                StepState::Running if job.state().is_ended() && !job.can_be_answered(index) => {}
                 StepState::Running => running.push(StepEntry {
                     name: &step.name,
-                    start_time: Time(started),
+                    start_time: Rfc3339Time(started),
                     elapsed: None,
                     tasks,
                     message: run.fan_out.as_ref().map(|fan_out| fan_out.input().clone()),
                 }),
                 StepState::Completed => {
                     let output = run.output.clone().unwrap_or_default();
-                    completed.push(StepEntry::done(
+                    completed.push(StepEntry::completed(
                         &step.name,
                         started,
                         run.ended.unwrap_or(started),
@@ -186,9 +185,9 @@ impl<'a> JobView<'a> {
         }
         if job.state() == JobState::Completed {
             let ended = job.ended().unwrap_or(created);
-            completed.push(StepEntry::done("__end__", ended, ended, Vec::new(), job.result()));
+            completed.push(StepEntry::completed("__end__", ended, ended, Vec::new(), job.result()));
         }
-        let steps = job.graph().indices().map(|step| StepView::of(job, step, now)).collect();
+        let steps = job.graph().indices().map(|step| StepView::new(job, step, now)).collect();
         JobView { running, completed, ..JobView::head(job, steps) }
     }
 
@@ -196,12 +195,12 @@ impl<'a> JobView<'a> {
     /// Its size depends on the number of steps alone.
     pub fn light(job: &'a Job, now: Timestamp) -> JobView<'a> {
         let steps =
-            job.graph().indices().map(|step| StepView::of(job, step, now).lightened()).collect();
+            job.graph().indices().map(|step| StepView::new(job, step, now).into_light()).collect();
         let head = JobView::head(job, steps);
         JobView {
-            entries: Some(job.length()),
+            entries: Some(job.entry_count()),
             definition: Some(job.definition().hash()),
-            reason: head.reason.map(cut),
+            reason: head.reason.map(truncate),
             ..head
         }
     }
@@ -214,9 +213,9 @@ impl<'a> JobView<'a> {
             task: origin.parent.is_some().then(|| job.graph().name.as_str()),
             state: job.state(),
             reason: job.reason().map(|reason| &**reason),
-            created: Time(origin.created),
-            ended: job.ended().map(Time),
-            deadline: job.deadline().map(Time),
+            created: Rfc3339Time(origin.created),
+            ended: job.ended().map(Rfc3339Time),
+            deadline: job.deadline().map(Rfc3339Time),
             parent: origin.parent.map(|parent| ParentView {
                 job: parent.job,
                 root: origin.root,
@@ -231,13 +230,13 @@ impl<'a> JobView<'a> {
     }
 }
 
-fn children(job: &Job, step: StepIndex, run: &StepRun) -> Vec<JobId> {
+fn child_ids(job: &Job, step: StepIndex, run: &StepRun) -> Vec<JobId> {
     let Some(fan_out) = &run.fan_out else { return Vec::new() };
     (0..fan_out.started()).filter_map(|index| job.child_id(step, index)).collect()
 }
 
 impl<'a> StepEntry<'a> {
-    fn done(
+    fn completed(
         name: &'a str,
         started: Timestamp,
         ended: Timestamp,
@@ -247,7 +246,7 @@ impl<'a> StepEntry<'a> {
         // At least 1: clients take an entry without `elapsed` for one that still runs.
         StepEntry {
             name,
-            start_time: Time(started),
+            start_time: Rfc3339Time(started),
             elapsed: Some((ended.0 - started.0).max(1)),
             tasks,
             message: Some(message),
@@ -256,7 +255,7 @@ impl<'a> StepEntry<'a> {
 }
 
 impl<'a> StepView<'a> {
-    pub(super) fn of(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
+    pub(super) fn new(job: &'a Job, index: StepIndex, now: Timestamp) -> StepView<'a> {
         let (step, run) = (job.graph().step(index), job.step(index));
         let is_under_way = run.state == StepState::Running;
         let until = run.ended.or(job.ended()).or(is_under_way.then_some(now));
@@ -271,18 +270,18 @@ impl<'a> StepView<'a> {
             queue: step.has_queue().then_some(&*step.queue),
             external: step.external,
             attempt: run.attempt,
-            start_time: run.started.map(Time),
-            attempt_start_time: run.attempt_started.map(Time),
+            start_time: run.started.map(Rfc3339Time),
+            attempt_start_time: run.attempt_started.map(Rfc3339Time),
             elapsed: since(run.started),
             // Between two attempts, no attempt runs.
             attempt_elapsed: since(run.attempt_started).filter(|_| run.retry_at().is_none()),
-            end_time: run.ended.or(ended_with_it).map(Time),
+            end_time: run.ended.or(ended_with_it).map(Rfc3339Time),
             reason: run.failure.as_ref().map(|failure| &*failure.reason),
             raw: run.failure.as_ref().and_then(|failure| failure.raw.as_deref()),
-            warning: warning(run, job.item_counts(index)),
-            deadline: run.deadline().map(Time),
-            start_by: run.start_by().map(Time),
-            retry_at: run.retry_at().map(Time),
+            warning: find_warning(run, job.item_counts(index)),
+            deadline: run.deadline().map(Rfc3339Time),
+            start_by: run.start_by().map(Rfc3339Time),
+            retry_at: run.retry_at().map(Rfc3339Time),
             progress: run.progress.as_ref().and_then(|progress| progress.share.as_ref()),
             message: run.progress.as_ref().and_then(|progress| progress.message.as_deref()),
             children: run.fan_out.as_ref().zip(job.item_counts(index)).map(|(fan_out, counts)| {
@@ -301,16 +300,16 @@ impl<'a> StepView<'a> {
         }
     }
 
-    fn lightened(self) -> StepView<'a> {
+    fn into_light(self) -> StepView<'a> {
         StepView {
-            reason: self.reason.map(cut),
+            reason: self.reason.map(truncate),
             raw: None,
             warning: self.warning.map(|warning| match warning {
-                Cow::Borrowed(text) => Cow::Borrowed(cut(text)),
+                Cow::Borrowed(text) => Cow::Borrowed(truncate(text)),
                 Cow::Owned(text) => Cow::Owned(text),
             }),
             progress: self.progress.filter(|share| share.text().len() <= LIGHT_NUMBER_BYTES_MAX),
-            message: self.message.map(cut),
+            message: self.message.map(truncate),
             ..self
         }
     }
@@ -318,29 +317,29 @@ impl<'a> StepView<'a> {
 
 /// Describes what failed in a job that completed all the same. The text is made to follow a
 /// sentence.
-pub fn failures(job: &Job) -> String {
-    let mut told = String::new();
+pub fn describe_failures(job: &Job) -> String {
+    let mut text = String::new();
     for (step, (definition, run)) in job.graph().indices().zip(job.steps()) {
         let name = &definition.name;
         if run.state == StepState::Failed {
-            told += &format!("; step \"{name}\" failed, and its `onFailure` lets the job go on");
+            text += &format!("; step \"{name}\" failed, and its `onFailure` lets the job go on");
         } else if let Some(counts) = job.item_counts(step).filter(|counts| counts.failed > 0) {
             let (failed, items) = (counts.failed, counts.items);
-            told += &format!(
+            text += &format!(
                 "; {failed} of {items} items of step \"{name}\" failed, which its task \
                  tolerates"
             );
         }
     }
-    told
+    text
 }
 
-pub(super) fn cut(text: &str) -> &str {
+pub(super) fn truncate(text: &str) -> &str {
     text.char_indices().nth(LIGHT_TEXT_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 /// Returns a warning about the step's input, or about the results of its child jobs.
-fn warning(run: &StepRun, counts: Option<ItemCounts>) -> Option<Cow<'_, str>> {
+fn find_warning(run: &StepRun, counts: Option<ItemCounts>) -> Option<Cow<'_, str>> {
     if let Some(warning) = &run.warning {
         return Some(Cow::Borrowed(warning));
     }

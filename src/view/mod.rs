@@ -10,6 +10,6 @@ mod step;
 
 pub use definition::DefinitionView;
 pub use items::{ItemMap, ItemTimes, ItemsView};
-pub use job::{JobView, failures};
+pub use job::{JobView, describe_failures};
 pub use record::{EntryView, PAYLOAD_BYTES_MAX};
-pub use step::{Attempts, StepDetail};
+pub use step::{AttemptHistory, StepDetail};

@@ -4,7 +4,7 @@ use crate::engine::{
     CallerEntry, Entry, Failure, FanOutEntry, Graph, JobEntry, JobId, Json, Message, Recorded,
     StepEntry, StepIndex, Timestamp,
 };
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -19,7 +19,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 4096;
 pub struct EntryView<'a> {
     /// The number of the entry, from 1. The ids of events contain it.
     n: u64,
-    at: Time,
+    at: Rfc3339Time,
     /// What happened: `job.created`, `step.completed`, `child.failed`, …
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,14 +59,14 @@ pub struct EntryView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Time>,
+    deadline: Option<Rfc3339Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_at: Option<Time>,
+    retry_at: Option<Rfc3339Time>,
     /// Which delivery of a step's message a worker was given, from 1, and when its lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     delivery: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<Time>,
+    lease_until: Option<Rfc3339Time>,
     /// How often the job was retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     round: Option<u32>,
@@ -102,7 +102,7 @@ enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    fn bytes(&self) -> usize {
+    fn byte_len(&self) -> usize {
         match self {
             Payload::Message(message) => message.encoded_len(),
             Payload::Value(value) => value.text().len(),
@@ -112,16 +112,18 @@ impl Payload<'_> {
 
 impl<'a> EntryView<'a> {
     /// Makes the views of a row's entries, for a job that runs `graph`.
-    pub fn of_row(
+    pub fn from_row(
         graph: &'a Graph,
         row: &'a Recorded,
     ) -> impl Iterator<Item = EntryView<'a>> + use<'a> {
         (row.first + 1..).zip(&row.entries).map(|(n, entry)| {
-            let view = EntryView { n, at: Time(row.at), ..EntryView::default() };
+            let view = EntryView { n, at: Rfc3339Time(row.at), ..EntryView::default() };
             match entry {
-                Entry::Job(entry) => view.of_job(graph, entry),
-                Entry::Step(step, entry) => view.of(graph, *step).of_step(entry),
-                Entry::FanOut(step, entry) => view.of(graph, *step).of_fan_out(entry),
+                Entry::Job(entry) => view.with_job_entry(graph, entry),
+                Entry::Step(step, entry) => view.with_step(graph, *step).with_step_entry(entry),
+                Entry::FanOut(step, entry) => {
+                    view.with_step(graph, *step).with_fan_out_entry(entry)
+                }
                 Entry::Caller(CallerEntry::Joined(caller)) => {
                     EntryView { kind: "caller.joined", queue: Some(&caller.reply_to), ..view }
                 }
@@ -132,16 +134,16 @@ impl<'a> EntryView<'a> {
         })
     }
 
-    fn of(self, graph: &'a Graph, step: StepIndex) -> EntryView<'a> {
-        EntryView { step: graph.steps.get(step.at()).map(|step| &*step.name), ..self }
+    fn with_step(self, graph: &'a Graph, step: StepIndex) -> EntryView<'a> {
+        EntryView { step: graph.steps.get(step.as_usize()).map(|step| &*step.name), ..self }
     }
 
-    fn of_job(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
+    fn with_job_entry(self, graph: &'a Graph, entry: &'a JobEntry) -> EntryView<'a> {
         match entry {
             JobEntry::Created { message, deadline, trace: _, trace_state: _ } => {
-                let view = EntryView { kind: "job.created", ..self }.until(*deadline);
+                let view = EntryView { kind: "job.created", ..self }.with_deadline(*deadline);
                 match message {
-                    Some(message) => view.with(Payload::Message(message)),
+                    Some(message) => view.with_payload(Payload::Message(message)),
                     None => view,
                 }
             }
@@ -154,18 +156,19 @@ impl<'a> EntryView<'a> {
                     ..self
                 };
                 match step {
-                    Some(step) => view.of(graph, *step),
+                    Some(step) => view.with_step(graph, *step),
                     None => view,
                 }
             }
             JobEntry::Paused => EntryView { kind: "job.paused", ..self },
             JobEntry::Resumed => EntryView { kind: "job.resumed", ..self },
             JobEntry::Retried { round, deadline } => {
-                EntryView { kind: "job.retried", round: Some(*round), ..self }.until(*deadline)
+                EntryView { kind: "job.retried", round: Some(*round), ..self }
+                    .with_deadline(*deadline)
             }
-            JobEntry::Rerun { step, deadline } => {
-                EntryView { kind: "job.rerun", ..self }.of(graph, *step).until(*deadline)
-            }
+            JobEntry::Rerun { step, deadline } => EntryView { kind: "job.rerun", ..self }
+                .with_step(graph, *step)
+                .with_deadline(*deadline),
             JobEntry::Cancelled { reason, by_parent } => EntryView {
                 kind: "job.cancelled",
                 reason: Some(reason),
@@ -182,29 +185,30 @@ impl<'a> EntryView<'a> {
                     ..self
                 };
                 match step {
-                    Some(step) => view.of(graph, *step),
+                    Some(step) => view.with_step(graph, *step),
                     None => view,
                 }
             }
         }
     }
 
-    fn of_step(self, entry: &'a StepEntry) -> EntryView<'a> {
+    fn with_step_entry(self, entry: &'a StepEntry) -> EntryView<'a> {
         match entry {
             StepEntry::Started { attempt, deadline } => {
-                EntryView { kind: "step.started", attempt: Some(*attempt), ..self }.until(*deadline)
+                EntryView { kind: "step.started", attempt: Some(*attempt), ..self }
+                    .with_deadline(*deadline)
             }
             StepEntry::Confirmed => EntryView { kind: "step.confirmed", ..self },
             StepEntry::Leased(lease) => EntryView {
                 kind: "step.leased",
                 delivery: Some(lease.delivery),
-                lease_until: Some(Time(lease.until)),
+                lease_until: Some(Rfc3339Time(lease.until)),
                 ..self
             },
             StepEntry::Begun => EntryView { kind: "step.begun", ..self },
             StepEntry::Unconfirmed => EntryView { kind: "step.redispatched", ..self },
             StepEntry::Completed(output) => {
-                EntryView { kind: "step.completed", ..self }.with(Payload::Message(output))
+                EntryView { kind: "step.completed", ..self }.with_payload(Payload::Message(output))
             }
             StepEntry::Progressed { progress, deadline } => EntryView {
                 kind: "step.progressed",
@@ -213,21 +217,23 @@ impl<'a> EntryView<'a> {
                 message: progress.message.as_deref(),
                 ..self
             }
-            .until(*deadline),
+            .with_deadline(*deadline),
             StepEntry::AttemptFailed { attempt, failure, retry_at } => EntryView {
                 kind: "step.attempt-failed",
                 attempt: Some(*attempt),
-                retry_at: Some(Time(*retry_at)),
+                retry_at: Some(Rfc3339Time(*retry_at)),
                 ..self
             }
-            .failed(failure),
+            .with_failure(failure),
             StepEntry::Skipped => EntryView { kind: "step.skipped", ..self },
             StepEntry::Cancelled => EntryView { kind: "step.cancelled", ..self },
-            StepEntry::Failed(failure) => EntryView { kind: "step.failed", ..self }.failed(failure),
+            StepEntry::Failed(failure) => {
+                EntryView { kind: "step.failed", ..self }.with_failure(failure)
+            }
         }
     }
 
-    fn of_fan_out(self, entry: &'a FanOutEntry) -> EntryView<'a> {
+    fn with_fan_out_entry(self, entry: &'a FanOutEntry) -> EntryView<'a> {
         match entry {
             FanOutEntry::Started { items, warning, deadline } => EntryView {
                 kind: "step.started",
@@ -235,10 +241,10 @@ impl<'a> EntryView<'a> {
                 warning: warning.as_deref(),
                 ..self
             }
-            .until(*deadline),
+            .with_deadline(*deadline),
             FanOutEntry::Restarted { attempt, deadline } => {
                 EntryView { kind: "step.restarted", attempt: Some(*attempt), ..self }
-                    .until(*deadline)
+                    .with_deadline(*deadline)
             }
             FanOutEntry::ChildrenStarted { from, count, own_ids: _ } => EntryView {
                 kind: "children.started",
@@ -252,7 +258,7 @@ impl<'a> EntryView<'a> {
             FanOutEntry::ChildCompleted { index, item, others: _ } => {
                 let view = EntryView { kind: "child.completed", item: Some(*index), ..self };
                 match item {
-                    Some((_, value)) => view.with(Payload::Value(value)),
+                    Some((_, value)) => view.with_payload(Payload::Value(value)),
                     None => view,
                 }
             }
@@ -263,8 +269,8 @@ impl<'a> EntryView<'a> {
         }
     }
 
-    fn with(self, payload: Payload<'a>) -> EntryView<'a> {
-        let bytes = payload.bytes();
+    fn with_payload(self, payload: Payload<'a>) -> EntryView<'a> {
+        let bytes = payload.byte_len();
         let is_large = bytes > PAYLOAD_BYTES_MAX;
         EntryView {
             payload: (!is_large).then_some(payload),
@@ -274,11 +280,11 @@ impl<'a> EntryView<'a> {
         }
     }
 
-    fn until(self, deadline: Option<Timestamp>) -> EntryView<'a> {
-        EntryView { deadline: deadline.map(Time), ..self }
+    fn with_deadline(self, deadline: Option<Timestamp>) -> EntryView<'a> {
+        EntryView { deadline: deadline.map(Rfc3339Time), ..self }
     }
 
-    fn failed(self, failure: &'a Failure) -> EntryView<'a> {
+    fn with_failure(self, failure: &'a Failure) -> EntryView<'a> {
         EntryView { reason: Some(&failure.reason), raw: failure.raw.as_deref(), ..self }
     }
 }

@@ -1,7 +1,7 @@
 //! The JSON schemas of the engine's types, for the OpenAPI document.
 
 use crate::engine::{DefinitionHash, JobId, JobState, Json, Message, StepState};
-use crate::times::Time;
+use crate::times::Rfc3339Time;
 use std::borrow::Cow;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
@@ -27,14 +27,17 @@ macro_rules! described {
 }
 
 described!(
-    Time,
+    Rfc3339Time,
     "Time",
-    text(SchemaFormat::KnownFormat(KnownFormat::DateTime), "RFC 3339 in UTC, with nanoseconds")
+    text_schema(
+        SchemaFormat::KnownFormat(KnownFormat::DateTime),
+        "RFC 3339 in UTC, with nanoseconds"
+    )
 );
 described!(
     JobId,
     "JobId",
-    text(SchemaFormat::Custom("uuid".to_owned()), "The id of a job: a UUID")
+    text_schema(SchemaFormat::Custom("uuid".to_owned()), "The id of a job: a UUID")
 );
 described!(
     DefinitionHash,
@@ -45,11 +48,15 @@ described!(
         .description(Some("The SHA-256 of a definition, as 64 hex digits"))
         .build()
 );
-described!(JobState, "JobState", words(JobState::ALL.map(JobState::word), "The state of a job"));
+described!(
+    JobState,
+    "JobState",
+    enum_schema(JobState::ALL.map(JobState::as_str), "The state of a job")
+);
 described!(
     StepState,
     "StepState",
-    words(StepState::ALL.map(StepState::word), "The state of a step")
+    enum_schema(StepState::ALL.map(StepState::as_str), "The state of a step")
 );
 described!(
     Json,
@@ -68,12 +75,12 @@ described!(
         .build()
 );
 
-fn text(format: SchemaFormat, about: &str) -> Schema {
+fn text_schema(format: SchemaFormat, about: &str) -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
     text.description(Some(about)).build().into()
 }
 
-fn words<const N: usize>(words: [&'static str; N], about: &str) -> Schema {
+fn enum_schema<const N: usize>(words: [&'static str; N], about: &str) -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
     text.description(Some(about)).build().into()
 }

@@ -30,7 +30,7 @@ async fn get(api: &Api, path: &str) -> Value {
 
 #[test]
 fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
-    let workers = Workers::new().with("wrap", 3, |_| Ok("{}".into()));
+    let workers = Workers::new().with_worker("wrap", 3, |_| Ok("{}".into()));
     serving(
         WORKFLOWS,
         workers,
@@ -298,7 +298,7 @@ fn what_became_of_jobs_before_a_restart_is_counted_too_and_once() {
             let told = serving_in(
                 folder.path(),
                 WORKFLOWS,
-                Workers::new().with("wrap", 1, |_| Ok("{}".into())),
+                Workers::new().with_worker("wrap", 1, |_| Ok("{}".into())),
                 |_| {},
                 |api, _| async move {
                     let id = post(&api, "/api/workflow/fan", "{}").await;

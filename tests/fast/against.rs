@@ -11,7 +11,7 @@ use workflow_manager::cli;
 use workflow_manager::engine::JobId;
 use workflow_manager::journal::{Reader, Records};
 use workflow_manager::load::load_text;
-use workflow_manager::rehearsal::differences_under;
+use workflow_manager::workflow_test::differences_under;
 
 const ORDERS: &str = "
 workflows:
@@ -257,7 +257,7 @@ fn a_job_whose_id_a_child_job_has_got_is_judged_by_its_own_record() {
     add(&db, vec![(RUNNING, json!({ "id": ENDED }))]);
     let reader = Reader::open(&db).expect("opens");
     let id: JobId = ENDED.parse().expect("an id");
-    let child = reader.job(id).expect("reads").expect("is there");
+    let child = reader.load_job(id).expect("reads").expect("is there");
     assert!(child.job.origin().parent.is_some(), "the id leads to the child job");
 
     let flat = "
@@ -283,6 +283,6 @@ workflows:
     assert!(of_ended.contains(&told("condition", "approve", skipped)), "{of_ended:?}");
 
     let flat = load_text("flat.yaml", flat).expect("valid").definitions.remove(0);
-    let rows = reader.rows_numbered(child.number).expect("reads").expect("is there");
+    let rows = reader.load_rows_by_number(child.number).expect("reads").expect("is there");
     assert_eq!(differences_under(&child.job, &rows, &flat), [], "it has no task for a child job");
 }

@@ -26,8 +26,9 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    ChildCursor, ChildFilter, EndedCursor, Filter, JobAt, JobNumber, Journal, JournalError, NEWEST,
-    NewJob, Options, Record, Records, Remedy, SearchOrder, StatusFilter, Store,
+    ChildCursor, ChildFilter, EndedCursor, JobAtEntry, JobFilter, JobNumber, Journal, JournalError,
+    JournalOptions, NEWEST_CURSOR, NewJob, Record, Records, Remedy, SearchOrder, SqliteJournal,
+    StatusFilter,
 };
 
 /// Where a journal is kept.
@@ -56,8 +57,8 @@ impl Place for InFile {
     fn open(&self) -> Result<Box<dyn Journal>, JournalError> {
         let file = self.folder().join("j.db");
         let options =
-            Options { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
-        Ok(Box::new(Store::open(&options)?))
+            JournalOptions { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
+        Ok(Box::new(SqliteJournal::open(&options)?))
     }
 
     fn crash(&self) -> Box<dyn Place> {
@@ -118,18 +119,18 @@ fn context(now: i64) -> Context<'static> {
 /// Step `b` after step `a`.
 fn chain() -> Arc<Definition> {
     let after = vec![Dependency::Step(FIRST)];
-    let steps = vec![Step::named("a"), Step { depends: after, ..Step::named("b") }];
+    let steps = vec![Step::with_name("a"), Step { depends: after, ..Step::with_name("b") }];
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 
 /// A job that fans out to a child job, which fans out to another.
 fn three_levels() -> Arc<Definition> {
-    let each = |task| Step { task: Some(task), ..Step::named("each") };
+    let each = |task| Step { task: Some(task), ..Step::with_name("each") };
     let keys = |items, item| Some(FanOutKeys::new(items, item));
     let graphs = vec![
         Graph::new("f".to_owned(), None, vec![each(1)]),
         Graph::new("t".to_owned(), keys("items", "item"), vec![each(2)]),
-        Graph::new("u".to_owned(), keys("subs", "sub"), vec![Step::named("only")]),
+        Graph::new("u".to_owned(), keys("subs", "sub"), vec![Step::with_name("only")]),
     ];
     Arc::new(Definition::new("f", graphs))
 }
@@ -143,7 +144,7 @@ struct Live {
 impl Live {
     fn create(number: JobNumber, id: u128, definition: &Arc<Definition>) -> (Live, Record) {
         let (id, at) = (JobId(uuid::Uuid::from_u128(id)), Timestamp(number));
-        let origin = Origin::top_level(id, definition.clone(), at);
+        let origin = Origin::for_root_job(id, definition.clone(), at);
         let body = format!("{{\"n\":{number},\"k\":1e400,\"items\":[1],\"subs\":[1]}}");
         let message = Message::parse(body.as_bytes()).expect("a message");
         let place = NewJob { origin: Arc::new(origin), root: number, parent: None };
@@ -154,13 +155,13 @@ impl Live {
     fn with(number: JobNumber, place: NewJob, message: Message) -> ((Live, Record), Vec<Effect>) {
         let (job, mut decision) = Job::create((*place.origin).clone(), message, &context(number));
         let effects = std::mem::take(&mut decision.effects);
-        ((Live { number, job }, Record::of(number, Some(place), decision)), effects)
+        ((Live { number, job }, Record::from_decision(number, Some(place), decision)), effects)
     }
 
     /// A family of three: each fans out to the next.
     fn family(number: JobNumber, definition: &Arc<Definition>) -> Vec<(Live, Record)> {
         let id = JobId(uuid::Uuid::from_u128(number as u128));
-        let mut origin = Origin::top_level(id, definition.clone(), Timestamp(number));
+        let mut origin = Origin::for_root_job(id, definition.clone(), Timestamp(number));
         let mut message = Message::parse(br#"{"items":[1],"subs":[1]}"#).expect("a message");
         let mut levels = Vec::new();
         for level in 0..3 {
@@ -178,8 +179,8 @@ impl Live {
     }
 
     fn take(&mut self, input: Input) -> Record {
-        let decision: Decision = self.job.take(input, &context(100)).expect("taken");
-        Record::of(self.number, None, decision)
+        let decision: Decision = self.job.handle_input(input, &context(100)).expect("taken");
+        Record::from_decision(self.number, None, decision)
     }
 
     fn confirm(&mut self, step: u16) -> Record {
@@ -193,17 +194,17 @@ impl Live {
 
     #[track_caller]
     fn assert_read_by(&self, records: &dyn Records, what: &str) {
-        let found = records.job(self.job.id()).expect("reads").expect(what);
+        let found = records.load_job(self.job.id()).expect("reads").expect(what);
         assert_eq!(found.number, self.number, "{what}");
-        let length = records.length(self.job.id()).expect("reads");
-        assert_eq!(length, Some((self.job.origin().created, self.job.length())), "{what}");
+        let length = records.record_length(self.job.id()).expect("reads");
+        assert_eq!(length, Some((self.job.origin().created, self.job.entry_count())), "{what}");
         assert!(found.job == self.job, "{what}: the job that is read is another");
     }
 }
 
 fn opened(place: &dyn Place) -> Box<dyn Journal> {
     let mut journal = place.open().expect("opens");
-    journal.make_status_tables(&[&chain(), &three_levels()]).expect("tables of statuses");
+    journal.create_status_tables(&[&chain(), &three_levels()]).expect("tables of statuses");
     journal
 }
 
@@ -229,12 +230,12 @@ fn what_was_appended_is_recovered_and_what_ended_is_not(place: &dyn Place) {
         matches!(recovered[0].effects.as_slice(), [Effect::Dispatch { attempt: 1, .. }]),
         "its dispatch was not confirmed"
     );
-    assert_eq!(journal.next_number().expect("a number"), 3);
+    assert_eq!(journal.next_job_number().expect("a number"), 3);
     let records = journal.records();
     second.assert_read_by(&*records, "it is kept");
-    let found = records.job(second.job.id()).expect("reads").expect("is kept");
+    let found = records.load_job(second.job.id()).expect("reads").expect("is kept");
     assert!(found.job.result().to_text().contains("0.10"), "every digit");
-    let creation = records.creation(second.job.id()).expect("reads").expect("is kept");
+    let creation = records.load_creation(second.job.id()).expect("reads").expect("is kept");
     assert_eq!((creation.number, &*creation.workflow, creation.is_child), (2, "w", false));
     assert!(creation.message.expect("top-level").to_text().contains("1e400"), "every digit");
 }
@@ -246,7 +247,7 @@ fn what_a_crash_leaves_is_what_was_committed(place: &dyn Place) {
     live.assert_read_by(&*opened(&*place.crash()).records(), "created");
     journal.append(&[&live.reply("a", "{}")]).expect("commits");
     live.assert_read_by(&*opened(&*place.crash()).records(), "replied, and not derived");
-    journal.derive().expect("derives");
+    journal.project().expect("derives");
     live.assert_read_by(&*opened(&*place.crash()).records(), "derived");
     live.reply("b", "{}");
     let copy = place.crash();
@@ -289,18 +290,18 @@ fn a_closed_job_with_an_open_child_tells_its_parent_after_a_crash(place: &dyn Pl
         Live::family(1, &three_levels()).into_iter().unzip();
     journal.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     // The middle one fails; what it tells its parent and its child is lost with the process.
-    let halt = Order { round: 0, what: Instruction::Halt("a test".into()) };
+    let halt = Order { round: 0, instruction: Instruction::Halt("a test".into()) };
     let failed = lives[1].take(Input::Order(halt));
-    assert!(failed.closed);
+    assert!(failed.is_closed);
     journal.append(&[&failed]).expect("commits");
 
     let recovered = opened(&*place.crash()).recover().expect("recovers");
     let numbers: Vec<i64> = recovered.iter().map(|recovered| recovered.number).collect();
     assert_eq!(numbers, [1, 3], "the middle one is closed");
     let told = &recovered[0].effects;
-    assert!(matches!(told[..], [Effect::TellParent(..)]), "{told:?}");
-    let orders = &recovered[1].orders;
-    assert!(matches!(orders[..], [Order { what: Instruction::Halt(_), .. }]), "{orders:?}");
+    assert!(matches!(told[..], [Effect::NotifyParent(..)]), "{told:?}");
+    let orders = &recovered[1].missed_orders;
+    assert!(matches!(orders[..], [Order { instruction: Instruction::Halt(_), .. }]), "{orders:?}");
 }
 
 fn a_record_that_comes_twice_changes_nothing_and_another_in_its_place_is_refused(
@@ -331,25 +332,25 @@ fn records_of_a_deleted_job_are_void(place: &dyn Place) {
     let (mut live, created) = Live::create(1, 1, &chain());
     let (mut other, of_other) = Live::create(4, 4, &chain());
     journal.append(&[&created, &of_other]).expect("commits");
-    let deleted = journal.delete(&[1], u32::MAX).expect("looks");
-    assert_eq!((deleted.roots, deleted.left), (0, 1), "it runs");
+    let deleted = journal.delete_jobs(&[1], u32::MAX).expect("looks");
+    assert_eq!((deleted.roots, deleted.skipped), (0, 1), "it runs");
     let end = [live.reply("a", "{}"), live.reply("b", "{}")];
     assert!(journal.append(&[&end[0], &end[1]]).expect("commits").is_empty());
-    assert_eq!(journal.delete(&[1], u32::MAX).expect("deletes").roots, 1);
+    assert_eq!(journal.delete_jobs(&[1], u32::MAX).expect("deletes").roots, 1);
     // A child job that was about to start, records that were on their way, and a confirm.
     let (_, mut child) = Live::create(2, 2, &chain());
     child.created = child.created.map(|created| NewJob { parent: Some(1), root: 1, ..created });
     let (mut late, _) = Live::create(1, 1, &chain());
-    let late = [late.confirm(0), Record::nothing(3)];
+    let late = [late.confirm(0), Record::empty(3)];
     let gone =
         journal.append(&[&child, &end[0], &late[0], &late[1], &other.confirm(0)]).expect("commits");
     assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     drop(journal);
     let mut journal = opened(place);
     assert_eq!(numbers(&*journal), [4], "the other's confirm counts");
-    assert_eq!(journal.next_number().expect("a number"), 5);
-    assert!(journal.records().job(live.job.id()).expect("reads").is_none());
-    assert_eq!(journal.records().number(live.job.id()).expect("reads"), None);
+    assert_eq!(journal.next_job_number().expect("a number"), 5);
+    assert!(journal.records().load_job(live.job.id()).expect("reads").is_none());
+    assert_eq!(journal.records().find_job_number(live.job.id()).expect("reads"), None);
 }
 
 /// Whether a start would send the message of the first step again.
@@ -371,7 +372,7 @@ fn a_confirm_counts_at_once_and_after_a_crash(place: &dyn Place) {
     assert!(!is_sent_again(&*opened(&*place.crash()), 1), "after a crash");
     journal.append(&[&live.reply("a", "{}")]).expect("commits");
     while journal.write_confirms().expect("writes confirms") {}
-    journal.derive().expect("derives");
+    journal.project().expect("derives");
     for live in [&live, &other] {
         live.assert_read_by(&*journal.records(), "whole and in order");
     }
@@ -389,16 +390,16 @@ fn retention_deletes_what_ended_and_nothing_else(place: &dyn Place) {
     let (running, of_running) = Live::create(2, 2, &chain());
     journal.append(&[&created, &of_running]).expect("commits");
     journal.append(&[&ended.reply("a", "{}"), &ended.reply("b", "{}")]).expect("commits");
-    let before = journal.delete_ended(Timestamp(100), Millis(1), 10).expect("deletes");
+    let before = journal.delete_expired(Timestamp(100), Millis(1), 10).expect("deletes");
     assert_eq!(before.roots, 0, "not before its time");
-    let none = journal.delete_ended(Timestamp(i64::MAX), Millis(0), 0).expect("deletes");
+    let none = journal.delete_expired(Timestamp(i64::MAX), Millis(0), 0).expect("deletes");
     assert_eq!(none.roots, 0, "no more than the limit");
-    let one = journal.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes");
-    assert_eq!((one.roots, one.open.len()), (1, 1));
+    let one = journal.delete_expired(Timestamp(i64::MAX), Millis(0), 10).expect("deletes");
+    assert_eq!((one.roots, one.maybe_active.len()), (1, 1));
     let records = journal.records();
-    assert!(records.job(ended.job.id()).expect("reads").is_none());
-    assert!(records.creation(ended.job.id()).expect("reads").is_none());
-    assert!(records.record(ended.job.id(), 0, 9, 1 << 20).expect("reads").is_none());
+    assert!(records.load_job(ended.job.id()).expect("reads").is_none());
+    assert!(records.load_creation(ended.job.id()).expect("reads").is_none());
+    assert!(records.load_record_page(ended.job.id(), 0, 9, 1 << 20).expect("reads").is_none());
     running.assert_read_by(&*records, "it runs");
     assert_eq!(numbers(&*journal), [2]);
 }
@@ -413,22 +414,22 @@ fn an_id_that_comes_back_leads_to_the_newest_job(place: &dyn Place) {
         live.assert_read_by(&*records, "new");
         journal.append(&[&live.reply("a", "{}"), &live.reply("b", "{}")]).expect("commits");
         live.assert_read_by(&*records, "ended");
-        assert_eq!(records.number(live.job.id()).expect("reads"), Some(number));
+        assert_eq!(records.find_job_number(live.job.id()).expect("reads"), Some(number));
         if number % 2 == 0 {
-            journal.derive().expect("derives");
+            journal.project().expect("derives");
             live.assert_read_by(&*records, "derived");
         }
         kept.push(live);
     }
     for Live { number, job } in kept {
-        let numbered = records.job_numbered(number).expect("reads").expect("is kept");
+        let numbered = records.load_job_by_number(number).expect("reads").expect("is kept");
         assert!(numbered == job, "by its number each is found");
-        let rows = records.rows_numbered(number).expect("reads").expect("is kept");
+        let rows = records.load_rows_by_number(number).expect("reads").expect("is kept");
         let entries: usize = rows.iter().map(|row| row.entries.len()).sum();
-        assert_eq!((rows[0].at, entries as u64), (job.origin().created, job.length()));
+        assert_eq!((rows[0].at, entries as u64), (job.origin().created, job.entry_count()));
     }
-    assert!(records.job_numbered(5).expect("reads").is_none());
-    assert!(records.rows_numbered(5).expect("reads").is_none());
+    assert!(records.load_job_by_number(5).expect("reads").is_none());
+    assert!(records.load_rows_by_number(5).expect("reads").is_none());
 }
 
 fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place) {
@@ -439,8 +440,8 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
         created,
         live.confirm(0),
         live.reply("a", "{}"),
-        live.take(Input::operate(Operation::Pause)),
-        live.take(Input::operate(Operation::Resume)),
+        live.take(Input::from_request(Operation::Pause)),
+        live.take(Input::from_request(Operation::Resume)),
         live.reply("b", "{}"),
     ];
     journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");
@@ -449,14 +450,16 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
         for limit in [1, 2, 3, 100] {
             let (mut after, mut read) = (0, Vec::new());
             loop {
-                let page =
-                    records.record(id, after, limit, 1 << 20).expect("reads").expect("is there");
+                let page = records
+                    .load_record_page(id, after, limit, 1 << 20)
+                    .expect("reads")
+                    .expect("is there");
                 assert_eq!(page.definition.full_name(), "w");
                 read.extend(page.rows.iter().flat_map(|row| row.entries.clone()));
                 assert!(
                     page.rows.iter().map(|row| row.entries.len()).sum::<usize>() <= limit as usize
                 );
-                match page.next() {
+                match page.next_cursor() {
                     Some(next) => after = next,
                     None => break,
                 }
@@ -464,28 +467,34 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
             assert!(read == all, "in pages of {limit}");
         }
         let mut read = Vec::new();
-        let head = records.each_row(id, &mut |row| read.extend(row.entries)).expect("reads");
+        let head = records.for_each_row(id, &mut |row| read.extend(row.entries)).expect("reads");
         let head = head.expect("is there");
         assert!(read == all, "in rows");
         assert_eq!((head.graph().name.as_str(), head.created), ("w", Timestamp(1)));
         let nobody = JobId(uuid::Uuid::from_u128(99));
-        assert!(records.each_row(nobody, &mut |_| panic!("a row")).expect("reads").is_none());
+        assert!(records.for_each_row(nobody, &mut |_| panic!("a row")).expect("reads").is_none());
         let hash = live.job.definition().hash();
-        let found = records.definition(hash).expect("reads").expect("is there");
+        let found = records.load_definition(hash).expect("reads").expect("is there");
         assert_eq!(*found, **live.job.definition());
-        let unknown = records.definition(DefinitionHash([7; 32])).expect("reads");
+        let unknown = records.load_definition(DefinitionHash([7; 32])).expect("reads");
         assert!(unknown.is_none(), "no job runs it");
-        let bytes = records.job_bytes(id).expect("reads").expect("is there");
+        let bytes = records.rebuild_bytes(id).expect("reads").expect("is there");
         assert!(bytes > 10, "{bytes}");
-        let at = |entry| records.job_at(id, entry).expect("reads").expect("is there");
+        let at = |entry| records.load_job_at_entry(id, entry).expect("reads").expect("is there");
         let first = rows[0].recorded.entries.len() as u64;
-        assert!(matches!(at(first), JobAt::Was { job, .. } if *job == new), "as it was created");
+        assert!(
+            matches!(at(first), JobAtEntry::Found { job, .. } if *job == new),
+            "as it was created"
+        );
         let whole = all.len() as u64;
         assert!(
-            matches!(at(whole), JobAt::Was { job, at } if *job == live.job && at == Timestamp(100))
+            matches!(at(whole), JobAtEntry::Found { job, at } if *job == live.job && at == Timestamp(100))
         );
         for none in [0, whole + 1] {
-            assert!(matches!(at(none), JobAt::Never { entries } if entries == whole), "{none}");
+            assert!(
+                matches!(at(none), JobAtEntry::NoSuchEntry { entries } if entries == whole),
+                "{none}"
+            );
         }
     }
 }
@@ -497,28 +506,41 @@ fn lists_and_statuses_show_what_is_committed(place: &dyn Place) {
     let (running, of_running) = Live::create(2, 2, &chain());
     journal.append(&[&created, &of_running]).expect("commits");
     journal.append(&[&ended.reply("a", "{}"), &ended.reply("b", "{}")]).expect("commits");
-    assert!(journal.is_behind());
+    assert!(journal.has_unprojected());
 
-    let listed = records.running("w", 0, 9).expect("reads");
+    let listed = records.load_running_root_jobs("w", 0, 9).expect("reads");
     assert_eq!(listed, [(2, running.job.id(), "running".to_owned())]);
-    assert!(!journal.is_behind(), "what is listed is derived first");
-    assert_eq!(records.running("w", 2, 9).expect("reads"), [], "beyond");
-    assert_eq!(records.all_running(0, 9).expect("reads"), [(2, running.job.id())]);
-    assert_eq!(records.running_counts().expect("reads"), [("w".to_owned(), 1)]);
-    let listed = records.ended("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
+    assert!(!journal.has_unprojected(), "what is listed is derived first");
+    assert_eq!(records.load_running_root_jobs("w", 2, 9).expect("reads"), [], "beyond");
+    assert_eq!(records.load_running_jobs(0, 9).expect("reads"), [(2, running.job.id())]);
+    assert_eq!(records.count_running_root_jobs().expect("reads"), [("w".to_owned(), 1)]);
+    let listed =
+        records.load_ended_root_jobs("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
     let cursor = EndedCursor { ended: Timestamp(100), number: 1 };
     assert_eq!(listed, [(cursor, ended.job.id(), "completed".to_owned())]);
-    assert_eq!(records.ended("w", Timestamp(101), EndedCursor::NEWEST, 9).expect("reads"), []);
-    assert_eq!(records.ended("w", Timestamp(0), cursor, 9).expect("reads"), [], "beyond");
+    assert_eq!(
+        records.load_ended_root_jobs("w", Timestamp(101), EndedCursor::NEWEST, 9).expect("reads"),
+        []
+    );
+    assert_eq!(
+        records.load_ended_root_jobs("w", Timestamp(0), cursor, 9).expect("reads"),
+        [],
+        "beyond"
+    );
 
-    assert_eq!(records.status_columns("x").expect("reads"), None);
-    let columns = records.status_columns("w").expect("reads").expect("has some");
+    assert_eq!(records.load_status_columns("x").expect("reads"), None);
+    let columns = records.load_status_columns("w").expect("reads").expect("has some");
     assert_eq!(columns, ["a", "b"]);
-    let rows = records.statuses("w", &columns, &StatusFilter::default(), NEWEST, 9).expect("reads");
+    let rows = records
+        .load_statuses("w", &columns, &StatusFilter::default(), NEWEST_CURSOR, 9)
+        .expect("reads");
     assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(rows[1].statuses, ["COMPLETED", "COMPLETED"]);
     let filter = StatusFilter { state: Some(JobState::Running), ..StatusFilter::default() };
-    assert_eq!(records.statuses("w", &columns, &filter, NEWEST, 9).expect("reads"), rows[..1]);
+    assert_eq!(
+        records.load_statuses("w", &columns, &filter, NEWEST_CURSOR, 9).expect("reads"),
+        rows[..1]
+    );
 }
 
 fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
@@ -528,18 +550,19 @@ fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
         Live::family(1, &three_levels()).into_iter().unzip();
     journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");
     let [parent, child, grandchild] = [0, 1, 2].map(|at| lives[at].job.id());
-    assert_eq!(records.child(1, child).expect("reads"), Some(2));
-    assert_eq!(records.child(1, grandchild).expect("reads"), None, "not its own");
-    let family = records.family(parent).expect("reads").expect("is there");
+    assert_eq!(records.find_child_number(1, child).expect("reads"), Some(2));
+    assert_eq!(records.find_child_number(1, grandchild).expect("reads"), None, "not its own");
+    let family = records.find_parent_job(parent).expect("reads").expect("is there");
     assert_eq!(family.graph().name, "f");
     let listed = |filter, after| -> Vec<JobId> {
-        let rows = records.children(&family, filter, after, 9).expect("reads");
+        let rows = records.load_children(&family, filter, after, 9).expect("reads");
         rows.iter().map(|row| row.id).collect()
     };
     assert_eq!(listed(ChildFilter::default(), ChildCursor::START), [child]);
     let items = |step| {
         let mut items = Vec::new();
-        let read = records.items(&family, step, &mut |row| items.push((row.item, row.state)));
+        let read =
+            records.for_each_item(&family, step, &mut |row| items.push((row.item, row.state)));
         read.expect("reads");
         items
     };
@@ -549,13 +572,13 @@ fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
     assert!(listed(failed, ChildCursor::START).is_empty());
     let other = ChildFilter { state: None, step: Some(StepIndex(1)) };
     assert!(listed(other, ChildCursor::START).is_empty());
-    let rows = records.children(&family, ChildFilter::default(), ChildCursor::START, 9);
+    let rows = records.load_children(&family, ChildFilter::default(), ChildCursor::START, 9);
     let cursor = rows.expect("reads")[0].cursor;
     assert!(listed(ChildFilter::default(), cursor).is_empty(), "behind the last");
-    assert!(records.family(JobId(uuid::Uuid::from_u128(99))).expect("reads").is_none());
+    assert!(records.find_parent_job(JobId(uuid::Uuid::from_u128(99))).expect("reads").is_none());
     assert_eq!(
         records
-            .search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9)
+            .search(&JobFilter::default(), SearchOrder::NewestFirst, NEWEST_CURSOR, 9)
             .expect("reads")
             .len(),
         1,
@@ -568,9 +591,9 @@ fn some_jobs_are_recovered_as_at_a_start(place: &dyn Place) {
     let (lives, rows): (Vec<Live>, Vec<Record>) =
         Live::family(1, &three_levels()).into_iter().unzip();
     journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");
-    journal.derive().expect("derives");
+    journal.project().expect("derives");
     let at_start = journal.recover().expect("recovers");
-    let some = journal.records().recover_some(&[1, 3, 9]).expect("reads");
+    let some = journal.records().recover_jobs(&[1, 3, 9]).expect("reads");
     assert_eq!(some.len(), 2, "there is no job 9");
     for number in [1, 3] {
         let (one, other) = (&some[&number], &at_start[number as usize - 1]);
@@ -587,7 +610,7 @@ fn a_closed_reader_refuses_and_says_why(place: &dyn Place) {
     let records = journal.records();
     live.assert_read_by(&*records, "open");
     assert!(records.close("the test is over", std::time::Duration::from_secs(60)));
-    let refused = records.job(live.job.id()).err().expect("closed");
+    let refused = records.load_job(live.job.id()).err().expect("closed");
     assert!(
         matches!(refused, JournalError::Closed { .. })
             && refused.to_string().contains("the test is over"),

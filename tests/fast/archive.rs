@@ -8,8 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
-use workflow_manager::actors::mail::{CreateJob, RouterInput};
+use workflow_manager::actors::client_response::{
+    CreateResponse, Erased, OperationResponse, RequestError,
+};
+use workflow_manager::actors::inputs::{CreateJob, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
@@ -38,7 +40,7 @@ async fn start(folder: &Path, workflow: &str, waiting_max: usize) -> Manager {
     settings.journal.file = folder.join("j.db");
     settings.limits.creations_waiting_max = waiting_max;
     let definitions = load_text("test.yaml", workflow).expect("valid").definitions;
-    let workers = Workers::new().with("a", 1, echo).with("b", 1, echo);
+    let workers = Workers::new().with_worker("a", 1, echo).with_worker("b", 1, echo);
     manager::start(settings, definitions, workers).await.expect("starts")
 }
 
@@ -50,7 +52,7 @@ fn message() -> Message {
 async fn over(manager: &Manager) -> JobId {
     let id = manager.create("chain", None, message()).await.expect("created").id();
     let closed = async {
-        while manager.ways().routes.is_live(id) {
+        while manager.handles().routes.is_under_way(id) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -72,7 +74,7 @@ async fn slow_reads() {
     let held = |count: i64| {
         let manager = &manager;
         async move {
-            let waiting = &manager.common().metrics.look_ups_waiting;
+            let waiting = &manager.common().metrics.lookups_waiting;
             let enough = async {
                 while waiting.get() < count {
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -89,7 +91,7 @@ async fn slow_reads() {
     held(3).await;
     let refused = manager.cancel(second).await;
     assert!(
-        matches!(&refused, Err(Refusal::Overloaded(why)) if why.contains("creations_waiting_max")),
+        matches!(&refused, Err(RequestError::Overloaded(why)) if why.contains("creations_waiting_max")),
         "{refused:?}"
     );
     let is_read = Cell::new(true);
@@ -116,8 +118,8 @@ async fn slow_reads() {
     let spans = [some, others, rest].concat();
     assert!(answers[0].starts_with("Err(Conflict("), "{answers:?}");
     let done = [
-        format!("{:?}", Ok::<_, Refusal>(Erased)),
-        format!("{:?}", Ok::<_, Refusal>(Now::Job(JobState::Completed))),
+        format!("{:?}", Ok::<_, RequestError>(Erased)),
+        format!("{:?}", Ok::<_, RequestError>(OperationResponse::Job(JobState::Completed))),
     ];
     assert_eq!(answers[1..], done);
     let (count, longest) = (spans.len(), spans.iter().max().expect("jobs"));
@@ -157,13 +159,13 @@ fn what_is_asked_of_one_id_keeps_its_order() {
             let create = || {
                 let (definition, message) = (definition.clone(), message());
                 let (answer, answered) = oneshot::channel();
-                let router = &manager.ways().mailboxes().router;
-                router.post(RouterInput::Create(CreateJob {
+                let router = &manager.handles().mailboxes().router;
+                router.send(RouterInput::Create(CreateJob {
                     id: Some(id),
                     definition,
                     message,
                     trace: None,
-                    answer,
+                    response: answer,
                 }));
                 answered
             };
@@ -176,17 +178,17 @@ fn what_is_asked_of_one_id_keeps_its_order() {
             let behind = manager.cancel(id);
             let late = operate(cancel());
             let answers = async {
-                assert_eq!(before.await, Err(Refusal::Unknown));
+                assert_eq!(before.await, Err(RequestError::NotFound));
                 let [created, known] = created;
-                assert_eq!(created.await, Ok(Ok(Created::New(id))));
-                assert_eq!(known.await, Ok(Ok(Created::Known(id))));
+                assert_eq!(created.await, Ok(Ok(CreateResponse::New(id))));
+                assert_eq!(known.await, Ok(Ok(CreateResponse::Existing(id))));
                 let [paused, resumed, cancelled] = asked;
-                assert_eq!(paused.await, Ok(Now::Job(JobState::Paused)));
-                assert_eq!(resumed.await, Ok(Now::Job(JobState::Running)));
-                assert_eq!(cancelled.await, Ok(Now::Job(JobState::Cancelled)));
-                assert_eq!(again.await, Ok(Ok(Created::Known(id))));
-                assert_eq!(behind.await, Ok(Now::Job(JobState::Cancelled)));
-                assert!(matches!(late.await, Err(Refusal::Conflict(_))));
+                assert_eq!(paused.await, Ok(OperationResponse::Job(JobState::Paused)));
+                assert_eq!(resumed.await, Ok(OperationResponse::Job(JobState::Running)));
+                assert_eq!(cancelled.await, Ok(OperationResponse::Job(JobState::Cancelled)));
+                assert_eq!(again.await, Ok(Ok(CreateResponse::Existing(id))));
+                assert_eq!(behind.await, Ok(OperationResponse::Job(JobState::Cancelled)));
+                assert!(matches!(late.await, Err(RequestError::Conflict(_))));
             };
             tokio::time::timeout(DEADLINE, answers).await.expect("in time");
         }

@@ -15,7 +15,7 @@ use workflow_manager::engine::{
     Operation, Origin, Recorded, Rejected, Reply, Retry, Sender, Step, StepIndex, StepState,
     Timestamp, UnreadReplies,
 };
-use workflow_manager::times::{Time, parsed};
+use workflow_manager::times::{Rfc3339Time, parse_rfc3339};
 
 const STEP: StepIndex = StepIndex(0);
 
@@ -33,7 +33,7 @@ fn timed() -> Step {
     Step {
         timeout: Some(Millis(5_000)),
         retry: Some(Retry { attempts: 2, backoff: Millis(0), ..Retry::default() }),
-        ..Step::named("price")
+        ..Step::with_name("price")
     }
 }
 
@@ -43,14 +43,14 @@ impl Told {
         let definition = Arc::new(Definition::new("w", vec![graph]));
         let id = JobId(uuid::Uuid::from_u128(7));
         let context = Context { now: at(0), limits: &LIMITS };
-        let origin = Origin::top_level(id, definition, at(0));
+        let origin = Origin::for_root_job(id, definition, at(0));
         let (job, Decision { recorded, .. }) = Job::create(origin, Message::default(), &context);
         Told { job, rows: vec![recorded] }
     }
 
     fn take(&mut self, second: i64, input: Input) -> Result<(), Rejected> {
         let context = Context { now: at(second), limits: &LIMITS };
-        let decision = self.job.take(input, &context)?;
+        let decision = self.job.handle_input(input, &context)?;
         self.rows.push(decision.recorded);
         let again = Job::recover(self.job.origin().clone(), None, self.rows.clone());
         assert_eq!(again, self.job, "the journal tells the same");
@@ -128,7 +128,7 @@ fn it_begins_when_a_bus_without_confirms_and_leases_hands_the_message_over() {
 fn it_begins_anew_when_the_message_was_lost_and_is_sent_again() {
     for lost in [
         Input::QueueMissing(vec![STEP]),
-        Input::operate(Operation::Redispatch { step: "price".to_owned() }),
+        Input::from_request(Operation::Redispatch { step: "price".to_owned() }),
     ] {
         let mut told = Told::with(timed());
         told.confirmed(1).expect("taken");
@@ -157,13 +157,14 @@ fn progress_before_the_confirm_shows_that_a_worker_has_the_message() {
 #[test]
 fn a_pause_and_the_failure_of_the_job_leave_a_wait_as_it_is() {
     let mut told = Told::with(timed());
-    told.take(1, Input::operate(Operation::Pause)).expect("paused");
+    told.take(1, Input::from_request(Operation::Pause)).expect("paused");
     assert_eq!(told.job.next_timer(), None);
     told.confirmed(3).expect("taken");
     assert_eq!(told.job.next_timer(), Some(at(8)), "a pause stops no clock");
-    told.take(4, Input::operate(Operation::Resume)).expect("resumed");
+    told.take(4, Input::from_request(Operation::Resume)).expect("resumed");
     assert_eq!(told.job.next_timer(), Some(at(8)));
-    told.take(5, Input::operate(Operation::Cancel { reason: "over".into() })).expect("cancelled");
+    told.take(5, Input::from_request(Operation::Cancel { reason: "over".into() }))
+        .expect("cancelled");
     assert_eq!(told.job.next_timer(), None);
 }
 
@@ -322,7 +323,7 @@ fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
             }
         });
         let told = |message: &Value| {
-            let until = message["lease_until"].as_str().and_then(parsed).expect("a time");
+            let until = message["lease_until"].as_str().and_then(parse_rfc3339).expect("a time");
             (message["message_id"].clone(), until)
         };
         let mut told: Vec<(Value, Timestamp)> = first.iter().map(told).collect();
@@ -335,8 +336,8 @@ fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
                 assert!(
                     now >= until,
                     "{id} was lent until {}, and lent again at {}",
-                    json!(Time(until)),
-                    json!(Time(now))
+                    json!(Rfc3339Time(until)),
+                    json!(Rfc3339Time(now))
                 );
             }
         }

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use workflow_manager::actors::bulk::Bulk;
-use workflow_manager::actors::door;
-use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::bulk_requests::BulkRedispatch;
+use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
-use workflow_manager::actors::transport::{Opening, Transport};
-use workflow_manager::bus::desk::{Borrower, Desks, Lending};
-use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
+use workflow_manager::actors::manager_handle;
+use workflow_manager::actors::transport::{BusOptions, Transport};
+use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
+use workflow_manager::bus::lease_queue::{LeasePolicy, LeaseQueues, ReceiveOptions};
 use workflow_manager::bus::{Address, BusKey, BusState};
 use workflow_manager::clock;
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Message, StepState};
-use workflow_manager::load::{load_text, load_to_serve};
+use workflow_manager::load::{load_for_manager, load_text};
 use workflow_manager::settings::{BusKind, Overrides, ServerAddress, Settings};
 
 fn definition(text: &str) -> Arc<Definition> {
@@ -188,8 +188,8 @@ const HERE: &str = "amqp: { server: 'amqp://here' }";
 fn the_exchange_for_events_is_on_the_broker_of_a_bus_over_amqp() {
     let found = |more: &str| {
         let settings = settings(&format!("{INVOICES}{more}")).expect(more);
-        let found = settings.topic_bus().expect(more);
-        assert_eq!(found.is_some(), settings.events.has_topic(), "{more}");
+        let found = settings.exchange_bus().expect(more);
+        assert_eq!(found.is_some(), settings.events.has_exchange(), "{more}");
         found.map(|(name, section)| (name.to_owned(), section.server.0.clone()))
     };
     let invoices = Some(("invoices".to_owned(), "amqp://me:hunter2@there:5672/v".to_owned()));
@@ -265,7 +265,7 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
     let refused = |text: &str| {
         let file = folder.path().join("w.yaml");
         fs::write(&file, text).expect("written");
-        load_to_serve(&[file], &settings).map(drop).map_err(|errors| errors.to_string())
+        load_for_manager(&[file], &settings).map(drop).map_err(|errors| errors.to_string())
     };
     assert_eq!(
         refused("workflows: [ { name: w, bus: invoices, steps: [ { name: a } ] } ]"),
@@ -358,24 +358,33 @@ type Came = Arc<Mutex<Vec<(String, String)>>>;
 
 /// A second bus of another name, on a desk of its own.
 fn two_buses(came: &Came, shut: &'static str) -> Parts {
-    let desks: Arc<Desks> = Arc::default();
+    let desks: Arc<LeaseQueues> = Arc::default();
     let (came, known) = (came.clone(), Arc::clone(&desks));
-    let transport: Transport = Arc::new(move |_: &Settings, key: &BusKey, opening: Opening| {
-        let (bus, came) = (key.bus.to_string(), came.clone());
+    let transport: Transport = Arc::new(move |_: &Settings, key: &BusKey, opening: BusOptions| {
+        let (bus, came) = (key.name.to_string(), came.clone());
         let mut workers = Workers::new();
         if bus != shut {
-            workers = workers.with("work", 1, move |message| {
+            workers = workers.with_worker("work", 1, move |message| {
                 let step = message.correlation_id.as_deref().unwrap_or_default();
                 let step = step.rsplit(':').next().unwrap_or_default().to_owned();
                 came.lock().expect("no panic").push((bus.clone(), step));
                 Ok(message.body.to_bytes())
             });
         }
-        let lending = Lending { lease: Duration::from_secs(300), deliveries_max: 5, reports: true };
-        let made_of = EmbeddedOpening { key: key.clone(), workers, lending, desks: known.clone() };
+        let lending = LeasePolicy {
+            lease: Duration::from_secs(300),
+            deliveries_max: 5,
+            reports_leases: true,
+        };
+        let made_of = EmbeddedConfig {
+            key: key.clone(),
+            workers,
+            policy: lending,
+            lease_queues: known.clone(),
+        };
         Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
     });
-    Parts { transport, desks, ..Parts::usual(Workers::new()) }
+    Parts { transport, lease_queues: desks, ..Parts::standard(Workers::new()) }
 }
 
 fn with_other(folder: &tempfile::TempDir) -> Settings {
@@ -383,7 +392,7 @@ fn with_other(folder: &tempfile::TempDir) -> Settings {
     settings.journal.file = folder.path().join("journal.db");
     let mut other = settings.amqp.clone();
     other.server = ServerAddress("amqp://nowhere".to_owned());
-    other.replies_first = workflow_manager::settings::Span(Duration::ZERO);
+    other.replies_first = workflow_manager::settings::DurationSetting(Duration::ZERO);
     settings
         .buses
         .insert("other".to_owned(), workflow_manager::settings::BusSettings::Amqp(Box::new(other)));
@@ -402,7 +411,7 @@ async fn create(manager: &Manager, workflow: &str) -> JobId {
 
 async fn ended(manager: &Manager, id: JobId) -> Job {
     for _ in 0..6_000 {
-        let job = manager.common().reader.job(id).expect("readable").expect("it is there").job;
+        let job = manager.common().reader.load_job(id).expect("readable").expect("it is there").job;
         if job.state() != JobState::Running {
             return job;
         }
@@ -435,27 +444,34 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
         let manager = start(with_other(&folder), two_buses(&came, "embedded"));
         let id = create(&manager, "both").await;
-        let ways = manager.ways();
-        let here = Address { bus: ways.buses.named(None, ""), queue: "work".into() };
-        let there = Address { bus: ways.buses.named(Some(&"other".into()), ""), ..here.clone() };
-        let step =
-            |id| async move { door::look(ways, id, |job| job.confirmed_steps().count()).await };
+        let ways = manager.handles();
+        let here = Address { bus: ways.buses.resolve(None, ""), queue: "work".into() };
+        let there = Address { bus: ways.buses.resolve(Some(&"other".into()), ""), ..here.clone() };
+        let step = |id| async move {
+            manager_handle::inspect_job(ways, id, |job| job.confirmed_steps().count()).await
+        };
         // The embedded bus confirms nothing: as if it had.
         let confirmed = workflow_manager::engine::Input::Confirmed {
             step: workflow_manager::engine::StepIndex(0),
             attempt: 1,
             dispatch: None,
         };
-        ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
+        ways.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
         while step(id).await != Some(1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let waits = door::redispatch(ways, Bulk::new(there.clone()).dry_run(true)).await;
+        let waits =
+            manager_handle::redispatch(ways, BulkRedispatch::new(there.clone()).with_dry_run(true))
+                .await;
         assert_eq!(waits, Ok((0, 0)), "nothing waits on the other bus");
-        assert_eq!(door::redispatch(ways, Bulk::new(here.clone()).dry_run(true)).await, Ok((1, 1)));
+        assert_eq!(
+            manager_handle::redispatch(ways, BulkRedispatch::new(here.clone()).with_dry_run(true))
+                .await,
+            Ok((1, 1))
+        );
         for (queue, left) in [(there, Some(1)), (here, Some(0))] {
             let (taken, is_taken) = tokio::sync::oneshot::channel();
-            ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
+            ways.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
             is_taken.await.expect("taken");
             assert_eq!(step(id).await, left);
         }
@@ -516,9 +532,9 @@ workflows:
         )
         .expect("started");
         let away = BusState::Disconnected { reason: "its cable is cut".to_owned() };
-        let other = manager.ways().buses.named(Some(&"other".into()), "");
+        let other = manager.handles().buses.resolve(Some(&"other".into()), "");
         let health = &manager.common().health;
-        for bus in [&other, &manager.ways().buses.named(None, "")] {
+        for bus in [&other, &manager.handles().buses.resolve(None, "")] {
             while health.bus(bus) != Some(BusState::Connected) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -534,10 +550,10 @@ workflows:
         assert_eq!(checks, expected);
         let id = create(&manager, "away").await;
         // Workers have both.
-        for bus in [&other, &manager.ways().buses.named(None, "")] {
-            let desk = manager.ways().desks.of(bus).expect("a desk");
-            let until = clock::ticks() + Duration::from_secs(60);
-            let loan = desk.receive(&"nobody".into(), &Borrower::default(), until).await;
+        for bus in [&other, &manager.handles().buses.resolve(None, "")] {
+            let desk = manager.handles().lease_queues.find(bus).expect("a desk");
+            let until = clock::timer_now() + Duration::from_secs(60);
+            let loan = desk.receive(&"nobody".into(), &ReceiveOptions::default(), until).await;
             assert!(loan.is_some(), "it is lent");
         }
         let job = ended(&manager, id).await;
@@ -563,7 +579,7 @@ fn a_manager_that_has_stopped_leaves_nothing_open() {
                 load_text("f", "workflows: [ { name: w, steps: [ { name: a } ] } ]")
                     .expect("valid")
                     .definitions,
-                Parts::usual(Workers::new()),
+                Parts::standard(Workers::new()),
             )
             .expect("started");
             let weak = Arc::downgrade(manager.common());

@@ -3,18 +3,18 @@
 use crate::world::World;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Objection, Operation,
-    Rejected, Reply, Request, Retry, StatusWords, Step, StepIndex, StepState,
+    Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Operation, OperationError,
+    OperationRequest, Rejected, Reply, Retry, StatusWords, Step, StepIndex, StepState,
 };
 
 fn decision() -> Arc<Definition> {
     let words = ["OPEN", "APPROVED", "DENIED"].map(Arc::from).to_vec();
     let status = StatusWords { key: Some("decision".into()), words, ..StatusWords::default() };
     let retry = Retry { attempts: 2, backoff: Millis(60_000), ..Retry::default() };
-    let decide = Step { external: true, status, retry: Some(retry), ..Step::named("decide") };
+    let decide = Step { external: true, status, retry: Some(retry), ..Step::with_name("decide") };
     Arc::new(Definition::new(
         "w",
-        vec![Graph::new("w".to_owned(), None, vec![decide, Step::named("free")])],
+        vec![Graph::new("w".to_owned(), None, vec![decide, Step::with_name("free")])],
     ))
 }
 
@@ -26,14 +26,15 @@ fn say(step: &str, reply: fn(bytes::Bytes) -> Reply, body: &str) -> Operation {
 #[track_caller]
 fn refused(world: &mut World, id: JobId, operation: Operation, words: &[&str]) {
     let before = world.job(id).clone();
-    let Some(Objection::Invalid(text)) = before.objection(&operation, &world.limits) else {
+    let Some(OperationError::Invalid(text)) = before.check_operation(&operation, &world.limits)
+    else {
         panic!("{operation:?} is no mistake")
     };
     assert!(
         text.starts_with("nothing was changed: ") && words.iter().all(|word| text.contains(word)),
         "{text}"
     );
-    assert_eq!(world.take(id, Input::operate(operation)), Err(Rejected::Void));
+    assert_eq!(world.take(id, Input::from_request(operation)), Err(Rejected::Void));
     assert!(*world.job(id) == before, "something was changed");
 }
 
@@ -80,13 +81,13 @@ fn what_a_worker_would_fail_for_is_refused_by_hand_and_changes_nothing() {
         say("free", Reply::Result, "[1]"),
         &["no JSON object", "step \"free\""],
     );
-    world.take(id, Input::operate(say("free", Reply::Result, "{}"))).expect("taken");
+    world.take(id, Input::from_request(say("free", Reply::Result, "{}"))).expect("taken");
 
     world
-        .take(id, Input::operate(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#)))
+        .take(id, Input::from_request(say("decide", Reply::Progress, r#"{"status":"DENIED"}"#)))
         .expect("taken");
     world
-        .take(id, Input::operate(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#)))
+        .take(id, Input::from_request(say("decide", Reply::Result, r#"{"decision":"APPROVED"}"#)))
         .expect("taken");
     let job = world.job(id);
     assert_eq!((job.state(), job.status(StepIndex(0))), (JobState::Completed, "APPROVED"));
@@ -102,8 +103,9 @@ fn a_failure_by_hand_says_so_and_by_whom() {
         for step in ["decide", "free"] {
             let body = r#"{"error":"no pen","retryable":false}"#;
             let operation = say(step, Reply::Error, body);
-            let request = Request { operation, reason: None, by: by.map(Arc::from) };
-            world.take(id, Input::operate(request)).expect("taken");
+            let request =
+                OperationRequest { operation, reason: None, principal: by.map(Arc::from) };
+            world.take(id, Input::from_request(request)).expect("taken");
         }
         let job = world.job(id);
         for step in [0, 1].map(StepIndex) {
@@ -118,7 +120,7 @@ fn a_step_that_cannot_take_anything_now_is_a_conflict_whatever_is_said_of_it() {
     let mut world = World::new();
     let id = world.create(&decision(), Message::default());
     world
-        .take(id, Input::operate(say("decide", Reply::Error, r#"{"error":"not today"}"#)))
+        .take(id, Input::from_request(say("decide", Reply::Error, r#"{"error":"not today"}"#)))
         .expect("taken");
     assert_eq!(
         world.job(id).step(StepIndex(0)).state,
@@ -126,13 +128,16 @@ fn a_step_that_cannot_take_anything_now_is_a_conflict_whatever_is_said_of_it() {
         "the next attempt follows"
     );
     let error = say("decide", Reply::Error, "[1]");
-    assert!(matches!(world.job(id).objection(&error, &world.limits), Some(Objection::Conflict(_))));
+    assert!(matches!(
+        world.job(id).check_operation(&error, &world.limits),
+        Some(OperationError::Conflict(_))
+    ));
     refused(&mut world, id, say("decide", Reply::Result, "{}"), &["no status"]);
     world
-        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::from_request(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
     assert!(matches!(
-        world.job(id).objection(&say("free", Reply::Result, "[1]"), &world.limits),
-        Some(Objection::Conflict(_))
+        world.job(id).check_operation(&say("free", Reply::Result, "[1]"), &world.limits),
+        Some(OperationError::Conflict(_))
     ));
 }

@@ -4,15 +4,15 @@ use crate::waits::until;
 use bytes::Bytes;
 use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
-use workflow_manager::actors::answer::Refusal;
-use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
-use workflow_manager::actors::mail::{JobInput, RouterInput};
+use workflow_manager::actors::client_response::RequestError;
+use workflow_manager::actors::completion_latch::CompletionLatch;
+use workflow_manager::actors::inputs::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::bus::{Delivery, Settled, Settlement, Verdict};
+use workflow_manager::bus::{Delivery, Disposition, SettleCommand, Settlement};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::EMBEDDED_REPLIES as REPLIES;
+use workflow_manager::settings::EMBEDDED_REPLY_QUEUE as REPLIES;
 use workflow_manager::settings::Settings;
 
 async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings)) -> Manager {
@@ -29,7 +29,7 @@ async fn create(manager: &Manager, workflow: &str) -> JobId {
 }
 
 fn job(manager: &Manager, id: JobId) -> Option<Job> {
-    manager.common().reader.job(id).expect("reads").map(|found| found.job)
+    manager.common().reader.load_job(id).expect("reads").map(|found| found.job)
 }
 
 /// A message on the queue of `workflow`, and where its verdict comes.
@@ -37,12 +37,12 @@ fn call(
     manager: &Manager,
     workflow: &str,
     change: impl FnOnce(&mut Delivery),
-) -> mpsc::UnboundedReceiver<Settled> {
+) -> mpsc::UnboundedReceiver<SettleCommand> {
     let (settle, settled) = mpsc::unbounded_channel();
     let mut delivery =
         Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
     change(&mut delivery);
-    manager.ways().mailboxes().router.post(RouterInput::Called {
+    manager.handles().mailboxes().router.send(RouterInput::CallDelivered {
         workflow: workflow.into(),
         bus: "embedded".into(),
         delivery,
@@ -55,17 +55,17 @@ fn call(
 async fn settled(manager: &Manager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
-        if let Some(job) = manager.ways().routes.find(asked) {
-            job.post(JobInput::Settled(AnswerOnDrop::new(done)));
+        if let Some(job) = manager.handles().routes.find(asked) {
+            job.send(JobInput::AwaitCommit(CompletionLatch::new(done)));
         }
         is_done.await.expect("committed");
         // This lies behind it in the router's mailbox.
         assert_eq!(
             manager.create("no such workflow", None, Message::default()).await,
-            Err(Refusal::Unknown)
+            Err(RequestError::NotFound)
         );
         let nobody = manager.cancel(JobId(uuid::Uuid::nil()));
-        assert_eq!(nobody.await, Err(Refusal::Unknown));
+        assert_eq!(nobody.await, Err(RequestError::NotFound));
     }
 }
 
@@ -82,7 +82,10 @@ workflows:
         let manager =
             start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
         let outer = create(&manager, "outer").await;
-        until("its own call is taken", || (manager.ways().routes.roots() == 2).then_some(())).await;
+        until("its own call is taken", || {
+            (manager.handles().routes.root_count() == 2).then_some(())
+        })
+        .await;
         let forged = |step: &str, message_id: &str, reply_to: &str| {
             let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
             let message_id = message_id.replace("OUTER", &outer.to_string());
@@ -105,10 +108,13 @@ workflows:
         // Another reply queue.
         let mut waits = forged("ask", "OUTER:ask:1", "elsewhere");
         settled(&manager, outer).await;
-        assert_eq!(manager.ways().routes.roots(), 2, "none of them has a job");
+        assert_eq!(manager.handles().routes.root_count(), 2, "none of them has a job");
         for verdict in &mut refused {
             // Only such a step may be answered into the manager's own reply queue.
-            assert_eq!(verdict.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+            assert_eq!(
+                verdict.recv().await.map(|settled| settled.disposition),
+                Some(Disposition::Ack)
+            );
         }
         assert_eq!(
             manager
@@ -163,14 +169,20 @@ fn a_forged_depth_costs_its_own_call_alone() {
         .await;
         for depth in [32, u16::MAX] {
             let mut refused = call(&manager, "inner", |delivery| delivery.depth = Some(depth));
-            assert_eq!(refused.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+            assert_eq!(
+                refused.recv().await.map(|settled| settled.disposition),
+                Some(Disposition::Ack)
+            );
         }
-        assert!(manager.ways().routes.is_empty());
+        assert!(manager.handles().routes.is_empty());
         for depth in [None, Some(0), Some(31)] {
             let mut taken = call(&manager, "inner", |delivery| delivery.depth = depth);
-            assert_eq!(taken.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+            assert_eq!(
+                taken.recv().await.map(|settled| settled.disposition),
+                Some(Disposition::Ack)
+            );
         }
-        assert_eq!(manager.ways().routes.roots(), 3);
+        assert_eq!(manager.handles().routes.root_count(), 3);
         manager.stop().await;
     });
 }
@@ -196,7 +208,10 @@ fn more_callers_of_one_job_than_may_be_are_refused() {
                 delivery.correlation_id = Some(format!("caller {number}"));
                 delivery.reply_to = Some("elsewhere".to_owned());
             });
-            assert_eq!(taken.recv().await.map(|settled| settled.verdict), Some(Verdict::Ack));
+            assert_eq!(
+                taken.recv().await.map(|settled| settled.disposition),
+                Some(Disposition::Ack)
+            );
             assert_eq!(refused.get(), refusals, "caller {number}");
         }
         manager.stop().await;

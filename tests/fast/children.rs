@@ -6,21 +6,21 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, Parent, Recorded,
+    Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, ParentItem, Recorded,
     Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRow, Journal, Records};
-use workflow_manager::journal::{NewJob, Options, Reader, Record, Store};
+use workflow_manager::journal::{JournalOptions, NewJob, Reader, Record, SqliteJournal};
 
 const PARENT: JobId = JobId(uuid::Uuid::from_u128(1));
 
 /// Two steps with child jobs.
 fn definition() -> Arc<Definition> {
-    let with_task = |name: &str| Step { task: Some(1), ..Step::named(name) };
+    let with_task = |name: &str| Step { task: Some(1), ..Step::with_name(name) };
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     Arc::new(Definition::new(
         "w",
@@ -28,8 +28,8 @@ fn definition() -> Arc<Definition> {
     ))
 }
 
-fn open(file: &Path) -> Store {
-    Store::open(&Options {
+fn open(file: &Path) -> SqliteJournal {
+    SqliteJournal::open(&JournalOptions {
         file: file.to_owned(),
         cache_bytes: 16 << 20,
         verify_bytes_max: 0,
@@ -45,7 +45,7 @@ fn record(
     state: Option<JobState>,
 ) -> Record {
     let recorded = Recorded { first, at: Timestamp(number + 1), entries: vec![entry] };
-    Record { created, recorded, state, ..Record::nothing(number) }
+    Record { created, recorded, state, ..Record::empty(number) }
 }
 
 /// The first entry of a job.
@@ -55,14 +55,14 @@ fn begun() -> (u64, Entry) {
 }
 
 fn parent(definition: &Arc<Definition>) -> Record {
-    let origin = Origin::top_level(PARENT, definition.clone(), Timestamp(1));
+    let origin = Origin::for_root_job(PARENT, definition.clone(), Timestamp(1));
     let created = NewJob { origin: Arc::new(origin), root: 1, parent: None };
     record(1, Some(created), begun(), None)
 }
 
 fn child(definition: &Arc<Definition>, number: i64, step: u16, index: u32) -> Record {
     let id = JobId(uuid::Uuid::from_u128(1000 + number as u128));
-    let place = Parent { job: PARENT, step: StepIndex(step), index };
+    let place = ParentItem { job: PARENT, step: StepIndex(step), index };
     let (definition, created) = (definition.clone(), Timestamp(number));
     let origin = Origin {
         id,
@@ -85,10 +85,10 @@ fn failed(number: i64, reason: &str) -> Record {
 
 /// All pages.
 fn all(reader: &Reader, filter: ChildFilter, limit: u32) -> Vec<ChildRow> {
-    let family = reader.family(PARENT).expect("read").expect("is there");
+    let family = reader.find_parent_job(PARENT).expect("read").expect("is there");
     let (mut rows, mut after) = (Vec::new(), ChildCursor::START);
     loop {
-        let page = reader.children(&family, filter, after, limit).expect("read");
+        let page = reader.load_children(&family, filter, after, limit).expect("read");
         assert!(page.len() <= limit as usize);
         let Some(last) = page.last() else { return rows };
         after = last.cursor;
@@ -148,7 +148,7 @@ fn of_fifty_thousand_items_the_failed_ones_are_found_by_an_index_with_their_reas
     let places: BTreeSet<(u16, u32)> = rows.iter().map(|row| (row.step.0, row.item)).collect();
     assert_eq!(places.len(), rows.len(), "none comes twice");
     assert!(rows.is_sorted_by_key(|row| (row.step.0, row.item)));
-    assert!(reader.family(JobId(uuid::Uuid::from_u128(2))).expect("read").is_none());
+    assert!(reader.find_parent_job(JobId(uuid::Uuid::from_u128(2))).expect("read").is_none());
 }
 
 #[test]

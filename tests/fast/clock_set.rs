@@ -10,7 +10,7 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{Job, JobId, JobState, Message, Operation};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 const WORKFLOWS: &str = "
 workflows:
@@ -28,9 +28,9 @@ const DAY_S: i64 = 24 * 3600;
 async fn start(file: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file.to_owned();
-    settings.journal.retention = Span(Duration::from_secs(24 * 3600));
-    settings.journal.retention_interval = Span(Duration::from_millis(10));
-    let workers = Workers::new().with("a", 1, |message| Ok(message.body.to_bytes()));
+    settings.journal.retention = DurationSetting(Duration::from_secs(24 * 3600));
+    settings.journal.retention_interval = DurationSetting(Duration::from_millis(10));
+    let workers = Workers::new().with_worker("a", 1, |message| Ok(message.body.to_bytes()));
     let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
     manager::start(settings, definitions, workers).await.expect("starts")
 }
@@ -41,7 +41,7 @@ async fn create(manager: &Manager, workflow: &str) -> JobId {
 }
 
 fn kept(manager: &Manager, id: JobId) -> Option<Job> {
-    manager.common().reader.job(id).expect("reads").map(|kept| kept.job)
+    manager.common().reader.load_job(id).expect("reads").map(|kept| kept.job)
 }
 
 /// Waits until the job has ended, and tells its state.
@@ -69,7 +69,7 @@ async fn a_clock_that_jumps() {
     let (done, long) = (create(&manager, "done").await, create(&manager, "long").await);
     assert_eq!(end(&manager, done).await, JobState::Completed);
     let set_by = || manager.common().metrics.clock_set_by.get();
-    assert_eq!((set_by(), clock::set_ago()), (0, None));
+    assert_eq!((set_by(), clock::since_adjustment()), (0, None));
 
     let before = create(&manager, "short").await;
     set_clock(10);

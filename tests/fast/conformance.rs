@@ -146,7 +146,7 @@ fn give(vector: &Vector, world: &mut World, message: &Dispatched) {
 fn check(vector: &Vector, world: &World, id: JobId, inputs: BTreeMap<String, Vec<Value>>) {
     let name = &vector.name;
     let job = world.job(id);
-    assert_eq!(job.state().word(), vector.expect.state, "{name}: state");
+    assert_eq!(job.state().as_str(), vector.expect.state, "{name}: state");
     for (step, expected) in &vector.expect.inputs {
         let mut seen = inputs.get(step).cloned().unwrap_or_default();
         let mut expected = expected.clone();
@@ -161,8 +161,10 @@ fn check(vector: &Vector, world: &World, id: JobId, inputs: BTreeMap<String, Vec
         assert_eq!(&job.result().to_text(), raw, "{name}: result, byte for byte");
     }
     for (step, status) in &vector.expect.statuses {
-        let index =
-            job.graph().index_of(step).unwrap_or_else(|| panic!("{name}: there is no step {step}"));
+        let index = job
+            .graph()
+            .find_index(step)
+            .unwrap_or_else(|| panic!("{name}: there is no step {step}"));
         assert_eq!(job.status(index), status, "{name}: status of {step}");
     }
 }

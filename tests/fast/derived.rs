@@ -11,8 +11,8 @@ use workflow_manager::engine::{
     Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    EndedCursor, Filter, JobNumber, Journal, NEWEST, NewJob, Options, Reader, Record, Records,
-    SearchOrder, Store,
+    EndedCursor, JobFilter, JobNumber, Journal, JournalOptions, NEWEST_CURSOR, NewJob, Reader,
+    Record, Records, SearchOrder, SqliteJournal,
 };
 
 const FIRST: StepIndex = StepIndex(0);
@@ -28,7 +28,7 @@ impl Place {
         self.0.path().join("j.db")
     }
 
-    fn open(&self) -> Store {
+    fn open(&self) -> SqliteJournal {
         open(&self.file())
     }
 
@@ -50,21 +50,21 @@ impl Place {
     }
 }
 
-fn open(file: &Path) -> Store {
-    let options = Options {
+fn open(file: &Path) -> SqliteJournal {
+    let options = JournalOptions {
         file: file.to_owned(),
         cache_bytes: 1 << 20,
         verify_bytes_max: 1 << 30,
         pages_max: 0,
     };
-    let mut store = Store::open(&options).expect("opens");
-    store.make_status_tables(&[&*definition()]).expect("tables of statuses");
+    let mut store = SqliteJournal::open(&options).expect("opens");
+    store.create_status_tables(&[&*definition()]).expect("tables of statuses");
     store
 }
 
 fn definition() -> Arc<Definition> {
     let after = vec![Dependency::Step(FIRST)];
-    let steps = vec![Step::named("a"), Step { depends: after, ..Step::named("b") }];
+    let steps = vec![Step::with_name("a"), Step { depends: after, ..Step::with_name("b") }];
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps)]))
 }
 
@@ -76,7 +76,7 @@ struct Live {
 impl Live {
     fn create(number: JobNumber, id: u128) -> (Live, Record) {
         let id = JobId(uuid::Uuid::from_u128(id));
-        let origin = Origin::top_level(id, definition(), Timestamp(number));
+        let origin = Origin::for_root_job(id, definition(), Timestamp(number));
         let message = Message::parse(format!("{{\"n\":{number}}}").as_bytes()).expect("a message");
         let context = Context { now: Timestamp(number), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), message, &context);
@@ -88,7 +88,7 @@ impl Live {
 
     fn take(&mut self, input: Input) -> Record {
         let context = Context { now: Timestamp(100), limits: &LIMITS };
-        let decision = self.job.take(input, &context).expect("taken");
+        let decision = self.job.handle_input(input, &context).expect("taken");
         self.record(decision, None)
     }
 
@@ -97,7 +97,7 @@ impl Live {
         decision: workflow_manager::engine::Decision,
         created: Option<NewJob>,
     ) -> Record {
-        Record::of(self.number, created, decision)
+        Record::from_decision(self.number, created, decision)
     }
 
     fn confirm(&mut self, step: u16) -> Record {
@@ -111,7 +111,7 @@ impl Live {
 
     #[track_caller]
     fn assert_read_by(&self, reader: &Reader, what: &str) {
-        let found = reader.job(self.job.id()).expect("reads").expect(what);
+        let found = reader.load_job(self.job.id()).expect("reads").expect(what);
         assert_eq!(found.number, self.number, "{what}");
         assert!(found.job == self.job, "{what}: the job that is read is another");
     }
@@ -125,25 +125,28 @@ fn a_commit_writes_entries_alone_and_every_reader_sees_it() {
     let (mut live, created) = Live::create(1, 7);
     store.append(&[&created]).expect("commits");
     store.append(&[&live.reply("a"), &live.reply("b")]).expect("commits");
-    assert!(store.is_behind());
+    assert!(store.has_unprojected());
     assert_eq!((place.count("entries"), place.count("jobs"), place.count("places")), (3, 0, 0));
     for reader in [&waiting, &reading] {
         live.assert_read_by(reader, "a job that is not derived yet");
-        let creation = reader.creation(live.job.id()).expect("reads").expect("is there");
+        let creation = reader.load_creation(live.job.id()).expect("reads").expect("is there");
         assert_eq!((creation.number, &*creation.workflow, creation.is_child), (1, "w", false));
         assert_eq!(creation.message.expect("top-level").to_text(), "{\"n\":1}");
-        assert!(reader.job_bytes(live.job.id()).expect("reads").expect("is there") > 10);
+        assert!(reader.rebuild_bytes(live.job.id()).expect("reads").expect("is there") > 10);
     }
     assert_eq!(place.count("jobs"), 0, "jobs are read without deriving them");
-    let none =
-        reading.search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
+    let none = reading
+        .search(&JobFilter::default(), SearchOrder::NewestFirst, NEWEST_CURSOR, 9)
+        .expect("reads");
     assert!(none.is_empty(), "a reader of its own takes what is derived");
-    let found =
-        waiting.search(&Filter::default(), SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
-    assert_eq!(found[0].state, JobState::Completed.word(), "what is listed is derived first");
-    assert!(!store.is_behind());
+    let found = waiting
+        .search(&JobFilter::default(), SearchOrder::NewestFirst, NEWEST_CURSOR, 9)
+        .expect("reads");
+    assert_eq!(found[0].state, JobState::Completed.as_str(), "what is listed is derived first");
+    assert!(!store.has_unprojected());
     assert_eq!((place.count("entries"), place.count("jobs"), place.count("places")), (3, 1, 3));
-    let ended = waiting.ended("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
+    let ended =
+        waiting.load_ended_root_jobs("w", Timestamp(0), EndedCursor::NEWEST, 9).expect("reads");
     assert_eq!(ended[0].0.ended, Timestamp(100));
     live.assert_read_by(&reading, "a job that is derived");
 }
@@ -154,14 +157,14 @@ fn what_a_crash_leaves_behind_is_derived_at_the_next_start() {
     let mut store = place.open();
     let (mut first, created) = Live::create(1, 1);
     store.append(&[&created]).expect("commits");
-    store.derive().expect("derives");
+    store.project().expect("derives");
     let (mut second, of_second) = Live::create(2, 2);
     let (third, of_third) = Live::create(3, 3);
     store.append(&[&of_second, &of_third, &first.reply("a")]).expect("commits");
     store.append(&[&first.reply("b"), &second.reply("a")]).expect("commits");
     let copy = place.crash();
     let again = copy.open();
-    assert!(!again.is_behind());
+    assert!(!again.has_unprojected());
     let numbers: Vec<JobNumber> =
         again.recover().expect("recovers").iter().map(|recovered| recovered.number).collect();
     assert_eq!(numbers, [2, 3], "the first has ended");
@@ -190,7 +193,7 @@ fn numbers_go_on_behind_what_is_deleted() {
     let (mut live, created) = Live::create(1, 1);
     let mut store = place.open();
     store.append(&[&created, &live.reply("a"), &live.reply("b")]).expect("commits");
-    assert_eq!(store.delete(&[1], u32::MAX).expect("deletes").roots, 1);
+    assert_eq!(store.delete_jobs(&[1], u32::MAX).expect("deletes").roots, 1);
     assert_eq!((place.count("entries"), place.count("places")), (0, 0));
     drop(store);
     let mut store = place.open();
@@ -202,7 +205,7 @@ fn numbers_go_on_behind_what_is_deleted() {
 }
 
 /// Whether a restart would send the message of the first step again.
-fn is_sent_again(store: &Store, number: JobNumber) -> bool {
+fn is_sent_again(store: &SqliteJournal, number: JobNumber) -> bool {
     let recovered = store.recover().expect("recovers");
     let job = recovered.iter().find(|recovered| recovered.number == number).expect("runs");
     job.effects.iter().any(|effect| matches!(effect, Effect::Dispatch { step: FIRST, .. }))
@@ -228,10 +231,10 @@ fn confirms_of_one_commit_share_a_row_until_records_have_them() {
     let (first, second) = (jobs[0].reply("a"), jobs[0].reply("b"));
     store.append(&[&first, &jobs[1].reply("a"), &second]).expect("commits");
     assert_eq!(place.count("entries"), 6, "a reply is one row, the first with the confirm");
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!(place.count("confirmed"), 1, "one job has no record behind it yet");
     store.append(&[&jobs[2].reply("a")]).expect("commits");
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!(place.count("confirmed"), 0);
     for reader in [store.reader(), Reader::new(&place.file()), place.crash().open().reader()] {
         jobs.iter().for_each(|live| live.assert_read_by(&reader, "its rows are whole"));
@@ -258,15 +261,15 @@ fn confirms_that_no_record_follows_get_one_of_their_own() {
     let (mut other, of_other) = Live::create(2, 2);
     store.append(&[&created, &of_other]).expect("commits");
     store.append(&[&live.confirm(0)]).expect("commits");
-    assert!(store.has_confirms());
+    assert!(store.has_pending_confirms());
     assert!(store.write_confirms().expect("writes confirms"), "a young one may yet have company");
     store.append(&[&other.confirm(0)]).expect("commits");
     assert!(store.write_confirms().expect("writes confirms"), "the second is young");
     assert_eq!(place.count("entries"), 3);
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!(place.count("confirmed"), 1);
     assert!(!store.write_confirms().expect("writes confirms"));
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!((place.count("entries"), place.count("confirmed")), (4, 0));
     [&live, &other].into_iter().for_each(|live| live.assert_read_by(&store.reader(), "derived"));
     drop(store);
@@ -281,11 +284,11 @@ fn a_confirm_of_a_deleted_job_is_void_and_its_number_is_free_of_it() {
     let (mut live, created) = Live::create(1, 1);
     let (mut other, of_other) = Live::create(2, 2);
     store.append(&[&of_other, &created, &live.reply("a"), &live.reply("b")]).expect("commits");
-    assert_eq!(store.delete(&[1], u32::MAX).expect("deletes").roots, 1);
+    assert_eq!(store.delete_jobs(&[1], u32::MAX).expect("deletes").roots, 1);
     let (mut late, _) = Live::create(1, 1);
     let gone = store.append(&[&late.confirm(0), &other.confirm(0)]).expect("commits");
     assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1]);
-    assert!(store.reader().job(late.job.id()).expect("reads").is_none());
+    assert!(store.reader().load_job(late.job.id()).expect("reads").is_none());
     let copy = place.crash().open();
     assert!(!is_sent_again(&copy, 2), "the other's counts");
     assert_eq!(copy.recover().expect("recovers").len(), 1);

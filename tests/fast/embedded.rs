@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::answer::{Created, Erased, Refusal};
-use workflow_manager::actors::bulk::Bulk;
-use workflow_manager::actors::door;
-use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::bulk_requests::BulkRedispatch;
+use workflow_manager::actors::client_response::{CreateResponse, Erased, RequestError};
+use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Address, Publication};
 use workflow_manager::engine::{
     Input, Job, JobId, JobState, Message, Operation, Reply, Sender, StepIndex,
 };
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, \
                      {name: c, depends: [b]}]}]";
@@ -28,7 +28,7 @@ const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks
 fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
-    settings.shutdown.grace = Span(Duration::from_secs(5));
+    settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
     settings
 }
 
@@ -55,7 +55,7 @@ async fn ended(manager: &Manager, id: JobId) -> Job {
         manager
             .common()
             .reader
-            .job(id)
+            .load_job(id)
             .expect("reads")
             .map(|found| found.job)
             .filter(|job| job.state() != JobState::Running)
@@ -80,7 +80,10 @@ fn on_a_system(test: impl Future<Output = ()>) {
 fn a_chain_runs_through_and_keeps_every_digit() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let workers = Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo);
+        let workers = Workers::new()
+            .with_worker("a", 1, echo)
+            .with_worker("b", 1, echo)
+            .with_worker("c", 1, echo);
         let manager = start(settings(folder.path()), CHAIN, workers).await;
         let text = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400}"#;
         let id = create(&manager, "chain", text).await;
@@ -99,18 +102,18 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
         let manager = start(
             settings(folder.path()),
             &workflows,
-            Workers::new().with("b", 1, echo).with("c", 1, echo),
+            Workers::new().with_worker("b", 1, echo).with_worker("c", 1, echo),
         )
         .await;
         let id: JobId = "11111111-1111-4111-8111-111111111111".parse().expect("a uuid");
         let ask = |workflow: &'static str, text: &'static str| {
             manager.create(workflow, Some(id), message(text))
         };
-        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(Created::New(id)));
-        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(Created::Known(id)));
-        assert!(matches!(ask("chain", r#"{"k":2}"#).await, Err(Refusal::Conflict(_))));
-        assert!(matches!(ask("other", r#"{"k":1}"#).await, Err(Refusal::Conflict(_))));
-        assert_eq!(manager.ways().routes.roots(), 1);
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(CreateResponse::New(id)));
+        assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(CreateResponse::Existing(id)));
+        assert!(matches!(ask("chain", r#"{"k":2}"#).await, Err(RequestError::Conflict(_))));
+        assert!(matches!(ask("other", r#"{"k":1}"#).await, Err(RequestError::Conflict(_))));
+        assert_eq!(manager.handles().routes.root_count(), 1);
         manager.stop().await;
     });
 }
@@ -126,16 +129,19 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
             echo(message)
         };
         // Nobody works for "b" yet.
-        let manager =
-            start(settings(folder.path()), CHAIN, Workers::new().with("a", 1, count_a.clone()))
-                .await;
+        let manager = start(
+            settings(folder.path()),
+            CHAIN,
+            Workers::new().with_worker("a", 1, count_a.clone()),
+        )
+        .await;
         let mut ids = Vec::new();
         for n in 0..50 {
             ids.push(create(&manager, "chain", &format!("{{\"n\":{n}}}")).await);
         }
         until("every job waits for b", || {
             let waits = |id: &JobId| {
-                manager.common().reader.job(*id).expect("reads").is_some_and(|found| {
+                manager.common().reader.load_job(*id).expect("reads").is_some_and(|found| {
                     found.job.steps().next().is_some_and(|(_, run)| run.output.is_some())
                 })
             };
@@ -145,7 +151,10 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
         manager.stop().await;
         assert_eq!(first_calls.load(Ordering::Relaxed), 50);
 
-        let workers = Workers::new().with("a", 1, count_a).with("b", 2, echo).with("c", 1, echo);
+        let workers = Workers::new()
+            .with_worker("a", 1, count_a)
+            .with_worker("b", 2, echo)
+            .with_worker("c", 1, echo);
         let manager = start(settings(folder.path()), CHAIN, workers).await;
         for (n, id) in ids.iter().enumerate() {
             let job = ended(&manager, *id).await;
@@ -177,21 +186,21 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
         };
         let mut settings_small = settings(folder.path());
         settings_small.fanout.window = 50;
-        settings_small.shutdown.grace = Span(Duration::from_millis(200));
+        settings_small.shutdown.grace = DurationSetting(Duration::from_millis(200));
         let manager =
-            start(settings_small.clone(), FAN, Workers::new().with("work", 1, some)).await;
+            start(settings_small.clone(), FAN, Workers::new().with_worker("work", 1, some)).await;
         let id =
             create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string())
                 .await;
         until("a hundred children have ended", || {
-            let found = manager.common().reader.job(id).expect("reads")?;
+            let found = manager.common().reader.load_job(id).expect("reads")?;
             let ended = found.job.steps().next()?.1.fan_out.as_ref()?.ended();
             (ended >= 100).then_some(())
         })
         .await;
         manager.stop().await;
         drop(first);
-        let manager = start(settings_small, FAN, Workers::new().with("work", 2, echo)).await;
+        let manager = start(settings_small, FAN, Workers::new().with_worker("work", 2, echo)).await;
         let job = ended(&manager, id).await;
         assert_eq!(job.state(), JobState::Completed);
         assert_eq!(
@@ -206,7 +215,7 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
 fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let workers = Workers::new().with("a", 1, |message: &Publication| {
+        let workers = Workers::new().with_worker("a", 1, |message: &Publication| {
             let text = String::from_utf8_lossy(&message.body.to_bytes()).into_owned();
             assert!(!text.contains("panic"), "as asked");
             Err(WorkerError::from("no such book"))
@@ -249,11 +258,14 @@ fn limits_are_answered_not_suffered() {
         assert!(
             matches!(
                 &answer,
-                Err(Refusal::Overloaded(reason)) if reason.contains("limits.jobs_running_max")
+                Err(RequestError::Overloaded(reason)) if reason.contains("limits.jobs_running_max")
             ),
             "{answer:?}"
         );
-        assert_eq!(manager.create("nope", None, Message::default()).await, Err(Refusal::Unknown));
+        assert_eq!(
+            manager.create("nope", None, Message::default()).await,
+            Err(RequestError::NotFound)
+        );
         manager.stop().await;
     });
 }
@@ -264,13 +276,13 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut full = settings(folder.path());
         full.journal.pages_max = 60;
-        full.journal.full_retry = Span(Duration::from_millis(20));
+        full.journal.full_retry = DurationSetting(Duration::from_millis(20));
         let manager = start(full.clone(), CHAIN, Workers::new()).await;
         let text = serde_json::json!({ "filler": "x".repeat(60_000) }).to_string();
         let mut accepted = Vec::new();
         loop {
             let created = manager.create("chain", None, message(&text));
-            let red = || (!manager.common().health.accepts()).then_some(());
+            let red = || (!manager.common().health.can_accept()).then_some(());
             tokio::select! {
                 created = created => accepted.push(created.expect("there is room").id()),
                 () = until("readiness is red", red) => break, // The one that found no room waits.
@@ -279,7 +291,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         }
         let next = manager.create("chain", None, Message::default()).await;
         assert!(
-            matches!(&next, Err(Refusal::Overloaded(reason)) if reason.contains("no room")),
+            matches!(&next, Err(RequestError::Overloaded(reason)) if reason.contains("no room")),
             "{next:?}"
         );
         manager.stop().await;
@@ -287,7 +299,10 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         let manager = start(
             settings(folder.path()),
             CHAIN,
-            Workers::new().with("a", 1, echo).with("b", 1, echo).with("c", 1, echo),
+            Workers::new()
+                .with_worker("a", 1, echo)
+                .with_worker("b", 1, echo)
+                .with_worker("c", 1, echo),
         )
         .await;
         for id in accepted {
@@ -304,22 +319,28 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
         let workflow = "workflows: [{name: two, steps: [{name: a}, {name: b}]}]";
         let fails = |_: &Publication| -> Result<Bytes, WorkerError> { Err("not today".into()) };
         let manager =
-            start(settings(folder.path()), workflow, Workers::new().with("a", 1, fails)).await;
+            start(settings(folder.path()), workflow, Workers::new().with_worker("a", 1, fails))
+                .await;
         // Failed, and kept for the reply of b; failed and closed.
         for keeps in [true, false] {
             let id = create(&manager, "two", "{}").await;
             ended(&manager, id).await;
-            let router = &manager.ways().mailboxes().router;
+            let router = &manager.handles().mailboxes().router;
             if !keeps {
-                router.post(RouterInput::ToJob(id, error_of("b")));
-                until("it is closed", || (!manager.ways().routes.is_live(id)).then_some(())).await;
+                router.send(RouterInput::InputForJob(id, error_of("b")));
+                until("it is closed", || {
+                    (!manager.handles().routes.is_under_way(id)).then_some(())
+                })
+                .await;
             }
             let (erased, retried) = (manager.erase(id), manager.operate(id, Operation::Retry));
             assert_eq!(erased.await, Ok(Erased));
-            assert_eq!(retried.await, Err(Refusal::Unknown));
-            until("nothing of it is left", || (!manager.ways().routes.is_live(id)).then_some(()))
-                .await;
-            assert!(manager.common().reader.job(id).expect("reads").is_none());
+            assert_eq!(retried.await, Err(RequestError::NotFound));
+            until("nothing of it is left", || {
+                (!manager.handles().routes.is_under_way(id)).then_some(())
+            })
+            .await;
+            assert!(manager.common().reader.load_job(id).expect("reads").is_none());
         }
         manager.stop().await;
     });
@@ -330,7 +351,7 @@ fn a_client_that_goes_takes_its_request_with_it() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let manager = start(settings(folder.path()), CHAIN, Workers::new()).await;
-        let free = || manager.common().creations.available_permits();
+        let free = || manager.common().creation_permits.available_permits();
         let all = free();
         {
             let mut asked = std::pin::pin!(manager.create("chain", None, Message::default()));
@@ -350,7 +371,7 @@ fn items_reach_their_queue_in_the_order_of_the_list() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
         // One thread, so that the worker sees them in the order of the queue.
-        let workers = Workers::new().with("work", 1, move |message: &Publication| {
+        let workers = Workers::new().with_worker("work", 1, move |message: &Publication| {
             let body = message.body.to_bytes();
             kept.lock().expect("no panic").push(String::from_utf8_lossy(&body).into_owned());
             Ok(body)
@@ -390,7 +411,7 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
                 &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string(),
             )
             .await;
-            let job = manager.common().reader.job(id).expect("reads").expect("there").job;
+            let job = manager.common().reader.load_job(id).expect("reads").expect("there").job;
             let started = job.steps().find_map(|(_, run)| Some(run.fan_out.as_ref()?.started()));
             assert_eq!(started, Some(most), "of {window_bytes} bytes");
             manager.stop().await;
@@ -400,7 +421,7 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
                 seen.fetch_add(1, Ordering::Relaxed);
                 echo(message)
             };
-            let manager = start(bounded, FAN, Workers::new().with("work", 1, work)).await;
+            let manager = start(bounded, FAN, Workers::new().with_worker("work", 1, work)).await;
             let job = ended(&manager, id).await;
             assert_eq!((job.state(), done.load(Ordering::Relaxed)), (JobState::Completed, ITEMS));
             manager.stop().await;
@@ -417,14 +438,16 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         let left = create(&manager, "left/w", "{}").await;
         let right = create(&manager, "right/w", "{}").await;
         let is_confirmed = async |id: JobId| {
-            let look = door::look(manager.ways(), id, |job| job.step(StepIndex(0)).confirmed);
+            let look = manager_handle::inspect_job(manager.handles(), id, |job| {
+                job.step(StepIndex(0)).confirmed
+            });
             look.await.expect("it is under way")
         };
         // The embedded bus keeps no message over its end, so it confirms none: the test does.
-        let router = &manager.ways().mailboxes().router;
+        let router = &manager.handles().mailboxes().router;
         for id in [left, right] {
             let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
-            router.post(RouterInput::ToJob(id, confirmed));
+            router.send(RouterInput::InputForJob(id, confirmed));
             let waited = tokio::time::timeout(DEADLINE, async {
                 while !is_confirmed(id).await {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -434,16 +457,19 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         }
 
         let (taken, is_taken) = oneshot::channel();
-        let queue = Address { bus: manager.ways().buses.named(None, "left"), queue: "q".into() };
-        router.post(RouterInput::QueueMissing { queue: queue.clone(), taken });
+        let queue =
+            Address { bus: manager.handles().buses.resolve(None, "left"), queue: "q".into() };
+        router.send(RouterInput::QueueMissing { queue: queue.clone(), handled: taken });
         is_taken.await.expect("taken");
         assert!(!is_confirmed(left).await, "its message is lost, and sent again");
         assert!(is_confirmed(right).await, "the other queue is there");
 
-        let nothing = door::redispatch(manager.ways(), Bulk::new(queue)).await;
+        let nothing =
+            manager_handle::redispatch(manager.handles(), BulkRedispatch::new(queue)).await;
         assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
-        let right = Address { bus: manager.ways().buses.named(None, "right"), queue: "q".into() };
-        let found = door::redispatch(manager.ways(), Bulk::new(right)).await;
+        let right =
+            Address { bus: manager.handles().buses.resolve(None, "right"), queue: "q".into() };
+        let found = manager_handle::redispatch(manager.handles(), BulkRedispatch::new(right)).await;
         assert_eq!(found, Ok((1, 1)));
         manager.stop().await;
     });

@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, Limits,
-    Message, Millis, Operation, Origin, Parent, Reply, Retry, Sender, Step, StepIndex, Timestamp,
-    UnreadReplies,
+    Message, Millis, Operation, Origin, ParentItem, Reply, Retry, Sender, Step, StepIndex,
+    Timestamp, UnreadReplies,
 };
 use workflow_manager::events::Event;
-use workflow_manager::journal::{Journal, NewJob, Notice, Options, Reader, Record, Records, Store};
+use workflow_manager::journal::{
+    Journal, JournalOptions, NewJob, Notice, Reader, Record, Records, SqliteJournal,
+};
 
 const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
@@ -32,17 +34,17 @@ fn id(number: u128) -> JobId {
 fn definition() -> Arc<Definition> {
     let retry = Retry { attempts: 2, backoff: Millis(0), ..Retry::default() };
     let steps = vec![
-        Step { retry: Some(retry), ..Step::named("first") },
+        Step { retry: Some(retry), ..Step::with_name("first") },
         Step {
             depends: vec![Dependency::Step(StepIndex(0))],
             task: Some(1),
-            ..Step::named("each")
+            ..Step::with_name("each")
         },
     ];
     let task = Graph::new(
         "piece".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     Arc::new(Definition::new("chain", vec![Graph::new("chain".to_owned(), None, steps), task]))
 }
@@ -65,7 +67,7 @@ impl Told {
 
     fn take(&mut self, input: Input) {
         self.now += 1;
-        let decision = self.job.take(input, &context(self.now)).expect("taken");
+        let decision = self.job.handle_input(input, &context(self.now)).expect("taken");
         self.tell(&decision);
     }
 
@@ -79,7 +81,7 @@ impl Told {
     }
 
     fn tell(&mut self, decision: &Decision) {
-        let events = Event::of_decision(&self.job, &decision.recorded, "/test");
+        let events = Event::from_decision(&self.job, &decision.recorded, "/test");
         self.events.extend(
             events.iter().map(|event| serde_json::from_slice::<Value>(&event.body).expect("JSON")),
         );
@@ -101,7 +103,7 @@ impl Told {
 }
 
 fn origin(job: u128, created: i64) -> Origin {
-    Origin::top_level(id(job), definition(), Timestamp(created))
+    Origin::for_root_job(id(job), definition(), Timestamp(created))
 }
 
 fn result(body: &str) -> Reply {
@@ -176,29 +178,29 @@ fn the_end_of_an_ended_job_has_the_id_that_it_had_also_after_a_restart() {
     let mut rows = Vec::new();
     let mut also = |told: &mut Told, input: Input| {
         told.now += 1;
-        let decision = told.job.take(input, &context(told.now)).expect("taken");
+        let decision = told.job.handle_input(input, &context(told.now)).expect("taken");
         told.tell(&decision);
         rows.push(decision.recorded);
     };
-    also(&mut told, Input::operate(Operation::Pause));
-    also(&mut told, Input::operate(Operation::Resume));
-    also(&mut told, Input::operate(Operation::Cancel { reason: "enough".into() }));
+    also(&mut told, Input::from_request(Operation::Pause));
+    also(&mut told, Input::from_request(Operation::Resume));
+    also(&mut told, Input::from_request(Operation::Cancel { reason: "enough".into() }));
     let tail = ["job.paused", "job.running", "step.cancelled first", "job.cancelled"];
     assert_eq!(told.names()[2..], tail);
     let end: Value =
-        serde_json::from_slice(&Event::of_state(&told.job, "/test").body).expect("JSON");
+        serde_json::from_slice(&Event::from_state(&told.job, "/test").body).expect("JSON");
     assert_eq!(Some(&end), told.events.last());
     assert_eq!(end["data"]["reason"], "enough");
 
     let (fresh, decision) = Job::create(origin(1, 1_000), Message::default(), &context(1_000));
     let all = [decision.recorded].into_iter().chain(rows);
     let recovered = Job::recover(fresh.origin().clone(), None, all);
-    assert_eq!(Event::of_state(&recovered, "/test"), Event::of_state(&told.job, "/test"));
+    assert_eq!(Event::from_state(&recovered, "/test"), Event::from_state(&told.job, "/test"));
 }
 
 #[test]
 fn a_child_job_names_its_task_its_place_and_its_family() {
-    let parent = Parent { job: id(1), step: StepIndex(1), index: 3 };
+    let parent = ParentItem { job: id(1), step: StepIndex(1), index: 3 };
     let child = Origin { id: id(2), graph: 1, parent: Some(parent), depth: 1, ..origin(1, 1_000) };
     let mut told = Told::new(child);
     told.reply("work", result("[]"));
@@ -219,7 +221,7 @@ fn a_uuid_that_comes_back_has_other_event_ids_and_long_texts_are_cut() {
     let (early, late) = (Told::new(origin(1, 1_000)), Told::new(origin(1, 2_000)));
     assert_ne!(early.events[0]["id"], late.events[0]["id"]);
     let mut told = Told::new(origin(1, 1_000));
-    told.take(Input::operate(Operation::Cancel { reason: "ä".repeat(5_000).into() }));
+    told.take(Input::from_request(Operation::Cancel { reason: "ä".repeat(5_000).into() }));
     assert_eq!(
         told.events.last().unwrap()["data"]["reason"].as_str().map(|reason| reason.chars().count()),
         Some(1_000)
@@ -229,7 +231,7 @@ fn a_uuid_that_comes_back_has_other_event_ids_and_long_texts_are_cut() {
 #[test]
 fn notices_stay_in_the_journal_until_they_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = JournalOptions {
         file: folder.path().join("journal.db"),
         cache_bytes: 1 << 20,
         verify_bytes_max: 1 << 30,
@@ -244,42 +246,50 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
             parent: None,
         }),
         notice: Some(notice(number)),
-        ..Record::nothing(number)
+        ..Record::empty(number)
     };
-    let mut store = Store::open(&options).unwrap();
+    let mut store = SqliteJournal::open(&options).unwrap();
     let records: Vec<Record> = (1..=3).map(record).collect();
     store.append(&records.iter().collect::<Vec<_>>()).unwrap();
-    store.forget(&[1, 3]).unwrap();
+    store.delete_notices(&[1, 3]).unwrap();
     drop(store);
 
-    let mut store = Store::open(&options).unwrap();
+    let mut store = SqliteJournal::open(&options).unwrap();
     let reader = Reader::new(&options.file);
-    assert_eq!(reader.notices(0, 10).unwrap(), [(2, notice(2))]);
+    assert_eq!(reader.load_notices(0, 10).unwrap(), [(2, notice(2))]);
     assert_eq!(
-        (reader.notice(2).unwrap(), reader.notice(3).unwrap(), reader.notice_count().unwrap()),
+        (
+            reader.load_notice(2).unwrap(),
+            reader.load_notice(3).unwrap(),
+            reader.count_notices().unwrap()
+        ),
         (Some(notice(2)), None, 1)
     );
     store.append(&[&record(4)]).unwrap();
-    assert_eq!(reader.notices(2, 10).unwrap(), [(4, notice(4))], "a number is never used again");
+    assert_eq!(
+        reader.load_notices(2, 10).unwrap(),
+        [(4, notice(4))],
+        "a number is never used again"
+    );
     drop(store);
 
     let file = rusqlite::Connection::open(&options.file).unwrap();
     file.execute("UPDATE notices SET body = '{}' WHERE number = 4", []).unwrap();
     drop(file);
-    let refused = Store::open(&options).err().expect("refused").to_string();
+    let refused = SqliteJournal::open(&options).err().expect("refused").to_string();
     assert!(refused.contains("table notices, row 4"), "{refused}");
 }
 
 #[test]
 fn a_journal_from_before_there_were_notices_is_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = JournalOptions {
         file: folder.path().join("journal.db"),
         cache_bytes: 1 << 20,
         verify_bytes_max: 1 << 30,
         pages_max: 0,
     };
-    drop(Store::open(&options).unwrap());
+    drop(SqliteJournal::open(&options).unwrap());
     former::downgrade(&options.file);
     let file = rusqlite::Connection::open(&options.file).unwrap();
     file.execute_batch(
@@ -287,6 +297,6 @@ fn a_journal_from_before_there_were_notices_is_taken() {
     )
     .unwrap();
     drop(file);
-    drop(Store::open(&options).unwrap());
-    assert_eq!(Reader::new(&options.file).notice_count().unwrap(), 0);
+    drop(SqliteJournal::open(&options).unwrap());
+    assert_eq!(Reader::new(&options.file).count_notices().unwrap(), 0);
 }

@@ -9,9 +9,9 @@ fn floor(module: &str) -> u32 {
     match module {
         "engine" | "faults" | "signature" | "trust" => 0,
         "access" | "clock" | "load" | "settings" | "times" | "view" | "telemetry" | "journal"
-        | "bus" | "room" => 1,
+        | "bus" | "budget" => 1,
         "events" | "traces" => 2,
-        "actors" | "rehearsal" => 3,
+        "actors" | "workflow_test" => 3,
         "reload" | "service" => 4,
         "api" => 5,
         "cli" => 6,
@@ -20,11 +20,11 @@ fn floor(module: &str) -> u32 {
 }
 
 /// What a module may use of its own floor: settings and times are plain data that the others read,
-/// the clock is read by all, and rooms are counters.
+/// the clock is read by all, and budgets are counters.
 fn may_use(from: &str, to: &str) -> bool {
     from == to
         || floor(to) < floor(from)
-        || (floor(from) == 1 && matches!(to, "settings" | "times" | "clock" | "room"))
+        || (floor(from) == 1 && matches!(to, "settings" | "times" | "clock" | "budget"))
         || to == "faults"
 }
 
@@ -166,7 +166,7 @@ fn no_line_is_wider_than_the_formatter_makes_it() {
 #[test]
 fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
     // Requests are made with its names; they are escaped where they are printed.
-    const NOT_PRINTED: &str = "struct WorkflowAnswer ";
+    const NOT_PRINTED: &str = "struct WorkflowResponse ";
     let mut seen = 0;
     for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "cli") {
         for part in text.split("#[derive(").skip(1).filter(|part| {
@@ -426,31 +426,31 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
 const LOCKS: [(&str, &str); 29] = [
     ("access/certificate.rs", "the certificate, which is replaced when its files change"),
-    ("access/logins.rs", "the addresses that have sent wrong tokens"),
+    ("access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
-    ("actors/bulk.rs", "the counts that all jobs add to"),
+    ("actors/bulk_requests.rs", "the counts that all jobs add to"),
     ("actors/buses.rs", "the buses that are started"),
     ("actors/common.rs", "the definitions; when each kind of line was logged"),
     ("actors/health.rs", "the states of the buses"),
     ("actors/losses.rs", "what queues have lost"),
-    ("actors/queue_looks.rs", "the last look at all queues"),
-    ("api/grpc/arriving.rs", "what comes in on a call, until the call takes it"),
-    ("api/grpc/sending.rs", "the room of what is written next on a call"),
-    ("api/places.rs", "which connections there are, of all threads that have some"),
-    ("bus/amqp/turns.rs", "whether queues are declared or a policy is set"),
+    ("actors/queue_report.rs", "the last look at all queues"),
+    ("api/grpc/incoming.rs", "what comes in on a call, until the call takes it"),
+    ("api/grpc/outbound.rs", "the room of what is written next on a call"),
+    ("api/connection_slots.rs", "which connections there are, of all threads that have some"),
+    ("bus/amqp/policy_lock.rs", "whether queues are declared or a policy is set"),
     ("bus/amqp/wire/burst.rs", "whether writing is held back"),
-    ("bus/amqp/wire/room.rs", "who waits for room for deliveries"),
-    ("bus/desk.rs", "the messages that workers on other threads take"),
-    ("bus/desk/desks.rs", "the desks, by their buses"),
-    ("bus/desk/queues.rs", "threads that wait for a message of a queue"),
+    ("bus/amqp/wire/delivery_budget.rs", "who waits for room for deliveries"),
+    ("bus/lease_queue.rs", "the messages that workers on other threads take"),
+    ("bus/lease_queue/registry.rs", "the desks, by their buses"),
+    ("bus/lease_queue/queues.rs", "threads that wait for a message of a queue"),
     ("bus/embedded.rs", "the replies without a verdict"),
-    ("events/feeds.rs", "the ring of events"),
+    ("events/hub.rs", "the ring of events"),
     ("events/webhook.rs", "the notices that its threads take"),
-    ("journal/sqlite/changes.rs", "the ids that are not derived yet"),
+    ("journal/sqlite/unprojected.rs", "the ids that are not derived yet"),
     ("journal/sqlite/reader.rs", "the pool of connections; the definitions"),
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),
     ("reload.rs", "that one reload runs at a time"),
-    ("telemetry/lines.rs", "the lines that are to be written"),
+    ("telemetry/line_queue.rs", "the lines that are to be written"),
     ("telemetry/log.rs", "when a line was last let through"),
     ("telemetry/rates.rs", "what became of jobs in each minute"),
     ("telemetry/series.rs", "which workflows and steps have series of their own"),
@@ -488,8 +488,8 @@ fn the_invariants_that_a_search_can_hold_hold() {
         ("UNIX_EPOCH.elapsed", "src/clock.rs"),
         ("Uuid::new_v4", "src/clock.rs"),
         (".do_send(", "src/actors/mailbox.rs"),
-        ("self.table.insert(", "src/actors/router/lives.rs"),
-        ("self.table.take_out(", "src/actors/router/lives.rs"),
+        ("self.table.insert(", "src/actors/router/lifecycle.rs"),
+        ("self.table.take_out(", "src/actors/router/lifecycle.rs"),
     ] {
         for (_, path, text) in sources() {
             let release = release(&text);

@@ -11,7 +11,7 @@ use workflow_manager::engine::{
     Origin, Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, NewJob, Options, Reader, Record, Records, Store,
+    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
 };
 
 /// What was decided, in order; confirms stand in the row behind them.
@@ -181,8 +181,13 @@ fn context(now: i64) -> Context<'static> {
     Context { now: Timestamp(now), limits: &LIMITS }
 }
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    }
 }
 
 /// A step that is tried twice, then one with child jobs, then one for a person.
@@ -190,21 +195,21 @@ fn definition() -> Arc<Definition> {
     let after = |on: u16| vec![Dependency::Step(StepIndex(on))];
     let retry = Some(Retry { attempts: 2, ..Retry::default() });
     let steps = vec![
-        Step { retry, timeout: Some(Millis(60_000)), ..Step::named("first") },
-        Step { depends: after(0), task: Some(1), ..Step::named("each") },
-        Step { depends: after(1), external: true, ..Step::named("sign") },
+        Step { retry, timeout: Some(Millis(60_000)), ..Step::with_name("first") },
+        Step { depends: after(0), task: Some(1), ..Step::with_name("each") },
+        Step { depends: after(1), external: true, ..Step::with_name("sign") },
     ];
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps), task]))
 }
 
 /// Jobs, and what was committed of them.
 struct Live {
-    store: Store,
+    store: SqliteJournal,
     jobs: Vec<Job>,
     now: i64,
 }
@@ -216,20 +221,23 @@ impl Live {
         let caller =
             Caller { reply_to: "me".into(), bus: None, correlation_id: None, attempt: Some(2) };
         let caller = parent.is_none().then_some(caller);
-        let (job, decision) = Job::create_for(origin.clone(), message, caller, &context(self.now));
+        let (job, decision) =
+            Job::create_for_caller(origin.clone(), message, caller, &context(self.now));
         let root = if parent.is_some() { 1 } else { number };
         let created = NewJob { origin: Arc::new(origin), root, parent };
-        self.store.append(&[&Record::of(number, Some(created), decision)]).expect("commits");
+        self.store
+            .append(&[&Record::from_decision(number, Some(created), decision)])
+            .expect("commits");
         self.jobs.push(job);
         self.jobs.len() - 1
     }
 
     fn take(&mut self, at: usize, input: Input) -> Vec<Effect> {
         self.now += 1;
-        let mut decision = self.jobs[at].take(input, &context(self.now)).expect("taken");
+        let mut decision = self.jobs[at].handle_input(input, &context(self.now)).expect("taken");
         let effects = std::mem::take(&mut decision.effects);
         let number = i64::try_from(at).expect("few") + 1;
-        self.store.append(&[&Record::of(number, None, decision)]).expect("commits");
+        self.store.append(&[&Record::from_decision(number, None, decision)]).expect("commits");
         effects
     }
 
@@ -243,12 +251,15 @@ impl Live {
 
 /// A journal with a job that was retried and has child jobs under way, and one that failed.
 fn written(file: &Path) -> Live {
-    let mut live =
-        Live { store: Store::open(&options(file)).expect("opens"), jobs: Vec::new(), now: 1_000 };
+    let mut live = Live {
+        store: SqliteJournal::open(&options(file)).expect("opens"),
+        jobs: Vec::new(),
+        now: 1_000,
+    };
     let definition = definition();
     let origin = |number: u128| {
         let id = JobId(uuid::Uuid::from_u128(number));
-        Origin::top_level(id, definition.clone(), Timestamp(999))
+        Origin::for_root_job(id, definition.clone(), Timestamp(999))
     };
     let (step, message) = (StepIndex(0), Message::parse(br#"{"n":1e400}"#).expect("a message"));
     let job = live.create(origin(1), message.clone(), None);
@@ -278,13 +289,13 @@ fn written(file: &Path) -> Live {
         Reply::Result(br#"{"item":1,"x":[1.0]}"#.as_slice().into()),
     );
     for effect in ended {
-        if let Effect::TellParent(place, ended) = effect {
+        if let Effect::NotifyParent(place, ended) = effect {
             live.take(job, Input::ChildEnded { step: place.step, index: place.index, ended });
         }
     }
     // It did not write who asked.
     for what in [Instruction::Pause, Instruction::Resume] {
-        live.take(job, Input::Order(Order { round: 0, what }));
+        live.take(job, Input::Order(Order { round: 0, instruction: what }));
     }
     let other = live.create(origin(9), message, None);
     for _ in 0..2 {
@@ -316,7 +327,7 @@ fn a_journal_of_an_earlier_version_is_written_anew_and_its_jobs_go_on() {
     };
     let before = rows(&file);
     downgrade(&file);
-    let store = Store::open(&options(&file)).expect("opens the former version");
+    let store = SqliteJournal::open(&options(&file)).expect("opens the former version");
     assert_eq!(rows(&file), before, "the same rows in the same places");
     let recovered = store.recover().expect("recovers");
     assert_eq!(recovered.iter().map(|job| job.number).collect::<Vec<_>>(), [1, 3, 4]);
@@ -327,10 +338,10 @@ fn a_journal_of_an_earlier_version_is_written_anew_and_its_jobs_go_on() {
     drop(store);
     let reader = Reader::new(&file);
     for job in &jobs {
-        let found = reader.job(job.id()).expect("reads").expect("is kept");
+        let found = reader.load_job(job.id()).expect("reads").expect("is kept");
         assert!(found.job == *job, "{:#?}\n{job:#?}", found.job);
     }
-    assert!(Store::open(&options(&file)).is_ok(), "opens once more, as it is now");
+    assert!(SqliteJournal::open(&options(&file)).is_ok(), "opens once more, as it is now");
 }
 
 #[test]
@@ -347,7 +358,7 @@ fn a_row_of_an_earlier_version_that_is_no_entry_is_refused_and_the_file_stays_as
         .expect("updates");
     drop(connection);
     let before = std::fs::read(&file).expect("readable");
-    let error = Store::open(&options(&file)).err().expect("refused");
+    let error = SqliteJournal::open(&options(&file)).err().expect("refused");
     let JournalError::Damaged { table, row, what, .. } = &error else { panic!("{error}") };
     assert_eq!((*table, *row), ("entries", 2));
     assert!(what.contains("step_vanished"), "{what}");

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::answer::Now;
-use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
-use workflow_manager::actors::door;
-use workflow_manager::actors::mail::{JobInput, Look};
+use workflow_manager::actors::client_response::OperationResponse;
+use workflow_manager::actors::completion_latch::CompletionLatch;
+use workflow_manager::actors::inputs::{Inspection, JobInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::QueueLook;
+use workflow_manager::actors::manager_handle;
+use workflow_manager::bus::QueueStatus;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
 use workflow_manager::journal::{Reader, Records};
@@ -43,8 +43,8 @@ async fn seen<T: Send + 'static>(
     let see = move |job: &Job| {
         let _ = answer.send(what(job));
     };
-    let look = Look::new(see, AnswerOnDrop::new(oneshot::channel().0));
-    manager.ways().routes.find(id).expect("it is under way").post(JobInput::Look(look));
+    let look = Inspection::new(see, CompletionLatch::new(oneshot::channel().0));
+    manager.handles().routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
     seen.await.expect("seen")
 }
 
@@ -53,7 +53,7 @@ async fn start(file: &Path, workers: Workers) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file.to_owned();
     let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
-    let workers = workers.with("a", 1, |message| {
+    let workers = workers.with_worker("a", 1, |message| {
         fail::cfg("journal::write", "return(full)")?;
         Ok(message.body.to_bytes())
     });
@@ -63,7 +63,7 @@ async fn start(file: &Path, workers: Workers) -> Manager {
 async fn a_deadline_passes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let workers = Workers::new().with("b", 1, |message| Ok(message.body.to_bytes()));
+    let workers = Workers::new().with_worker("b", 1, |message| Ok(message.body.to_bytes()));
     let manager = start(&file, workers).await;
     let message = || Message::parse(b"{}").expect("a message");
     let over = manager.create("over", None, message()).await.expect("created").id();
@@ -73,17 +73,18 @@ async fn a_deadline_passes() {
 
     // One commit has the dispatch and the end that withdraws it.
     fail::remove("journal::write");
-    let is_over = |id: JobId| (!manager.ways().routes.is_live(id)).then_some(());
+    let is_over = |id: JobId| (!manager.handles().routes.is_under_way(id)).then_some(());
     until("the job ends once there is room", || is_over(over)).await;
-    let kept = Reader::new(&file).job(over).expect("read").expect("there").job;
+    let kept = Reader::new(&file).load_job(over).expect("read").expect("there").job;
     let nobody = kept.step(StepIndex(1));
     assert_eq!((kept.state(), nobody.attempt), (JobState::Failed, 1), "it was dispatched");
     let later = manager.create("later", None, message()).await.expect("created").id();
     until("what is sent later has come", || is_over(later)).await;
-    let bus = manager.ways().buses.named(None, "");
-    let looks = door::inspect(manager.ways(), &bus, vec!["nobody".into()]).await;
+    let bus = manager.handles().buses.resolve(None, "");
+    let looks =
+        manager_handle::inspect_queues(manager.handles(), &bus, vec!["nobody".into()]).await;
     assert!(
-        matches!(looks[..], [QueueLook::There { messages: 0, .. } | QueueLook::Missing]),
+        matches!(looks[..], [QueueStatus::Exists { messages: 0, .. } | QueueStatus::Missing]),
         "{looks:?}"
     );
     manager.stop().await;
@@ -98,7 +99,7 @@ async fn a_timeout_passes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     let (attempts, seen_by_b) = mpsc::channel();
-    let workers = Workers::new().with("b", 1, move |message| {
+    let workers = Workers::new().with_worker("b", 1, move |message| {
         attempts.send(message.id.clone())?;
         Ok(message.body.to_bytes())
     });
@@ -119,9 +120,9 @@ async fn a_timeout_passes() {
     assert!(seen_by_b.try_recv().is_err(), "nothing is sent while the disk is full");
 
     fail::remove("journal::write");
-    let is_over = || (!manager.ways().routes.is_live(two)).then_some(());
+    let is_over = || (!manager.handles().routes.is_under_way(two)).then_some(());
     until("the job ends once there is room", is_over).await;
-    let kept = Reader::new(&file).job(two).expect("read").expect("there").job;
+    let kept = Reader::new(&file).load_job(two).expect("read").expect("there").job;
     assert_eq!((kept.state(), kept.step(StepIndex(1)).attempt), (JobState::Completed, 1));
     assert_eq!(seen_by_b.try_iter().count(), 1, "its message was sent once");
     manager.stop().await;
@@ -161,7 +162,7 @@ async fn lists_are_behind() {
             let created = api.ask(Method::POST, "/api/workflow/two", &[], "{}").await;
             assert_eq!(created.status, StatusCode::CREATED);
             let id = created.json()["id"].as_str().expect("an id").to_owned();
-            until("readiness is red", || common.health.is_journal_full().then_some(())).await;
+            until("readiness is red", || common.health.is_journal_waiting().then_some(())).await;
             let words = common.health.checks().remove(0).2;
             assert!(words.contains("no room on the disk"), "{words}");
             // Without a token it tells why under a name of the manager alone.
@@ -185,7 +186,7 @@ async fn lists_are_behind() {
                 assert_eq!(answer.status, StatusCode::OK, "{own}");
             }
             fail::remove("journal::derive");
-            until("there is room", || (!common.health.is_journal_full()).then_some(())).await;
+            until("there is room", || (!common.health.is_journal_waiting()).then_some(())).await;
             for list in lists {
                 let answer = api.get(&list, &[]).await;
                 let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -225,10 +226,10 @@ async fn one_waits_for_room() {
     let health = &manager.common().health;
     tokio::select! {
         _ = &mut waits => panic!("it is answered before its commit"),
-        () = until("readiness is red", || health.is_journal_full().then_some(())) => {}
+        () = until("readiness is red", || health.is_journal_waiting().then_some(())) => {}
     }
     let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(id)).await.expect("in time");
-    assert_eq!(cancelled, Ok(Now::Job(JobState::Cancelled)));
+    assert_eq!(cancelled, Ok(OperationResponse::Job(JobState::Cancelled)));
 }
 
 #[test]

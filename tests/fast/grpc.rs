@@ -29,7 +29,7 @@ use workflow_manager::api::grpc::wire::{Gone, Taken};
 use workflow_manager::api::grpc::{self, GrpcServer};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Secret, Settings, Span};
+use workflow_manager::settings::{DurationSetting, Secret, Settings};
 
 const WORKFLOW: &str = "
 workflows:
@@ -61,7 +61,7 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         let mut settings = Settings::defaults().expect("defaults");
         settings.journal.file = folder.path().join("j.db");
         settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
-        settings.grpc.handshake_timeout = Span(DEADLINE);
+        settings.grpc.handshake_timeout = DurationSetting(DEADLINE);
         let hooks = serde_json::json!({
             "kind": "push",
             "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } },
@@ -71,8 +71,8 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
         let manager =
             manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
-        manager.common().health.ready().await;
-        let server = grpc::serve(manager.ways().clone()).await.expect("listens").expect("is on");
+        manager.common().health.wait_until_ready().await;
+        let server = grpc::start(manager.handles().clone()).await.expect("listens").expect("is on");
         let address = server.address;
         let rig = Rig {
             api: Api::new(&manager).await,

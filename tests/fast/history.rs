@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command};
-use workflow_manager::journal::{Journal as _, Options, Store};
-use workflow_manager::settings::Span;
+use workflow_manager::journal::{Journal as _, JournalOptions, SqliteJournal};
+use workflow_manager::settings::DurationSetting;
 
 const FAN: &str = "
 workflows:
@@ -229,7 +229,7 @@ fn child_jobs_outlive_a_rerun_of_what_came_before_them() {
         FAN,
         Workers::new(),
         // What follows from the last entries is not derived before the crash.
-        |settings| settings.journal.lag = Span(Duration::from_secs(3_600)),
+        |settings| settings.journal.lag = DurationSetting(Duration::from_secs(3_600)),
         |api, common| async move {
             let children = lived(&api).await;
             api.post_until_taken(&format!("/api/job/{ID}/rerun?step=first"), &json!({})).await;
@@ -246,9 +246,13 @@ fn child_jobs_outlive_a_rerun_of_what_came_before_them() {
                 let of = |path: &Path| format!("{}{suffix}", path.display());
                 std::fs::copy(of(&common.settings.journal.file), of(&file)).expect("copied");
             }
-            let options =
-                Options { file, cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 };
-            let store = Store::open(&options).expect("it opens");
+            let options = JournalOptions {
+                file,
+                cache_bytes: 1 << 20,
+                verify_bytes_max: 1 << 30,
+                pages_max: 0,
+            };
+            let store = SqliteJournal::open(&options).expect("it opens");
             let recovered = store.recover().expect("it recovers");
             assert_eq!(recovered.len(), 1, "the parent alone runs");
 

@@ -107,7 +107,7 @@ pub(crate) struct Api(Rc<Sender>);
 
 impl Api {
     pub(crate) async fn new(manager: &Manager) -> Api {
-        let service = Rc::new(init_service(api::app(manager.ways().clone())).await);
+        let service = Rc::new(init_service(api::app(manager.handles().clone())).await);
         Api(Rc::new(move |request| {
             let service = service.clone();
             Box::pin(async move {

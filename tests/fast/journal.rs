@@ -10,16 +10,21 @@ use workflow_manager::engine::{
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
-    Journal, JournalError, NewJob, Options, Reader, Record, Records, Remedy, Store, back_up, check,
-    restore,
+    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, Remedy, SqliteJournal,
+    back_up, inspect_backup, restore,
 };
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    }
 }
 
 fn definition() -> Arc<Definition> {
-    let step = Step::named("only");
+    let step = Step::with_name("only");
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![step])]))
 }
 
@@ -29,7 +34,7 @@ fn context(now: i64) -> Context<'static> {
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));
-    let origin = Origin::top_level(id, definition(), Timestamp(number));
+    let origin = Origin::for_root_job(id, definition(), Timestamp(number));
     let (job, decision) = Job::create(
         origin.clone(),
         Message::parse(br#"{"k":1e400}"#).expect("a message"),
@@ -37,7 +42,7 @@ fn new_job(number: i64) -> (Job, Record) {
     );
     (
         job,
-        Record::of(
+        Record::from_decision(
             number,
             Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
             decision,
@@ -52,10 +57,14 @@ fn reply(job: &mut Job, number: i64, body: &str) -> Record {
         reply: Reply::Result(body.to_owned().into()),
         from: Sender::Unknown,
     };
-    Record::of(number, None, job.take(input, &context(number + 1)).expect("taken"))
+    Record::from_decision(
+        number,
+        None,
+        job.handle_input(input, &context(number + 1)).expect("taken"),
+    )
 }
 
-fn refused(result: Result<Store, JournalError>) -> JournalError {
+fn refused(result: Result<SqliteJournal, JournalError>) -> JournalError {
     match result {
         Ok(_) => panic!("the journal was opened"),
         Err(error) => error,
@@ -66,7 +75,7 @@ fn refused(result: Result<Store, JournalError>) -> JournalError {
 fn a_record_that_comes_twice_changes_nothing_and_another_in_its_place_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     let (mut job, first) = new_job(1);
     let mut other = job.clone();
     let (end, another) = (reply(&mut job, 1, r#"{"n":1}"#), reply(&mut other, 1, r#"{"n":2}"#));
@@ -76,7 +85,7 @@ fn a_record_that_comes_twice_changes_nothing_and_another_in_its_place_is_refused
     assert!(matches!(error, JournalError::Damaged { table: "entries", .. }), "{error}");
     assert_eq!(error.remedy(), Remedy::Exit);
     drop(store);
-    let found = Reader::new(&file).job(job.id()).expect("reads").expect("is kept");
+    let found = Reader::new(&file).load_job(job.id()).expect("reads").expect("is kept");
     assert!(found.job == job, "the first stays, once");
 }
 
@@ -85,10 +94,13 @@ fn a_row_that_is_missing_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     let (mut job, first) = new_job(1);
-    let paused = job.take(Input::operate(Operation::Pause), &context(2)).expect("paused");
-    let resumed = job.take(Input::operate(Operation::Resume), &context(3)).expect("resumed");
-    let rows = [first, Record::of(1, None, paused), Record::of(1, None, resumed)];
-    Store::open(&options(&file))
+    let paused =
+        job.handle_input(Input::from_request(Operation::Pause), &context(2)).expect("paused");
+    let resumed =
+        job.handle_input(Input::from_request(Operation::Resume), &context(3)).expect("resumed");
+    let rows =
+        [first, Record::from_decision(1, None, paused), Record::from_decision(1, None, resumed)];
+    SqliteJournal::open(&options(&file))
         .expect("opens")
         .append(&rows.iter().collect::<Vec<_>>())
         .expect("commits");
@@ -99,7 +111,7 @@ fn a_row_that_is_missing_is_found() {
         client.execute("DELETE FROM entries WHERE seq = ?1", [row]).expect("deletes");
         client.execute("DELETE FROM places WHERE seq = ?1", [row]).expect("deletes");
         drop(client);
-        let store = Store::open(&options(&file)).expect("every row is whole");
+        let store = SqliteJournal::open(&options(&file)).expect("every row is whole");
         let error = store.recover().err().expect("one is missing").to_string();
         assert!(error.contains(&format!("row {}", row + 1)), "{error}");
         assert!(error.contains("a row is missing"), "{error}");
@@ -110,7 +122,7 @@ fn a_row_that_is_missing_is_found() {
 fn a_program_that_writes_into_the_file_is_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     let other = rusqlite::Connection::open(&file).expect("opens");
     other.execute_batch("CREATE TABLE notes(note)").expect("a table of its own");
     other.execute_batch("BEGIN IMMEDIATE; INSERT INTO notes VALUES (1)").expect("it writes");
@@ -120,7 +132,7 @@ fn a_program_that_writes_into_the_file_is_waited_for() {
     std::thread::sleep(Duration::from_millis(200));
     other.execute_batch("COMMIT").expect("written");
     let mut store = commits.join().expect("no panic").expect("commits");
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!(store.recover().expect("recovers").len(), 1);
 }
 
@@ -129,7 +141,7 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         let records: Vec<Record> = (1..50).map(|number| new_job(number).1).collect();
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     }
@@ -147,7 +159,7 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
             let mut flipped = whole.clone();
             flipped[at + 5] ^= 0x01;
             std::fs::write(&file, &flipped).expect("writable");
-            let Err(error) = Store::open(&options(&file)) else { continue };
+            let Err(error) = SqliteJournal::open(&options(&file)) else { continue };
             let error = error.to_string();
             assert!(
                 error.contains("damaged")
@@ -165,7 +177,7 @@ fn every_flipped_byte_of_a_row_is_found_named_and_left_alone() {
         assert_eq!(found, rows, "rows of {table} whose damage was found");
     }
     std::fs::write(&file, &whole).expect("writable");
-    assert!(Store::open(&options(&file)).is_ok(), "the whole file opens");
+    assert!(SqliteJournal::open(&options(&file)).is_ok(), "the whole file opens");
 }
 
 /// A job's entries are found by the index: one that is wrong by a bit could hide the last of them.
@@ -175,7 +187,7 @@ fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         let records: Vec<Record> = (1..=JOBS).map(|number| new_job(number).1).collect();
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     }
@@ -197,7 +209,7 @@ fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x04;
         std::fs::write(&file, &flipped).expect("writable");
-        let error = refused(Store::open(&options(&file)));
+        let error = refused(SqliteJournal::open(&options(&file)));
         let is_of_places = matches!(error, JournalError::Damaged { table: "places", .. });
         assert!(
             is_of_places || matches!(error, JournalError::Malformed { .. }),
@@ -205,7 +217,7 @@ fn a_bit_that_is_wrong_in_an_index_of_the_entries_is_found() {
         );
     }
     std::fs::write(&file, &whole).expect("writable");
-    assert!(Store::open(&options(&file)).is_ok(), "the whole file opens");
+    assert!(SqliteJournal::open(&options(&file)).is_ok(), "the whole file opens");
 }
 
 #[test]
@@ -213,13 +225,13 @@ fn a_truncated_file_and_files_of_others_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         let records: Vec<Record> = (1..500).map(|number| new_job(number).1).collect();
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
     }
     let whole = std::fs::read(&file).expect("readable");
     std::fs::write(&file, &whole[..whole.len() / 2]).expect("writable");
-    let error = refused(Store::open(&options(&file)));
+    let error = refused(SqliteJournal::open(&options(&file)));
     assert!(
         matches!(error, JournalError::Malformed { .. } | JournalError::Damaged { .. }),
         "{error}"
@@ -232,7 +244,7 @@ fn a_truncated_file_and_files_of_others_are_refused() {
          refuse",
     )
     .expect("writable");
-    let error = refused(Store::open(&options(&text)));
+    let error = refused(SqliteJournal::open(&options(&text)));
     assert!(error.to_string().contains("no SQLite database"), "{error}");
 
     let other = folder.path().join("other.db");
@@ -240,7 +252,7 @@ fn a_truncated_file_and_files_of_others_are_refused() {
         .expect("opens")
         .execute_batch("CREATE TABLE theirs(a)")
         .expect("creates");
-    let error = refused(Store::open(&options(&other)));
+    let error = refused(SqliteJournal::open(&options(&other)));
     assert!(matches!(error, JournalError::Foreign { .. }), "{error}");
 }
 
@@ -253,7 +265,7 @@ fn a_start_that_ended_before_the_first_migration_is_made_again() {
         .pragma_update(None, "journal_mode", "WAL")
         .expect("updates");
     assert!(std::fs::metadata(&file).expect("is there").len() > 0);
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     store.append(&[&new_job(1).1]).expect("commits");
 }
 
@@ -261,12 +273,12 @@ fn a_start_that_ended_before_the_first_migration_is_made_again() {
 fn a_newer_schema_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    drop(Store::open(&options(&file)).expect("opens"));
+    drop(SqliteJournal::open(&options(&file)).expect("opens"));
     rusqlite::Connection::open(&file)
         .expect("opens")
         .pragma_update(None, "user_version", 99)
         .expect("updates");
-    let error = refused(Store::open(&options(&file)));
+    let error = refused(SqliteJournal::open(&options(&file)));
     assert!(matches!(error, JournalError::Newer { found: 99, .. }), "{error}");
 }
 
@@ -274,16 +286,17 @@ fn a_newer_schema_is_refused() {
 fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    drop(Store::open(&options(&file)).expect("opens"));
+    drop(SqliteJournal::open(&options(&file)).expect("opens"));
     let records: Vec<Record> = (1..2_000).map(|number| new_job(number).1).collect();
     {
-        let mut store = Store::open(&Options { pages_max: 40, ..options(&file) }).expect("opens");
+        let mut store = SqliteJournal::open(&JournalOptions { pages_max: 40, ..options(&file) })
+            .expect("opens");
         let error =
             store.append(&records.iter().collect::<Vec<_>>()).expect_err("there is no room");
         assert_eq!(error.remedy(), Remedy::WaitForRoom, "{error}");
         store.append(&records[..1].iter().collect::<Vec<_>>()).expect("a small batch has room");
     }
-    let mut store = Store::open(&options(&file)).expect("opens with room");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens with room");
     assert_eq!(
         store.recover().expect("recovers").len(),
         1,
@@ -295,9 +308,9 @@ fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
 
 /// Appends with `add` until there is no room; gives the last number that found some.
 fn fill(
-    store: &mut Store,
+    store: &mut SqliteJournal,
     from: i64,
-    add: impl Fn(&mut Store, i64) -> Result<(), JournalError>,
+    add: impl Fn(&mut SqliteJournal, i64) -> Result<(), JournalError>,
 ) -> i64 {
     let mut last = from;
     loop {
@@ -312,7 +325,7 @@ fn fill(
 }
 
 /// A job that has ended with a large result.
-fn add_large(store: &mut Store, number: i64) -> Result<(), JournalError> {
+fn add_large(store: &mut SqliteJournal, number: i64) -> Result<(), JournalError> {
     let large = format!("{{\"x\":\"{}\"}}", "x".repeat(10_000));
     let (mut job, created) = new_job(number);
     store.append(&[&created, &reply(&mut job, number, &large)]).map(drop)
@@ -322,11 +335,16 @@ fn add_large(store: &mut Store, number: i64) -> Result<(), JournalError> {
 fn a_full_journal_of_which_nothing_is_derived_can_be_emptied() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&Options { pages_max: 150, ..options(&file) }).expect("opens");
+    let mut store =
+        SqliteJournal::open(&JournalOptions { pages_max: 150, ..options(&file) }).expect("opens");
     let last = fill(&mut store, 0, add_large);
-    assert!(last > 20 && store.is_behind());
+    assert!(last > 20 && store.has_unprojected());
     for number in 1..=last {
-        assert_eq!(store.delete(&[number], u32::MAX).expect("deletes").roots, 1, "job {number}");
+        assert_eq!(
+            store.delete_jobs(&[number], u32::MAX).expect("deletes").roots,
+            1,
+            "job {number}"
+        );
     }
     assert!(fill(&mut store, last, add_large) > last + 20, "there is as much room as before");
 }
@@ -335,26 +353,31 @@ fn a_full_journal_of_which_nothing_is_derived_can_be_emptied() {
 fn without_room_to_derive_what_is_derived_can_be_deleted_and_makes_room() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&Options { pages_max: 150, ..options(&file) }).expect("opens");
+    let mut store =
+        SqliteJournal::open(&JournalOptions { pages_max: 150, ..options(&file) }).expect("opens");
     (1..=30).for_each(|number| add_large(&mut store, number).expect("commits"));
-    store.derive().expect("derives");
+    store.project().expect("derives");
     // More rows than the reserve has room to derive.
     let last = fill(&mut store, 30, |store, number| store.append(&[&new_job(number).1]).map(drop));
-    assert!(last > 100 && store.is_behind(), "{last}");
-    let behind = store.derive().expect_err("there is no room");
+    assert!(last > 100 && store.has_unprojected(), "{last}");
+    let behind = store.project().expect_err("there is no room");
     assert_eq!(behind.remedy(), Remedy::WaitForRoom, "{behind}");
-    let new = store.delete(&[last], u32::MAX).expect_err("it is not derived");
+    let new = store.delete_jobs(&[last], u32::MAX).expect_err("it is not derived");
     assert_eq!(new.remedy(), Remedy::WaitForRoom, "{new}");
     for number in 1..=30 {
-        assert_eq!(store.delete(&[number], u32::MAX).expect("deletes").roots, 1, "job {number}");
+        assert_eq!(
+            store.delete_jobs(&[number], u32::MAX).expect("deletes").roots,
+            1,
+            "job {number}"
+        );
     }
-    store.derive().expect("there is room");
-    assert_eq!(store.delete(&[last], u32::MAX).expect("reads").left, 1, "it runs");
+    store.project().expect("there is room");
+    assert_eq!(store.delete_jobs(&[last], u32::MAX).expect("reads").skipped, 1, "it runs");
     drop(store);
-    let store = Store::open(&options(&file)).expect("whole");
+    let store = SqliteJournal::open(&options(&file)).expect("whole");
     let (_, kept) = new_job(last - 1);
     let id = kept.created.expect("new").origin.id;
-    assert!(store.reader().job(id).expect("reads").is_some());
+    assert!(store.reader().load_job(id).expect("reads").is_some());
 }
 
 #[test]
@@ -362,7 +385,7 @@ fn columns_that_contradict_each_other_are_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         let (_, running) = new_job(1);
         let (mut job, created) = new_job(2);
         store.append(&[&running, &created, &reply(&mut job, 2, "{}")]).expect("commits");
@@ -378,14 +401,17 @@ fn columns_that_contradict_each_other_are_found() {
         ("open = 1 WHERE number = 2", "open = 0 WHERE number = 2"),
     ] {
         change(&format!("UPDATE jobs SET {wrong}"));
-        let error = Store::open(&options(&file))
+        let error = SqliteJournal::open(&options(&file))
             .and_then(|store| store.recover().map(drop))
             .expect_err(wrong)
             .to_string();
         assert!(error.contains("table jobs, row"), "{wrong}: {error}");
         change(&format!("UPDATE jobs SET {right}"));
         assert_eq!(
-            Store::open(&options(&file)).and_then(|store| store.recover()).expect(right).len(),
+            SqliteJournal::open(&options(&file))
+                .and_then(|store| store.recover())
+                .expect(right)
+                .len(),
             1
         );
     }
@@ -396,7 +422,7 @@ fn a_prepared_journal_is_refused_by_name_and_left_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     {
-        let mut store = Store::open(&options(&file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(&file)).expect("opens");
         store.append(&[&new_job(1).1]).expect("commits");
     }
     let whole = std::fs::read(&file).expect("readable");
@@ -422,13 +448,13 @@ fn a_prepared_journal_is_refused_by_name_and_left_alone() {
         let prepared = std::fs::read(&file).expect("readable");
         let to = folder.path().join("restored.db");
         let refusals = [
-            refused(Store::open(&options(&file))),
+            refused(SqliteJournal::open(&options(&file))),
             restore(&file, &to).expect_err("restored"),
-            check(&file, folder.path()).expect_err("checked"),
+            inspect_backup(&file, folder.path()).expect_err("checked"),
             back_up(&file, &to, None, false).expect_err("backed up"),
         ];
         for error in refusals {
-            assert!(matches!(error, JournalError::Altered { .. }), "{evil}: {error}");
+            assert!(matches!(error, JournalError::UnexpectedSchema { .. }), "{evil}: {error}");
             let text = error.to_string();
             assert!(text.contains(name) && text.contains("DROP"), "{evil}: {text}");
             assert!(text.contains(&*file.to_string_lossy()), "it names the file given: {text}");
@@ -440,14 +466,17 @@ fn a_prepared_journal_is_refused_by_name_and_left_alone() {
     std::fs::write(&file, &whole).expect("writable");
     let mine = "CREATE INDEX mine ON jobs(created, workflow); ANALYZE";
     rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(mine)).expect("made");
-    assert_eq!(Store::open(&options(&file)).expect("opens").recover().expect("reads").len(), 1);
+    assert_eq!(
+        SqliteJournal::open(&options(&file)).expect("opens").recover().expect("reads").len(),
+        1
+    );
 }
 
 #[test]
 fn what_others_put_into_an_open_journal_is_not_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     let (first, of_first) = new_job(1);
     store.append(&[&of_first]).expect("commits");
     let evil = "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END";
@@ -455,7 +484,7 @@ fn what_others_put_into_an_open_journal_is_not_run() {
     let (second, of_second) = new_job(2);
     store.append(&[&of_second]).expect("commits");
     for job in [first, second] {
-        let kept = store.records().job(job.id()).expect("reads").expect("is there");
+        let kept = store.records().load_job(job.id()).expect("reads").expect("is there");
         assert!(kept.job == job);
     }
 }
@@ -478,12 +507,16 @@ fn journals_of_all_earlier_versions_are_what_those_made() {
         make(&sql);
         let evil = "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END";
         make(evil);
-        let error = refused(Store::open(&options(&file)));
-        assert!(matches!(error, JournalError::Altered { .. }), "{}: {error}", path.display());
+        let error = refused(SqliteJournal::open(&options(&file)));
+        assert!(
+            matches!(error, JournalError::UnexpectedSchema { .. }),
+            "{}: {error}",
+            path.display()
+        );
         make("DROP TRIGGER gone");
-        let mut store = Store::open(&options(&file))
+        let mut store = SqliteJournal::open(&options(&file))
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        store.next_number().expect("it is brought up");
+        store.next_job_number().expect("it is brought up");
         opened += 1;
     }
     assert!(opened >= 6, "{opened} journals");

@@ -7,24 +7,31 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use workflow_manager::actors::answer::{Created, Refusal};
-use workflow_manager::actors::mail::JournalInput;
+use workflow_manager::actors::client_response::{CreateResponse, RequestError};
+use workflow_manager::actors::inputs::JournalInput;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, Message};
-use workflow_manager::journal::{Journal, JournalError, Loss, Options, Reader, Records, Store};
+use workflow_manager::journal::{
+    FileLoss, Journal, JournalError, JournalOptions, Reader, Records, SqliteJournal,
+};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 /// Nobody works for its step.
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: a}]}]";
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    }
 }
 
 fn refused(file: &Path) -> JournalError {
-    match Store::open(&options(file)) {
+    match SqliteJournal::open(&options(file)) {
         Ok(_) => panic!("{} was opened", file.display()),
         Err(error) => error,
     }
@@ -46,12 +53,12 @@ fn names(folder: &Path) -> Vec<String> {
 async fn start(file: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file.to_owned();
-    settings.shutdown.grace = Span(Duration::from_secs(5));
+    settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
     let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
     manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
 }
 
-async fn create(manager: &Manager) -> Result<Created, Refusal> {
+async fn create(manager: &Manager) -> Result<CreateResponse, RequestError> {
     manager.create("w", None, Message::parse(br#"{"n":1}"#).unwrap()).await
 }
 
@@ -74,7 +81,7 @@ fn no_other_name_of_the_file_leads_around_the_lock() {
     symlink("data/j.db", folder.path().join("link.db")).unwrap();
     symlink("data", folder.path().join("directory")).unwrap();
     // Made through a link that leads nowhere yet.
-    let first = Store::open(&options(&folder.path().join("link.db"))).expect("opens");
+    let first = SqliteJournal::open(&options(&folder.path().join("link.db"))).expect("opens");
     assert_eq!(first.path(), file.canonicalize().unwrap());
     for name in [
         file.clone(),
@@ -94,13 +101,13 @@ fn no_other_name_of_the_file_leads_around_the_lock() {
     fs::hard_link(&file, &other).unwrap();
     for name in [&file, &other] {
         let error = refused(name);
-        assert!(matches!(error, JournalError::Linked { names: 2, .. }), "{error}");
+        assert!(matches!(error, JournalError::HardLinked { names: 2, .. }), "{error}");
         assert!(error.to_string().contains("-samefile"), "{error}");
     }
     drop(first);
-    assert!(matches!(refused(&other), JournalError::Linked { .. }), "also while nobody has it");
+    assert!(matches!(refused(&other), JournalError::HardLinked { .. }), "also while nobody has it");
     fs::remove_file(&other).unwrap();
-    assert!(Store::open(&options(&file)).is_ok());
+    assert!(SqliteJournal::open(&options(&file)).is_ok());
     assert_eq!(
         names(folder.path()),
         ["data", "directory", "link.db"],
@@ -123,7 +130,7 @@ fn what_is_no_journal_gets_no_lock_beside_it() {
     rusqlite::Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE theirs(a)").unwrap();
     assert!(matches!(refused(&theirs), JournalError::Foreign { .. }));
     assert_eq!(names(folder.path()), ["notes.txt", "theirs.db"]);
-    assert!(matches!(refused(folder.path()), JournalError::NoFile { .. }));
+    assert!(matches!(refused(folder.path()), JournalError::NotAFile { .. }));
     let error = refused(&folder.path().join("missing/j.db"));
     assert!(
         matches!(error, JournalError::Unreachable { .. })
@@ -140,15 +147,15 @@ fn what_is_no_journal_gets_no_lock_beside_it() {
 fn new_files_are_their_owners_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("j.db");
-    let _store = Store::open(&options(&file)).expect("opens");
+    let _store = SqliteJournal::open(&options(&file)).expect("opens");
     let mode =
         |suffix: &str| fs::metadata(beside(&file, suffix)).unwrap().permissions().mode() & 0o777;
     assert_eq!(["", "-wal", "-shm", ".lock"].map(mode), [0o600; 4]);
     // An existing one keeps what somebody gave it.
     let shared = folder.path().join("shared.db");
-    drop(Store::open(&options(&shared)).expect("opens"));
+    drop(SqliteJournal::open(&options(&shared)).expect("opens"));
     fs::set_permissions(&shared, Permissions::from_mode(0o640)).unwrap();
-    let _shared = Store::open(&options(&shared)).expect("opens");
+    let _shared = SqliteJournal::open(&options(&shared)).expect("opens");
     for suffix in ["", "-wal", "-shm"] {
         assert_eq!(
             fs::metadata(beside(&shared, suffix)).unwrap().permissions().mode() & 0o777,
@@ -169,10 +176,10 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         let common = manager.common().clone();
         let ids = [created(&manager).await, created(&manager).await];
         // What is read leaves connections open, and a stream of a list may go on reading.
-        assert_eq!(common.reader.all_running(0, 10).unwrap().len(), 2);
+        assert_eq!(common.reader.load_running_jobs(0, 10).unwrap().len(), 2);
         let reading = std::thread::spawn({
             let common = common.clone();
-            move || while common.reader.all_running(0, 10).is_ok() {}
+            move || while common.reader.load_running_jobs(0, 10).is_ok() {}
         });
         manager.stop().await;
         reading.join().unwrap();
@@ -181,7 +188,7 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         fs::copy(&file, &copy).unwrap();
         let manager = start(&copy).await;
         assert!(
-            ids.iter().all(|id| manager.common().reader.job(*id).unwrap().is_some()),
+            ids.iter().all(|id| manager.common().reader.load_job(*id).unwrap().is_some()),
             "all jobs are in the copy"
         );
         manager.stop().await;
@@ -192,11 +199,11 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
 fn a_program_that_reads_on_keeps_no_stop_waiting_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("j.db");
-    let store = Store::open(&options(&file)).expect("opens");
+    let store = SqliteJournal::open(&options(&file)).expect("opens");
     let other = rusqlite::Connection::open(&file).unwrap();
     other.execute_batch("BEGIN; SELECT count(*) FROM jobs").unwrap();
     drop(store);
-    assert!(Store::open(&options(&file)).is_ok());
+    assert!(SqliteJournal::open(&options(&file)).is_ok());
 }
 
 // ---- taken away
@@ -228,7 +235,7 @@ const HARMS: [(&str, Harm, &str); 9] = [
         "cp of another, as large",
         |file| {
             let other = file.with_extension("other");
-            drop(Store::open(&options(&other)).expect("opens"));
+            drop(SqliteJournal::open(&options(&other)).expect("opens"));
             let bytes = fs::read(&other).unwrap();
             let mut bytes_as_large = bytes.clone();
             bytes_as_large.resize(
@@ -270,11 +277,11 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let id = created(&manager).await;
             // Nothing is being derived: what is written at the very moment of the harm may hide it.
             let (answer, derived) = tokio::sync::oneshot::channel();
-            manager.ways().mailboxes().journal.post(JournalInput::Barrier(answer));
+            manager.handles().mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
             derived.await.expect("derived");
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
-            let Err(Refusal::Overloaded(reason)) = create(&manager).await else {
+            let Err(RequestError::Overloaded(reason)) = create(&manager).await else {
                 panic!("{name}: a job was created")
             };
             assert!(
@@ -285,14 +292,14 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let check =
                 common.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
-            assert!(matches!(create(&manager).await, Err(Refusal::Overloaded(_))), "{name}");
+            assert!(matches!(create(&manager).await, Err(RequestError::Overloaded(_))), "{name}");
             let cancelled = manager.cancel(id).await;
             assert!(
-                matches!(cancelled, Err(Refusal::Overloaded(_))),
+                matches!(cancelled, Err(RequestError::Overloaded(_))),
                 "{name}: an operation is answered"
             );
             assert!(
-                matches!(common.reader.job(id), Err(JournalError::Closed { .. })),
+                matches!(common.reader.load_job(id), Err(JournalError::Closed { .. })),
                 "{name}: nothing is read from the file"
             );
             let left: Vec<(PathBuf, Option<Vec<u8>>)> = ["", "-wal"]
@@ -320,7 +327,7 @@ fn it_is_noticed_also_while_nothing_is_asked() {
         let manager = start(&folder.path().join("j.db")).await;
         fs::remove_file(folder.path().join("j.db")).unwrap();
         let noticed = async {
-            while manager.common().health.accepts() {
+            while manager.common().health.can_accept() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -333,7 +340,7 @@ fn it_is_noticed_also_while_nothing_is_asked() {
 fn what_sqlite_and_its_clients_do_is_no_loss() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     let reader = Reader::new(store.path());
     let other = rusqlite::Connection::open(&file).unwrap();
     other.execute_batch("CREATE TABLE notes(a)").unwrap();
@@ -347,7 +354,7 @@ fn what_sqlite_and_its_clients_do_is_no_loss() {
     let largest = std::cell::Cell::new(0);
     let mut look = |what: &str| {
         store.check_files().unwrap_or_else(|loss| panic!("{what}: {loss}"));
-        reader.all_running(0, 10).unwrap();
+        reader.load_running_jobs(0, 10).unwrap();
         largest.set(largest.get().max(fs::metadata(&file).unwrap().size()));
     };
     look("the start");
@@ -373,5 +380,5 @@ fn what_sqlite_and_its_clients_do_is_no_loss() {
     look("a lock that was removed is taken again");
     assert!(matches!(refused(&file), JournalError::InUse { .. }));
     fs::remove_file(&file).unwrap();
-    assert!(matches!(store.check_files(), Err(Loss::Removed(_))));
+    assert!(matches!(store.check_files(), Err(FileLoss::Removed(_))));
 }

@@ -1,7 +1,7 @@
 //! What settings and workflow files say of buses over Kafka, and what is wrong with them.
 
 use std::fs;
-use workflow_manager::load::{load_files, load_to_serve};
+use workflow_manager::load::{load_files, load_for_manager};
 use workflow_manager::settings::{BusKind, Overrides, Settings};
 
 /// Settings that a build without Kafka takes: the bus has no brokers.
@@ -82,7 +82,8 @@ buses:
             }
             assert_eq!(settings.bus_kind("events"), Some(BusKind::Kafka));
             let shown = serde_json::to_string(&settings).expect("JSON");
-            let sourced = serde_json::to_string(&settings.sourced().expect("told")).expect("JSON");
+            let sourced =
+                serde_json::to_string(&settings.with_sources().expect("told")).expect("JSON");
             for shown in [shown, sourced, format!("{settings:?}")] {
                 assert!(shown.contains("SASL_SSL") && !shown.contains("hunter2"), "{shown}");
             }
@@ -112,7 +113,7 @@ fn checked(step: &str, settings: Option<&Settings>) -> Result<Vec<String>, Strin
     fs::write(&file, text).expect("written");
     let loaded = match settings {
         None => load_files(&[file]),
-        Some(settings) => load_to_serve(&[file], settings),
+        Some(settings) => load_for_manager(&[file], settings),
     };
     let loaded = loaded.map_err(|error| error.to_string())?;
     Ok(loaded.warnings.iter().map(ToString::to_string).collect())

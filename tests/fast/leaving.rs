@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use workflow_manager::actors::mail::JournalInput;
+use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
+use workflow_manager::actors::inputs::JournalInput;
 use workflow_manager::actors::manager::{self, Parts, Threads};
-use workflow_manager::actors::ways::{Mailboxes, Ways};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Message, Operation, Reply};
 use workflow_manager::load::load_text;
@@ -28,16 +28,16 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
         let definitions = load_text("one.yaml", text).expect("valid").definitions;
         let asked = Rc::new(Cell::new(0));
         let seen = asked.clone();
-        let wiring = move |mailboxes: Mailboxes, ways: &Arc<Ways>| {
+        let wiring = move |mailboxes: Mailboxes, ways: &Arc<ActorHandles>| {
             let journal = relay(mailboxes.journal, ways, move |input| {
                 let leaves =
-                    matches!(&input, JournalInput::Append(append) if append.leaves.is_some());
+                    matches!(&input, JournalInput::Append(append) if append.stop_after.is_some());
                 seen.set(seen.get() + usize::from(leaves));
                 Some(input)
             });
             Mailboxes { journal, ..mailboxes }
         };
-        let parts = Parts { wiring: Box::new(wiring), ..Parts::usual(Workers::new()) };
+        let parts = Parts { wiring: Box::new(wiring), ..Parts::standard(Workers::new()) };
         let manager = manager::start_on(Threads::Current, settings, definitions, parts);
         let manager = manager.expect("starts");
         for _ in 0..JOBS {
@@ -47,7 +47,7 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
             let signed = Operation::Reply { step: "sign".to_owned(), reply };
             manager.operate(id, signed).await.expect("signed");
             let closed = async {
-                while manager.ways().routes.is_live(id) {
+                while manager.handles().routes.is_under_way(id) {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };

@@ -8,10 +8,10 @@ use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use workflow_manager::actors::answer::Refusal;
-use workflow_manager::actors::door;
-use workflow_manager::actors::health::Want;
+use workflow_manager::actors::client_response::RequestError;
+use workflow_manager::actors::health::JournalWait;
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
@@ -19,8 +19,8 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, NewJob, Notice, Options, Position, Reader, Record, Records, Remedy,
-    Store,
+    Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Records, Remedy,
+    SqliteJournal, StoredOffset,
 };
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
@@ -43,12 +43,17 @@ impl Drop for Lock {
     }
 }
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    }
 }
 
 fn definition() -> Arc<Definition> {
-    let graph = Graph::new("w".to_owned(), None, vec![Step::named("a")]);
+    let graph = Graph::new("w".to_owned(), None, vec![Step::with_name("a")]);
     Arc::new(Definition::new("w", vec![graph]))
 }
 
@@ -56,28 +61,28 @@ const CONTEXT: Context<'static> = Context { now: Timestamp(1), limits: &LIMITS }
 
 fn new_job(number: i64) -> (Job, Record) {
     let id = JobId(uuid::Uuid::from_u128(number as u128));
-    let origin = Origin::top_level(id, definition(), Timestamp(1));
+    let origin = Origin::for_root_job(id, definition(), Timestamp(1));
     let message = Message::parse(b"{}").expect("a message");
     let (job, begun) = Job::create(origin.clone(), message, &CONTEXT);
     let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
-    (job, Record::of(number, Some(created), begun))
+    (job, Record::from_decision(number, Some(created), begun))
 }
 
 fn taken(job: &mut Job, number: i64, input: Input) -> Record {
-    Record::of(number, None, job.take(input, &CONTEXT).expect("taken"))
+    Record::from_decision(number, None, job.handle_input(input, &CONTEXT).expect("taken"))
 }
 
 /// A kind of write, and its name.
-type Write<'a> = (&'a str, Box<dyn FnMut(&mut Store) -> Result<(), JournalError> + 'a>);
+type Write<'a> = (&'a str, Box<dyn FnMut(&mut SqliteJournal) -> Result<(), JournalError> + 'a>);
 
 #[test]
 fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     let (mut first, of_first) = new_job(1);
     let cancel = Operation::Cancel { reason: "a test".into() };
-    let end = taken(&mut first, 1, Input::operate(cancel.clone()));
+    let end = taken(&mut first, 1, Input::from_request(cancel.clone()));
     let (mut second, of_second) = new_job(2);
     let noticed = Notice { at: Timestamp(1), body: "{}".into() };
     let of_second = Record { notice: Some(noticed), ..of_second };
@@ -86,26 +91,26 @@ fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
     let confirm = taken(&mut second, 2, input);
     store.append(&[&confirm]).expect("commits");
     store.write_confirms().expect("writes none yet");
-    let end = taken(&mut second, 2, Input::operate(cancel));
-    let position = Position { bus: "b".into(), topic: "t".into(), partition: 0, offset: 1 };
+    let end = taken(&mut second, 2, Input::from_request(cancel));
+    let position = StoredOffset { bus: "b".into(), topic: "t".into(), partition: 0, offset: 1 };
     let [notice] =
-        store.records().notices(0, 9).expect("reads")[..].to_vec().try_into().expect("one");
+        store.records().load_notices(0, 9).expect("reads")[..].to_vec().try_into().expect("one");
     let w = definition();
     let writes: Vec<Write<'_>> = vec![
-        ("derives", Box::new(|store| store.derive())),
+        ("derives", Box::new(|store| store.project())),
         ("writes confirms", Box::new(|store| store.write_confirms().map(|_| ()))),
-        ("makes tables", Box::new(|store| store.make_status_tables(&[&*w]))),
+        ("makes tables", Box::new(|store| store.create_status_tables(&[&*w]))),
         ("appends", Box::new(|store| store.append(&[&end]).map(|_| ()))),
         (
             "writes positions",
-            Box::new(|store| store.write_positions(std::slice::from_ref(&position))),
+            Box::new(|store| store.store_offsets(std::slice::from_ref(&position))),
         ),
-        ("forgets", Box::new(|store| store.forget(&[notice.0]))),
-        ("deletes", Box::new(|store| store.delete(&[1], u32::MAX).map(|_| ()))),
+        ("forgets", Box::new(|store| store.delete_notices(&[notice.0]))),
+        ("deletes", Box::new(|store| store.delete_jobs(&[1], u32::MAX).map(|_| ()))),
         (
             "deletes what is past its retention",
             Box::new(|store| {
-                store.delete_ended(Timestamp(i64::MAX), Millis(0), u32::MAX).map(|_| ())
+                store.delete_expired(Timestamp(i64::MAX), Millis(0), u32::MAX).map(|_| ())
             }),
         ),
     ];
@@ -114,14 +119,14 @@ fn each_kind_of_write_waits_for_another_program_and_is_done_once_it_lets_go() {
         let error = write(&mut store).expect_err(what);
         assert_eq!(error.remedy(), Remedy::WaitForLock, "{what}: {error}");
         assert!(error.to_string().contains("locked"), "{what}: {error}");
-        let _ = store.records().job(first.id()).expect("what is committed is read meanwhile");
+        let _ = store.records().load_job(first.id()).expect("what is committed is read meanwhile");
         drop(lock);
         write(&mut store).expect(what);
         assert_eq!(store.check_files(), Ok(()), "{what}");
     }
     drop(store);
-    let mut store = Store::open(&options(&file)).expect("whole, and verified");
-    assert_eq!(store.next_number().expect("a number"), 1, "all was deleted");
+    let mut store = SqliteJournal::open(&options(&file)).expect("whole, and verified");
+    assert_eq!(store.next_job_number().expect("a number"), 1, "all was deleted");
 }
 
 /// So many lists are asked for while the file is locked.
@@ -131,28 +136,29 @@ const READS: u32 = 20;
 fn readers_do_not_wait_for_a_lock_that_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let mut store = Store::open(&options(&file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
     store.append(&[&new_job(1).1]).expect("commits");
     let lock = Lock::on(&file);
     let begun = clock::instant();
-    store.derive().expect_err("it is locked");
+    store.project().expect_err("it is locked");
     let waited = begun.elapsed();
     let begun = clock::instant();
     for _ in 0..READS {
-        let error = store.records().state_counts().expect_err("what is committed is missing");
+        let error =
+            store.records().count_root_jobs_by_state().expect_err("what is committed is missing");
         assert_eq!(error.remedy(), Remedy::WaitForLock, "{error}");
     }
     let waited_by_all = begun.elapsed();
     assert!(waited_by_all < waited * READS / 2, "{waited_by_all:?}, each write {waited:?}");
     drop(lock);
-    store.derive().expect("derives");
-    assert!(!store.records().state_counts().expect("reads").is_empty());
+    store.project().expect("derives");
+    assert!(!store.records().count_root_jobs_by_state().expect("reads").is_empty());
 }
 
 async fn start(file: &Path) -> Manager {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file.to_owned();
-    let workers = Workers::new().with("a", 1, |message| Ok(message.body.to_bytes()));
+    let workers = Workers::new().with_worker("a", 1, |message| Ok(message.body.to_bytes()));
     let text = "workflows: [{name: w, steps: [{name: a}]},
                 {name: by-hand, steps: [{name: b, external: true}]}]";
     let definitions = load_text("test.yaml", text).expect("valid").definitions;
@@ -166,33 +172,33 @@ async fn a_lock() {
     let message = || Message::parse(b"{}").expect("a message");
     let running = manager.create("by-hand", None, message()).await.expect("created").id();
     let lock = Lock::on(&file);
-    let ways = manager.ways().clone();
-    let waiting = door::create(&ways, "w", None, message(), None);
+    let ways = manager.handles().clone();
+    let waiting = manager_handle::create(&ways, "w", None, message(), None);
     let mut waiting = Box::pin(waiting);
     let health = &manager.common().health;
     tokio::select! {
         _ = &mut waiting => panic!("it is answered before its commit"),
         () = until("readiness tells", || {
-            (health.journal_wants() == Some(Want::Lock)).then_some(())
+            (health.journal_wait() == Some(JournalWait::Lock)).then_some(())
         }) => {}
     }
     let told = health.checks().into_iter().find(|(name, ..)| name == "journal").expect("a check");
     assert!(!told.1 && told.2.contains("another program"), "{told:?}");
     let refused = manager.create("w", None, message()).await.expect_err("is refused");
-    assert!(matches!(refused, Refusal::Overloaded(_)), "{refused:?}");
+    assert!(matches!(refused, RequestError::Overloaded(_)), "{refused:?}");
     let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(running)).await;
     let cancelled = cancelled.expect("nobody waits for its commit");
-    assert!(matches!(cancelled, Err(Refusal::Overloaded(_))), "{cancelled:?}");
+    assert!(matches!(cancelled, Err(RequestError::Overloaded(_))), "{cancelled:?}");
     let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
     let seen = failures.get();
     until("it tries again and again", || (failures.get() > seen + 1).then_some(())).await;
     drop(lock);
     let id = waiting.as_mut().await.expect("created").id();
-    until("it goes on", || (!manager.ways().routes.is_live(id)).then_some(())).await;
-    assert!(health.accepts());
+    until("it goes on", || (!manager.handles().routes.is_under_way(id)).then_some(())).await;
+    assert!(health.can_accept());
     manager.cancel(running).await.expect("cancelled");
     manager.stop().await;
-    let kept = Reader::new(&file).job(id).expect("read").expect("there").job;
+    let kept = Reader::new(&file).load_job(id).expect("read").expect("there").job;
     assert_eq!(kept.state(), JobState::Completed);
 }
 
@@ -219,12 +225,12 @@ async fn a_vacuum() {
         }
         other.join().unwrap_or_else(|_| panic!("round {round}"));
     }
-    let live = |id: &&JobId| manager.ways().routes.is_live(**id);
+    let live = |id: &&JobId| manager.handles().routes.is_under_way(**id);
     until("all end", || ids.iter().find(live).is_none().then_some(())).await;
-    assert!(manager.common().health.lost_journal().is_none(), "a VACUUM is no loss");
+    assert!(manager.common().health.journal_loss().is_none(), "a VACUUM is no loss");
     manager.stop().await;
-    let mut store = Store::open(&options(&file)).expect("whole, and verified");
-    assert_eq!(store.next_number().expect("a number"), ids.len() as i64 + 1);
+    let mut store = SqliteJournal::open(&options(&file)).expect("whole, and verified");
+    assert_eq!(store.next_job_number().expect("a number"), ids.len() as i64 + 1);
 }
 
 #[test]
@@ -241,7 +247,7 @@ fn a_start_waits_for_another_program_s_lock() {
         let lock = Connection::open(&file).expect("opens");
         lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; COMMIT")
             .expect("locked, also for readers");
-        let error = Store::open(&options(&file)).err().expect("is refused");
+        let error = SqliteJournal::open(&options(&file)).err().expect("is refused");
         assert_eq!(error.remedy(), Remedy::WaitForLock, "{error}");
         let unlocked = std::thread::spawn(move || {
             // As long as the first try to open waits.

@@ -5,10 +5,10 @@ use crate::waits::until;
 use actix_web::http::{Method, StatusCode};
 use std::path::Path;
 use std::time::Duration;
-use workflow_manager::actors::answer::{Created, Now, Refusal};
-use workflow_manager::actors::door;
-use workflow_manager::actors::mail::{JobInput, RouterInput};
+use workflow_manager::actors::client_response::{CreateResponse, OperationResponse, RequestError};
+use workflow_manager::actors::inputs::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
@@ -45,13 +45,13 @@ fn of_size(bytes: usize) -> Message {
 }
 
 /// A job that waits for a person.
-async fn create(manager: &Manager, bytes: usize) -> Result<JobId, Refusal> {
-    manager.create("sign", None, of_size(bytes)).await.map(Created::id)
+async fn create(manager: &Manager, bytes: usize) -> Result<JobId, RequestError> {
+    manager.create("sign", None, of_size(bytes)).await.map(CreateResponse::id)
 }
 
 /// A job whose message no worker takes: it stays in memory.
-async fn create_in_memory(manager: &Manager, bytes: usize) -> Result<JobId, Refusal> {
-    manager.create("work", None, of_size(bytes)).await.map(Created::id)
+async fn create_in_memory(manager: &Manager, bytes: usize) -> Result<JobId, RequestError> {
+    manager.create("work", None, of_size(bytes)).await.map(CreateResponse::id)
 }
 
 fn signed(step: &str, bytes: usize) -> Operation {
@@ -69,10 +69,10 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
             .expect("alone it has room, whatever its size");
         let refused = create_in_memory(&manager, 1).await.expect_err("no room beside it");
         assert!(
-            matches!(&refused, Refusal::Overloaded(why) if why.contains("limits.jobs_bytes_max")),
+            matches!(&refused, RequestError::Overloaded(why) if why.contains("limits.jobs_bytes_max")),
             "{refused:?}"
         );
-        assert_eq!(manager.cancel(large).await, Ok(Now::Job(JobState::Cancelled)));
+        assert_eq!(manager.cancel(large).await, Ok(OperationResponse::Job(JobState::Cancelled)));
         let memory = &manager.common().memory;
         until("it is gone", || (memory.held() == 0).then_some(())).await;
         let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
@@ -87,9 +87,9 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
         let failed = Reply::Error(br#"{"error":"why"}"#.as_slice().into());
         let fails = Operation::Reply { step: "work".to_owned(), reply: failed };
         manager.operate(second, fails).await.expect("a reply passes");
-        until("it has ended", || (!manager.ways().routes.is_live(second)).then_some(())).await;
+        until("it has ended", || (!manager.handles().routes.is_under_way(second)).then_some(())).await;
         let again = manager.operate(second, Operation::Retry).await.expect_err("no room");
-        assert!(matches!(&again, Refusal::Overloaded(why) if why.contains("jobs_bytes_max")));
+        assert!(matches!(&again, RequestError::Overloaded(why) if why.contains("jobs_bytes_max")));
         manager.operate(first, signed("then", 1)).await.expect("a reply passes");
         until("all is given back", || (memory.held() == 0).then_some(())).await;
         manager.operate(second, Operation::Retry).await.expect("room");
@@ -109,7 +109,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         let fan = manager.create("fan", None, message).await.expect("created").id();
         for done in 0..list.len() {
             let running = || {
-                let running = manager.common().reader.all_running(0, 100).expect("reads");
+                let running = manager.common().reader.load_running_jobs(0, 100).expect("reads");
                 running.into_iter().map(|(_, id)| id).filter(|id| *id != fan).collect::<Vec<_>>()
             };
             let children = until("the next one runs", || {
@@ -119,10 +119,11 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
             assert_eq!(children.len(), 1, "after {done}");
             let id = children[0];
             manager.operate(id, signed("sign", 1)).await.expect("a reply passes");
-            until("it has ended", || (!manager.ways().routes.is_live(id)).then_some(())).await;
+            until("it has ended", || (!manager.handles().routes.is_under_way(id)).then_some(()))
+                .await;
         }
-        until("it has ended", || (!manager.ways().routes.is_live(fan)).then_some(())).await;
-        let found = manager.common().reader.job(fan).expect("reads").expect("is kept");
+        until("it has ended", || (!manager.handles().routes.is_under_way(fan)).then_some(())).await;
+        let found = manager.common().reader.load_job(fan).expect("reads").expect("is kept");
         assert_eq!(found.job.state(), JobState::Completed);
         assert_eq!(manager.common().memory.held(), 0, "all is given back");
         manager.stop().await;
@@ -130,7 +131,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
 }
 
 fn state(manager: &Manager, id: JobId) -> JobState {
-    manager.common().reader.job(id).expect("reads").expect("is kept").job.state()
+    manager.common().reader.load_job(id).expect("reads").expect("is kept").job.state()
 }
 
 #[test]
@@ -144,29 +145,31 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
             match create(&manager, 40 * KIB).await {
                 Ok(id) => jobs.push(id),
                 // Those before it are on their way to rest.
-                Err(Refusal::Overloaded(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(RequestError::Overloaded(_)) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await
+                }
                 Err(other) => panic!("{other:?}"),
             }
         }
         let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
-        until("most of them rest", || (metrics.jobs_at_rest.get() >= 5).then_some(())).await;
-        assert!(memory.held() <= 100 * KIB, "{}", memory.sentence());
+        until("most of them rest", || (metrics.jobs_passivated.get() >= 5).then_some(())).await;
+        assert!(memory.held() <= 100 * KIB, "{}", memory.render_summary());
         let running = metrics.jobs.with_label_values(&["sign", "running"]);
         until("all are counted", || (running.get() == 6).then_some(())).await;
-        assert_eq!(manager.ways().routes.roots(), 7);
-        assert!(jobs.iter().all(|id| manager.ways().routes.is_live(*id)));
+        assert_eq!(manager.handles().routes.root_count(), 7);
+        assert!(jobs.iter().all(|id| manager.handles().routes.is_under_way(*id)));
         // What is due ends one by itself.
         until("its deadline passes", || (state(&manager, late) == JobState::Failed).then_some(()))
             .await;
         // Under its id a client gets the same job, or a conflict.
         let again = manager.create("sign", Some(jobs[0]), of_size(40 * KIB)).await;
-        assert_eq!(again, Ok(Created::Known(jobs[0])));
+        assert_eq!(again, Ok(CreateResponse::Existing(jobs[0])));
         let other = manager.create("sign", Some(jobs[1]), of_size(1)).await;
-        assert!(matches!(other, Err(Refusal::Conflict(_))), "{other:?}");
+        assert!(matches!(other, Err(RequestError::Conflict(_))), "{other:?}");
         for (n, id) in jobs.iter().enumerate() {
             if n == 2 {
                 let cancelled = manager.cancel(*id).await;
-                assert_eq!(cancelled, Ok(Now::Job(JobState::Cancelled)));
+                assert_eq!(cancelled, Ok(OperationResponse::Job(JobState::Cancelled)));
                 continue;
             }
             // One after the other, without a pause between them: they keep their order.
@@ -179,8 +182,8 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
             assert_eq!(state(&manager, *id), JobState::Completed);
         }
         until("all is given back", || (memory.held() == 0).then_some(())).await;
-        assert_eq!((metrics.jobs_at_rest.get(), running.get()), (0, 0));
-        assert!(manager.ways().routes.is_empty());
+        assert_eq!((metrics.jobs_passivated.get(), running.get()), (0, 0));
+        assert!(manager.handles().routes.is_empty());
         manager.stop().await;
     });
 }
@@ -199,24 +202,26 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
 
         let manager = start(folder.path(), 100 * KIB).await;
         let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
-        until("two have room", || (metrics.jobs_pending.get() == 4).then_some(())).await;
-        let told = memory.sentence();
+        until("two have room", || (metrics.job_trees_waiting.get() == 4).then_some(())).await;
+        let told = memory.render_summary();
         assert!(told.contains("4 are still to be taken up"), "{told}");
         assert!(memory.held() <= 100 * KIB, "{told}");
         let running = metrics.jobs.with_label_values(&["work", "running"]);
         until("all are counted", || (running.get() == 6).then_some(())).await;
         let refused = create(&manager, 1).await.expect_err("those of before come first");
-        assert!(matches!(&refused, Refusal::Overloaded(why) if why.contains("jobs_bytes_max")));
+        assert!(
+            matches!(&refused, RequestError::Overloaded(why) if why.contains("jobs_bytes_max"))
+        );
         // What is asked of one that is not taken up brings it in.
         let last = jobs.pop().expect("six");
-        assert_eq!(manager.cancel(last).await, Ok(Now::Job(JobState::Cancelled)));
+        assert_eq!(manager.cancel(last).await, Ok(OperationResponse::Job(JobState::Cancelled)));
         for id in jobs {
             manager.operate(id, signed("work", 1)).await.expect("a reply passes");
             manager.operate(id, signed("then", 1)).await.expect("a reply passes");
             assert_eq!(state(&manager, id), JobState::Completed);
         }
         until("all is given back", || (memory.held() == 0).then_some(())).await;
-        assert_eq!((metrics.jobs_pending.get(), running.get()), (0, 0));
+        assert_eq!((metrics.job_trees_waiting.get(), running.get()), (0, 0));
         create(&manager, 1).await.expect("room");
         manager.stop().await;
     });
@@ -238,9 +243,9 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
 
         // One has room.
         let manager = start(folder.path(), 1).await;
-        let pending = &manager.common().metrics.jobs_pending;
+        let pending = &manager.common().metrics.job_trees_waiting;
         until("two are at rest", || (pending.get() == 2).then_some(())).await;
-        let looked = door::queues(manager.ways()).await;
+        let looked = manager_handle::queue_report(manager.handles()).await;
         assert_eq!(pending.get(), 2, "a look brings none back");
         let mut told: Vec<(String, JobId)> = looked
             .oldest
@@ -255,7 +260,7 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
 }
 
 fn begun(manager: &Manager, id: JobId) -> Option<Timestamp> {
-    let found = manager.common().reader.job(id).expect("reads").expect("is kept");
+    let found = manager.common().reader.load_job(id).expect("reads").expect("is kept");
     found.job.step(StepIndex(0)).attempt_started
 }
 
@@ -272,24 +277,24 @@ fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
 
         let manager = start(folder.path(), 1).await;
         let at_rest = |manager: &Manager| {
-            jobs.iter().copied().find(|id| manager.ways().routes.is_at_rest(*id))
+            jobs.iter().copied().find(|id| manager.handles().routes.is_passivated(*id))
         };
         let id = until("one is at rest", || at_rest(&manager)).await;
         assert_eq!(begun(&manager, id), None, "nobody has its message");
         let before = clock::now();
-        let created = manager.common().reader.job(id).expect("reads").expect("is kept");
+        let created = manager.common().reader.load_job(id).expect("reads").expect("is kept");
         let created = created.job.origin().created;
         // As a bus tells it.
         let input = Input::Begun { step: StepIndex(0), attempt: 1 };
-        let told = Box::new(JobInput::OfMessage { created, input });
-        manager.ways().mailboxes().router.post(RouterInput::ForJob(id, told));
+        let told = Box::new(JobInput::MessageUpdate { job_created: created, input });
+        manager.handles().mailboxes().router.send(RouterInput::ForwardToJob(id, told));
         let began = until("it is written down", || begun(&manager, id)).await;
         assert!(before <= began && began <= clock::now(), "{before:?} {began:?}");
         manager.stop().await;
 
         let manager = start(folder.path(), 1).await;
         until("one is at rest", || at_rest(&manager)).await;
-        let found = manager.common().reader.job(id).expect("reads").expect("is kept");
+        let found = manager.common().reader.load_job(id).expect("reads").expect("is kept");
         let due = Timestamp(began.0 + 3_600_000_000_000);
         assert_eq!((begun(&manager, id), found.job.next_timer()), (Some(began), Some(due)));
         manager.stop().await;

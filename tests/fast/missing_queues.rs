@@ -6,10 +6,10 @@ use crate::waits::DEADLINE;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
-use workflow_manager::actors::mail::{JobInput, Look, RouterInput};
+use workflow_manager::actors::completion_latch::CompletionLatch;
+use workflow_manager::actors::inputs::{Inspection, JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::{door, ways::Ways};
+use workflow_manager::actors::{handles::ActorHandles, manager_handle};
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Input, JobId, Message, Operation, StepIndex};
@@ -27,17 +27,17 @@ async fn start(folder: &Path) -> Manager {
 }
 
 /// Whether the job has its message as confirmed, committed or not.
-async fn is_confirmed(ways: &Ways, id: JobId) -> bool {
+async fn is_confirmed(ways: &ActorHandles, id: JobId) -> bool {
     let (answer, seen) = oneshot::channel();
     let see = move |job: &workflow_manager::engine::Job| {
         let _ = answer.send(job.step(StepIndex(0)).confirmed);
     };
-    let look = Look::new(see, AnswerOnDrop::new(oneshot::channel().0));
-    ways.routes.find(id).expect("it is under way").post(JobInput::Look(look));
+    let look = Inspection::new(see, CompletionLatch::new(oneshot::channel().0));
+    ways.routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
     seen.await.expect("seen")
 }
 
-async fn until_it_is(confirmed: bool, ways: &Ways, id: JobId) {
+async fn until_it_is(confirmed: bool, ways: &ActorHandles, id: JobId) {
     let waited = tokio::time::timeout(DEADLINE, async {
         while is_confirmed(ways, id).await != confirmed {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -49,13 +49,13 @@ async fn until_it_is(confirmed: bool, ways: &Ways, id: JobId) {
 async fn full_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let manager = start(folder.path()).await;
-    let ways = manager.ways();
+    let ways = manager.handles();
     let message = Message::parse(b"{}").expect("a message");
     let id = manager.create("w", None, message).await.expect("created").id();
     // The embedded bus confirms nothing: the test does.
     let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
-    ways.mailboxes().router.post(RouterInput::ToJob(id, confirmed));
-    door::look(ways, id, |_| ()).await.expect("the confirm is committed");
+    ways.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
+    manager_handle::inspect_job(ways, id, |_| ()).await.expect("the confirm is committed");
     until_it_is(true, ways, id).await;
 
     fail::cfg("journal::write", "return(full)").expect("the disk is full");
@@ -63,17 +63,23 @@ async fn full_disk() {
     let sent_again = actix_rt::spawn(manager.operate(id, again));
     until_it_is(false, ways, id).await;
     let (taken, is_taken) = oneshot::channel();
-    let queue = Address { bus: ways.buses.named(None, ""), queue: "q".into() };
-    ways.mailboxes().router.post(RouterInput::QueueMissing { queue, taken });
+    let queue = Address { bus: ways.buses.resolve(None, ""), queue: "q".into() };
+    ways.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
     let file = folder.path().join("j.db");
     let kept = actix_rt::spawn(async move {
         is_taken.await.expect("taken");
-        Reader::new(&file).job(id).expect("read").expect("there").job.step(StepIndex(0)).confirmed
+        Reader::new(&file)
+            .load_job(id)
+            .expect("read")
+            .expect("there")
+            .job
+            .step(StepIndex(0))
+            .confirmed
     });
     // Whoever answers before there is room does so by now, or soon.
-    door::routed(ways).await;
+    manager_handle::wait_for_router(ways).await;
     until_it_is(false, ways, id).await;
-    door::round(ways).await;
+    manager_handle::probe_liveness(ways).await;
 
     fail::remove("journal::write");
     let kept = tokio::time::timeout(DEADLINE, kept).await.expect("in time").expect("no panic");

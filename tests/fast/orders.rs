@@ -10,11 +10,11 @@ use workflow_manager::engine::{
 use workflow_manager::load::load_text;
 
 fn fan_out_of_one() -> Arc<Definition> {
-    let each = Step { task: Some(1), ..Step::named("each") };
+    let each = Step { task: Some(1), ..Step::with_name("each") };
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![each]), task]))
 }
@@ -33,7 +33,7 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
     world.take(first.job, error(&first, 1)).expect("taken");
     assert_eq!(world.job(parent).state(), JobState::Failed);
 
-    world.take(parent, Input::operate(Operation::Retry)).expect("retried");
+    world.take(parent, Input::from_request(Operation::Retry)).expect("retried");
     let second = world.dispatched.pop_front().expect("dispatched again");
     assert_eq!((second.job, second.attempt, world.job(second.job).round()), (first.job, 2, 1));
     let late = || "late".into();
@@ -44,7 +44,7 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
         Instruction::Pause,
         Instruction::Retry,
     ] {
-        let order = Order { round: 0, what: what.clone() };
+        let order = Order { round: 0, instruction: what.clone() };
         assert_eq!(world.take(second.job, Input::Order(order)), Err(Rejected::Late), "{what:?}");
         assert_eq!(world.job(second.job).state(), JobState::Running);
     }
@@ -54,15 +54,15 @@ fn orders_of_before_a_retry_reach_no_retried_child_job() {
 
 /// A fan-out over four items whose failure the job bears, beside a step that fails it.
 fn beside_a_failure() -> Arc<Definition> {
-    let each = Step { task: Some(1), on_failure: OnFailure::Continue, ..Step::named("each") };
+    let each = Step { task: Some(1), on_failure: OnFailure::Continue, ..Step::with_name("each") };
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     Arc::new(Definition::new(
         "w",
-        vec![Graph::new("w".to_owned(), None, vec![each, Step::named("other")]), task],
+        vec![Graph::new("w".to_owned(), None, vec![each, Step::with_name("other")]), task],
     ))
 }
 
@@ -80,7 +80,7 @@ fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_wou
         sent.iter().all(|message| world.job(message.job).state() == JobState::Failed),
         "the child jobs are halted"
     );
-    world.take(id, Input::operate(Operation::Retry)).expect("retried");
+    world.take(id, Input::from_request(Operation::Retry)).expect("retried");
     assert_eq!(world.job(id).state(), JobState::Running);
     // The messages from before the failure are still with their workers.
     for message in &sent {
@@ -95,15 +95,15 @@ fn a_step_whose_child_jobs_were_halted_goes_on_at_a_retry_though_its_failure_wou
 fn a_result_of_before_a_rerun_settles_nothing_unless_it_does_not_say_so() {
     let definition = Arc::new(Definition::new(
         "w",
-        vec![Graph::new("w".to_owned(), None, vec![Step::named("a")])],
+        vec![Graph::new("w".to_owned(), None, vec![Step::with_name("a")])],
     ));
     let mut world = World::new();
     let id = world.create(&definition, Message::default());
     let first = world.dispatched.pop_front().expect("dispatched");
     world
-        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::from_request(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
-    world.take(id, Input::operate(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
+    world.take(id, Input::from_request(Operation::Rerun { step: "a".to_owned() })).expect("rerun");
     let result = |attempt| Input::Reply {
         step: "a".to_owned(),
         attempt,
@@ -128,7 +128,9 @@ fn child_jobs_of_a_rerun_have_new_ids_even_where_their_items_bring_some() {
     let first = world.dispatched.pop_front().expect("dispatched");
     assert_eq!(first.job.to_string(), "6f0d1c9e-58a4-4e0e-8d0a-3f4a0f0f7b11");
     world.reply(&first, &first.input.to_text()).expect("taken");
-    world.take(id, Input::operate(Operation::Rerun { step: "each".to_owned() })).expect("rerun");
+    world
+        .take(id, Input::from_request(Operation::Rerun { step: "each".to_owned() }))
+        .expect("rerun");
     let second = world.dispatched.pop_front().expect("dispatched");
     assert_ne!(second.job, first.job);
 }
@@ -159,9 +161,9 @@ fn stopped() -> (World, JobId, Vec<Dispatched>, Vec<Job>) {
 #[track_caller]
 fn assert_made_up(what: &str, world: &World, parent: JobId, before: &Job) {
     let mut rebuilt = before.clone();
-    for order in world.job(parent).orders_missed_by(before) {
+    for order in world.job(parent).missed_orders(before) {
         let context = Context { now: Timestamp(1_000), limits: &LIMITS };
-        rebuilt.take(Input::Order(order), &context).expect("taken");
+        rebuilt.handle_input(Input::Order(order), &context).expect("taken");
     }
     let live = world.job(before.id());
     assert!(live.state().is_ended(), "{what}: it was told to end");
@@ -202,6 +204,8 @@ fn an_order_that_a_restart_makes_up_for_is_the_one_that_was_missed() {
         assert_made_up(what, &world, id, &children[1]);
     }
     let (mut world, id, _, children) = stopped();
-    world.take(id, Input::operate(Operation::Cancel { reason: "no more".into() })).expect("taken");
+    world
+        .take(id, Input::from_request(Operation::Cancel { reason: "no more".into() }))
+        .expect("taken");
     children.iter().for_each(|child| assert_made_up("the job was cancelled", &world, id, child));
 }

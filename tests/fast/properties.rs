@@ -49,7 +49,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 fn step(name: String, depends: Vec<Dependency>, task: Option<u16>) -> Step {
-    Step { depends, task, ..Step::named(&name) }
+    Step { depends, task, ..Step::with_name(&name) }
 }
 
 fn definition(plan: &Plan) -> Arc<Definition> {
@@ -106,7 +106,8 @@ fn oracle(
 ) -> BTreeMap<String, serde_json::Value> {
     let mut outputs: Vec<BTreeMap<String, serde_json::Value>> = Vec::new();
     for step in &graph.steps {
-        let parts: Vec<_> = step.depended_on().iter().map(|on| outputs[on.at()].clone()).collect();
+        let parts: Vec<_> =
+            step.step_dependencies().iter().map(|on| outputs[on.as_usize()].clone()).collect();
         let input = if step.depends.is_empty() { message.clone() } else { merged(&parts) };
         let output = match step.task {
             None => work(&step.name, &input),
@@ -114,7 +115,8 @@ fn oracle(
         };
         outputs.push(output);
     }
-    let last: Vec<_> = graph.last_steps().iter().map(|step| outputs[step.at()].clone()).collect();
+    let last: Vec<_> =
+        graph.last_steps().iter().map(|step| outputs[step.as_usize()].clone()).collect();
     merged(&last)
 }
 
@@ -250,7 +252,7 @@ proptest! {
         }
         let was_running = world.job(id).state() == JobState::Running;
         prop_assert_eq!(
-            world.take(id, Input::operate(Operation::Cancel { reason: "test".into() })).is_ok(),
+            world.take(id, Input::from_request(Operation::Cancel { reason: "test".into() })).is_ok(),
             was_running
         );
         if was_running {
@@ -293,11 +295,11 @@ fn an_id_that_items_bring_twice_is_given_once() {
 /// Jobs whose ids items bring: another job's, that of a child job of another step, their own.
 #[test]
 fn a_child_job_whose_id_another_job_has_gets_another_one() {
-    let step = |name: &str| Step { task: Some(1), ..Step::named(name) };
+    let step = |name: &str| Step { task: Some(1), ..Step::with_name(name) };
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     let own = Graph::new("w".to_owned(), None, vec![step("first"), step("second")]);
     let definition = Arc::new(Definition::new("w", vec![own, task]));
@@ -318,15 +320,15 @@ fn a_child_job_whose_id_another_job_has_gets_another_one() {
         let wanted = if is_first_to_ask {
             shared.parse().expect("an id")
         } else {
-            id.derived(names[step.at()], *item, 0)
+            id.derive_child(names[step.as_usize()], *item, 0)
         };
         assert_eq!(*child, wanted, "item {item} of step {step:?}");
     }
     // The derived id may be taken, too: then it is salted.
     let (step, item) = (StepIndex(0), 0);
-    let again = Input::IdTaken { step, index: item, id: id.derived("first", 0, 0) };
+    let again = Input::IdTaken { step, index: item, id: id.derive_child("first", 0, 0) };
     world.take(id, again.clone()).expect("it is tried under another");
-    assert_eq!(world.job(id).child_id(step, item), Some(id.derived("first", 0, 1)));
+    assert_eq!(world.job(id).child_id(step, item), Some(id.derive_child("first", 0, 1)));
     assert!(world.take(id, again).is_err(), "it has another id by now");
     while let Some(next) = world.dispatched.pop_front() {
         let text = next.input.to_text();

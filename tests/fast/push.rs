@@ -17,7 +17,9 @@ use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{BusSettings, EndpointSettings, PushBus, Secret, Settings, Span};
+use workflow_manager::settings::{
+    BusSettings, DurationSetting, EndpointSettings, PushBus, Secret, Settings,
+};
 
 /// A workflow with one step for the service `price` of the bus `hooks`.
 const ONE: &str = "
@@ -30,9 +32,9 @@ workflows:
 fn settings(folder: &Path, service: &Service) -> Settings {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
-    settings.shutdown.grace = Span(Duration::from_secs(5));
-    settings.push.retry_min = Span(Duration::from_millis(20));
-    let endpoints = [("price".to_owned(), EndpointSettings::of_url(&service.url()))];
+    settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
+    settings.push.retry_min = DurationSetting(Duration::from_millis(20));
+    let endpoints = [("price".to_owned(), EndpointSettings::from_url(&service.url()))];
     let hooks = PushBus { endpoints: endpoints.into() };
     settings.buses.insert("hooks".to_owned(), BusSettings::Push(hooks));
     settings
@@ -56,7 +58,7 @@ async fn create(manager: &Manager, text: &str) -> JobId {
 }
 
 fn job(manager: &Manager, id: JobId) -> Job {
-    manager.common().reader.job(id).expect("readable").expect("it is there").job
+    manager.common().reader.load_job(id).expect("readable").expect("it is there").job
 }
 
 async fn ended(manager: &Manager, id: JobId) -> Job {
@@ -140,7 +142,7 @@ fn a_connection_that_is_lost_after_the_request_is_a_failed_attempt() {
 #[test]
 fn a_call_that_takes_too_long_is_broken_off_and_is_a_failed_attempt() {
     let short = |settings: &mut Settings| {
-        endpoint(settings).timeout = Some(Span(Duration::from_millis(100)));
+        endpoint(settings).timeout = Some(DurationSetting(Duration::from_millis(100)));
     };
     // Interim responses are no answer, however many come.
     for silent in [|| Act::Never, || Act::Interim] {
@@ -268,7 +270,7 @@ fn a_call_carries_the_message_and_is_signed() {
             assert_eq!(called.header(name), value, "{name}");
         }
         assert!(called.header("traceparent").starts_with("00-"));
-        let signed = workflow_manager::signature::signature(
+        let signed = workflow_manager::signature::sign(
             "key",
             called.header("x-signature-timestamp"),
             &called.body,

@@ -9,13 +9,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use workflow_manager::actors::answer::{Created, Erased, Now, Refusal};
+use workflow_manager::actors::client_response::{
+    CreateResponse, Erased, OperationResponse, RequestError,
+};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 const WORKFLOWS: &str = "
 workflows:
@@ -48,7 +50,7 @@ struct Known {
     is_over: Cell<bool>,
 }
 
-type Answered = Pin<Box<dyn Future<Output = Result<Now, Refusal>>>>;
+type Answered = Pin<Box<dyn Future<Output = Result<OperationResponse, RequestError>>>>;
 
 struct Clients {
     manager: Manager,
@@ -62,7 +64,7 @@ impl Clients {
         let workflow = if is_kept { "kept" } else { "brief" };
         let message = Message::parse(MESSAGE.as_bytes()).expect("a message");
         let answer = self.manager.create(workflow, None, message).await;
-        if let Ok(Created::New(id)) = answer {
+        if let Ok(CreateResponse::New(id)) = answer {
             self.jobs.borrow_mut().insert(id, Known { is_kept, is_over: Cell::new(false) });
         } else {
             self.violations.borrow_mut().push(format!("not created: {answer:?}"));
@@ -100,7 +102,7 @@ impl Clients {
                     } else {
                         let erased = self.manager.erase(id);
                         // Its rows were there to be deleted: it had ended.
-                        let ended = |Erased| Now::Job(JobState::Cancelled);
+                        let ended = |Erased| OperationResponse::Job(JobState::Cancelled);
                         Box::pin(async move { erased.await.map(ended) })
                     };
                     asked.push((true, end));
@@ -119,8 +121,10 @@ impl Clients {
         for (ends, answered) in asked {
             let answer = tokio::time::timeout(DEADLINE, answered).await;
             match answer {
-                Ok(Ok(Now::Job(_))) if ends => self.jobs.borrow()[&id].is_over.set(true),
-                Ok(Ok(_) | Err(Refusal::Conflict(_) | Refusal::Unknown)) => {}
+                Ok(Ok(OperationResponse::Job(_))) if ends => {
+                    self.jobs.borrow()[&id].is_over.set(true)
+                }
+                Ok(Ok(_) | Err(RequestError::Conflict(_) | RequestError::NotFound)) => {}
                 other => self.violations.borrow_mut().push(format!("{id} was answered {other:?}")),
             }
         }
@@ -128,7 +132,7 @@ impl Clients {
 
     /// What keeps a job from its end now; each is helped along.
     fn unfinished(&self, id: JobId, known: &Known) -> Option<String> {
-        let Some(found) = self.manager.common().reader.job(id).expect("reads") else {
+        let Some(found) = self.manager.common().reader.load_job(id).expect("reads") else {
             return (known.is_kept && !known.is_over.get()).then(|| format!("{id} is lost"));
         };
         match found.job.state() {
@@ -147,7 +151,7 @@ impl Clients {
             .steps()
             .map(|(step, run)| format!("{}: {:?} {}", step.name, run.state, run.attempt))
             .collect();
-        Some(format!("{id} is {}: {}", found.job.state().word(), steps.join(", ")))
+        Some(format!("{id} is {}: {}", found.job.state().as_str(), steps.join(", ")))
     }
 }
 
@@ -177,14 +181,14 @@ async fn race() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.path().join("j.db");
-    settings.journal.retention_interval = Span(Duration::from_millis(50));
+    settings.journal.retention_interval = DurationSetting(Duration::from_millis(50));
     settings.fanout.window = 3;
     let (is_calm, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let work = worker(&is_calm, &calls);
     let workers = Workers::new()
-        .with("work", 2, work.clone())
-        .with("more", 2, work.clone())
-        .with("last", 1, work);
+        .with_worker("work", 2, work.clone())
+        .with_worker("more", 2, work.clone())
+        .with_worker("last", 1, work);
     let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
     let manager =
         manager::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
@@ -218,14 +222,14 @@ async fn race() {
                 .iter()
                 .filter_map(|(id, known)| clients.unfinished(*id, known))
                 .collect();
-            let routes = &clients.manager.ways().routes;
+            let routes = &clients.manager.handles().routes;
             if left.is_empty() && routes.is_empty() {
                 return;
             }
             if left.is_empty() {
                 left.push(format!(
                     "{} top-level jobs or child jobs are still there",
-                    routes.roots()
+                    routes.root_count()
                 ));
             }
         }

@@ -5,7 +5,7 @@ use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
     ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId,
-    JobState, Message, Operation, Origin, Parent, Recorded, Reply, Sender, Step, StepIndex,
+    JobState, Message, Operation, Origin, ParentItem, Recorded, Reply, Sender, Step, StepIndex,
     StepState, Timestamp,
 };
 
@@ -22,16 +22,16 @@ fn error(to: &Dispatched, text: &str) -> Input {
 /// `orders` over a list of orders, each with `lines`, of which each has the step `price`.
 fn two_levels() -> Arc<Definition> {
     let graphs = vec![
-        Graph::new("w".to_owned(), None, vec![Step { task: Some(1), ..Step::named("orders") }]),
+        Graph::new("w".to_owned(), None, vec![Step { task: Some(1), ..Step::with_name("orders") }]),
         Graph::new(
             "order".to_owned(),
             Some(FanOutKeys::new("orders", "order")),
-            vec![Step { task: Some(2), ..Step::named("lines") }],
+            vec![Step { task: Some(2), ..Step::with_name("lines") }],
         ),
         Graph::new(
             "line".to_owned(),
             Some(FanOutKeys::new("lines", "line")),
-            vec![Step::named("price")],
+            vec![Step::with_name("price")],
         ),
     ];
     Arc::new(Definition::new("w", graphs))
@@ -95,7 +95,7 @@ fn a_nested_failure_is_bounded() {
 fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_knows() {
     let definition = two_levels();
     let (id, above) = (JobId(uuid::Uuid::from_u128(2)), JobId(uuid::Uuid::from_u128(1)));
-    let parent = Some(Parent { job: above, step: StepIndex(0), index: 0 });
+    let parent = Some(ParentItem { job: above, step: StepIndex(0), index: 0 });
     let origin = Origin {
         id,
         definition,
@@ -113,15 +113,16 @@ fn a_child_job_that_failed_under_the_version_before_tells_its_parent_what_it_kno
     let entries = [Recorded { first: 0, at: Timestamp(2), entries }];
     let job = Job::recover(origin, Some(Message::default()), entries);
     let told = job.open_effects();
-    let [Effect::TellParent(_, ended)] = &told[..] else { panic!("{told:?}") };
+    let [Effect::NotifyParent(_, ended)] = &told[..] else { panic!("{told:?}") };
     let ChildOutcome::Failed(cause) = &ended.outcome else { panic!("{ended:?}") };
     assert_eq!(cause.to_string(), "step \"price\": why");
 }
 
 #[test]
 fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
-    let second = Step { depends: vec![Dependency::Step(StepIndex(0))], ..Step::named("second") };
-    let graph = Graph::new("w".to_owned(), None, vec![Step::named("first"), second]);
+    let second =
+        Step { depends: vec![Dependency::Step(StepIndex(0))], ..Step::with_name("second") };
+    let graph = Graph::new("w".to_owned(), None, vec![Step::with_name("first"), second]);
     let mut world = World::new();
     let id = world.create(&Arc::new(Definition::new("w", vec![graph])), Message::default());
     let times = |world: &World| {
@@ -136,7 +137,7 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     assert_eq!(begun, same);
     let message = world.dispatched.pop_front().expect("dispatched");
     world.take(id, error(&message, "broken")).expect("taken");
-    world.take(id, Input::operate(Operation::Retry)).expect("retried");
+    world.take(id, Input::from_request(Operation::Retry)).expect("retried");
     let (started, attempt, ended) = times(&world);
     assert_eq!((started, ended), (begun, None));
     assert!(attempt > begun);
@@ -146,7 +147,9 @@ fn a_retry_keeps_when_a_step_began_and_a_rerun_does_not() {
     world.reply(&message, "{}").expect("taken");
     assert_eq!((world.job(id).state(), times(&world).0), (JobState::Completed, begun));
 
-    world.take(id, Input::operate(Operation::Rerun { step: "first".to_owned() })).expect("rerun");
+    world
+        .take(id, Input::from_request(Operation::Rerun { step: "first".to_owned() }))
+        .expect("rerun");
     let (started, anew, _) = times(&world);
     assert!(started > begun && started == anew, "a rerun begins from nothing");
     let waits = world.job(id).step(StepIndex(1));

@@ -5,11 +5,11 @@ use crate::waits::DEADLINE;
 use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use workflow_manager::actors::door;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
+use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::BusMaker;
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueLook, Served};
+use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueStatus, ServedQueues};
 use workflow_manager::engine::{Job, JobId, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
@@ -38,7 +38,7 @@ impl Held {
             let mut parts = self.parts();
             (parts.0.remove(0), parts.1.clone().expect("the bus is open"))
         };
-        sink(BusEvent::Taken(message.receipt));
+        sink(BusEvent::Confirmed(message.confirm_token));
     }
 }
 
@@ -51,14 +51,14 @@ impl Bus for Held {
         self.parts().0.len()
     }
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
         Box::pin(std::future::ready(vec![
-            QueueLook::Unknown("nobody asks".to_owned());
+            QueueStatus::Unknown("nobody asks".to_owned());
             queues.len()
         ]))
     }
 
-    fn serve(&mut self, _: Served) {}
+    fn set_served(&mut self, _: ServedQueues) {}
 
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
@@ -73,7 +73,7 @@ async fn create(manager: &Manager, id: JobId) {
 /// Whether the job's step counts as confirmed, once all that it has heard is committed.
 async fn is_confirmed(manager: &Manager, id: JobId) -> bool {
     let step = |job: &Job| job.steps().all(|(_, run)| run.confirmed);
-    door::look(manager.ways(), id, step).await.expect("it is under way")
+    manager_handle::inspect_job(manager.handles(), id, step).await.expect("it is under way")
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
                 });
                 Ok(maker)
             }),
-            ..Parts::usual(Workers::new())
+            ..Parts::standard(Workers::new())
         };
         let manager = manager::start_on(Threads::Current, settings, definitions, parts);
         let manager = manager.expect("starts");

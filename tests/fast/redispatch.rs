@@ -4,8 +4,8 @@
 use crate::world::{Dispatched, World};
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Effect, FanOutKeys, Graph, Input, JobId, JobState, Message, Millis, Objection,
-    Operation, Rejected, Reply, Retry, Sender, Step, StepIndex,
+    Definition, Effect, FanOutKeys, Graph, Input, JobId, JobState, Message, Millis, Operation,
+    OperationError, Rejected, Reply, Retry, Sender, Step, StepIndex,
 };
 
 fn again(step: &str) -> Operation {
@@ -13,7 +13,10 @@ fn again(step: &str) -> Operation {
 }
 
 fn one_step() -> Arc<Definition> {
-    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("a")])]))
+    Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![Step::with_name("a")])],
+    ))
 }
 
 fn confirm(world: &mut World, message: &Dispatched) {
@@ -29,14 +32,14 @@ fn confirm(world: &mut World, message: &Dispatched) {
 fn refused(world: &mut World, id: JobId, step: &str, words: &[&str]) {
     let operation = again(step);
     let before = world.job(id).clone();
-    match before.objection(&operation, &world.limits) {
-        Some(Objection::Conflict(text) | Objection::UnknownStep(text)) => {
+    match before.check_operation(&operation, &world.limits) {
+        Some(OperationError::Conflict(text) | OperationError::UnknownStep(text)) => {
             assert!(words.iter().all(|word| text.contains(word)), "{text}")
         }
         other => panic!("{step}: {other:?}"),
     }
     assert!(matches!(
-        world.take(id, Input::operate(operation)),
+        world.take(id, Input::from_request(operation)),
         Err(Rejected::Void | Rejected::UnknownStep)
     ));
     assert!(*world.job(id) == before && world.dispatched.is_empty());
@@ -52,7 +55,7 @@ fn the_late_confirm_of_an_earlier_copy_says_nothing_of_the_later_one() {
     };
     let first = Some(world.job(id).step(StepIndex(0)).dispatch);
     confirm(&mut world, first).expect("confirmed");
-    world.take(id, Input::operate(again("a"))).expect("sent again");
+    world.take(id, Input::from_request(again("a"))).expect("sent again");
     let second = Some(world.job(id).step(StepIndex(0)).dispatch);
     assert_ne!(first, second);
     // The first copy went out over two connections: its second confirm comes late.
@@ -71,7 +74,7 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
     confirm(&mut world, &first);
     assert!(world.job(id).open_effects().is_empty(), "it lies in the broker");
 
-    world.take(id, Input::operate(again("a"))).expect("sent again");
+    world.take(id, Input::from_request(again("a"))).expect("sent again");
     let second = world.dispatched.pop_front().expect("dispatched again");
     assert_eq!(
         (second.attempt, second.input.to_text()),
@@ -101,18 +104,18 @@ fn the_message_goes_out_once_more_as_the_same_attempt_and_survives_a_crash() {
 fn what_has_no_message_under_way_is_refused_with_the_reason() {
     let retry = Retry { attempts: 2, backoff: Millis(60_000), ..Retry::default() };
     let steps = vec![
-        Step { retry: Some(retry), ..Step::named("fails") },
-        Step { external: true, ..Step::named("sign") },
-        Step { task: Some(1), ..Step::named("each") },
+        Step { retry: Some(retry), ..Step::with_name("fails") },
+        Step { external: true, ..Step::with_name("sign") },
+        Step { task: Some(1), ..Step::with_name("each") },
         Step {
             depends: vec![workflow_manager::engine::Dependency::Step(StepIndex(1))],
-            ..Step::named("later")
+            ..Step::with_name("later")
         },
     ];
     let task = Graph::new(
         "t".to_owned(),
         Some(FanOutKeys::new("items", "item")),
-        vec![Step::named("work")],
+        vec![Step::with_name("work")],
     );
     let definition =
         Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, steps), task]));
@@ -136,14 +139,14 @@ fn what_has_no_message_under_way_is_refused_with_the_reason() {
     refused(&mut world, id, "nope", &["no step \"nope\"", "fails, sign, each, later"]);
     // A child job's step by the child's id.
     let child = sent.iter().find(|message| message.name == "work").expect("dispatched").job;
-    world.take(child, Input::operate(again("work"))).expect("sent again");
+    world.take(child, Input::from_request(again("work"))).expect("sent again");
     assert_eq!(
         world.dispatched.pop_front().map(|message| (message.job, message.attempt)),
         Some((child, 1))
     );
-    world.take(id, Input::operate(Operation::Pause)).expect("paused");
+    world.take(id, Input::from_request(Operation::Pause)).expect("paused");
     world
-        .take(id, Input::operate(Operation::Cancel { reason: "a test".into() }))
+        .take(id, Input::from_request(Operation::Cancel { reason: "a test".into() }))
         .expect("cancelled");
     refused(&mut world, child, "work", &["is cancelled", "take no replies"]);
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use workflow_manager::load::load_files;
-use workflow_manager::rehearsal::rehearse;
+use workflow_manager::workflow_test::run_tests;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -25,7 +25,7 @@ fn written(workflow: &str, tests: &str) -> (tempfile::TempDir, PathBuf) {
 
 #[track_caller]
 fn passes(path: &Path, count: usize) {
-    let outcomes = rehearse(path).unwrap_or_else(|error| panic!("{error}"));
+    let outcomes = run_tests(path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcomes.len(), count);
     for outcome in outcomes {
         assert!(
@@ -71,7 +71,7 @@ fn each_difference_is_told() {
              expect: {expect} }} ] }}"
         ),
     );
-    let outcomes = rehearse(&path).expect("it runs");
+    let outcomes = run_tests(&path).expect("it runs");
     assert!(!outcomes[0].passed);
     let told = outcomes[0].differences.join("\n");
     for words in [
@@ -99,7 +99,7 @@ fn durations_are_told_as_files_write_them() {
     let test = "{ workflows: [ order.yaml ], tests: [ { name: t, expect: { state: failed, \
                 reason: deadline of 90d, took: 89d } } ] }";
     let (_folder, path) = written(workflow, test);
-    let outcomes = rehearse(&path).expect("it runs");
+    let outcomes = run_tests(&path).expect("it runs");
     assert_eq!(outcomes[0].differences, [r#"virtual time: expected "89d", came to "90d""#]);
     assert!(outcomes[0].story.iter().any(|line| line.contains("90d")), "{:?}", outcomes[0].story);
 }
@@ -108,7 +108,7 @@ fn durations_are_told_as_files_write_them() {
 fn mistakes_of_a_test_file_are_refused_with_their_place() {
     let refused = |tests: &str| {
         let (_folder, path) = written(ONE, tests);
-        rehearse(&path).expect_err(tests).to_string()
+        run_tests(&path).expect_err(tests).to_string()
     };
     let with = |test: &str| format!("{{ workflows: [ order.yaml ], tests: [ {test} ] }}");
     for (tests, words) in [

@@ -11,10 +11,10 @@ use workflow_manager::engine::{
     Context, Decision, Definition, Dependency, Graph, Input, Job, JobId, JobState, Limits, Message,
     Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp, UnreadReplies,
 };
-use workflow_manager::journal::Open;
-use workflow_manager::journal::{Filter, Journal, Records};
-use workflow_manager::journal::{JobNumber, NewJob, Options, Reader, Record, Store};
-use workflow_manager::journal::{NEWEST, StatusFilter};
+use workflow_manager::journal::DeletedJob;
+use workflow_manager::journal::{JobFilter, Journal, Records};
+use workflow_manager::journal::{JobNumber, JournalOptions, NewJob, Reader, Record, SqliteJournal};
+use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 
 const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
@@ -38,14 +38,19 @@ impl Place {
         self.folder.path().join("j.db")
     }
 
-    fn options(&self) -> Options {
-        Options { file: self.file(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+    fn options(&self) -> JournalOptions {
+        JournalOptions {
+            file: self.file(),
+            cache_bytes: 1 << 20,
+            verify_bytes_max: 1 << 30,
+            pages_max: 0,
+        }
     }
 
     /// As at a start with these definitions.
-    fn open(&self, definitions: &[&Definition]) -> Store {
-        let mut store = Store::open(&self.options()).expect("opens");
-        store.make_status_tables(definitions).expect("tables of statuses");
+    fn open(&self, definitions: &[&Definition]) -> SqliteJournal {
+        let mut store = SqliteJournal::open(&self.options()).expect("opens");
+        store.create_status_tables(definitions).expect("tables of statuses");
         store
     }
 
@@ -96,7 +101,7 @@ fn chain(name: &str, steps: &[&str]) -> Definition {
     let steps = steps
         .iter()
         .enumerate()
-        .map(|(at, step)| Step { depends: after(at), ..Step::named(step) })
+        .map(|(at, step)| Step { depends: after(at), ..Step::with_name(step) })
         .collect();
     Definition::new(name, vec![Graph::new(name.to_owned(), None, steps)])
 }
@@ -114,7 +119,7 @@ impl Live {
         let id = JobId(uuid::Uuid::from_u128(0xa_0000_0000 + number as u128));
         let now = number * 60_000_000_000;
         let definition = Arc::new(definition.clone());
-        let origin = Origin::top_level(id, definition, Timestamp(now));
+        let origin = Origin::for_root_job(id, definition, Timestamp(now));
         let context = Context { now: Timestamp(now), limits: &LIMITS };
         let (job, decision) = Job::create(origin.clone(), Message::default(), &context);
         let mut live = Live { number, job, now, records: Vec::new() };
@@ -125,7 +130,7 @@ impl Live {
     fn take(&mut self, input: Input) -> &mut Live {
         self.now += 1_500_000_000;
         let context = Context { now: Timestamp(self.now), limits: &LIMITS };
-        let decision = self.job.take(input, &context).expect("taken");
+        let decision = self.job.handle_input(input, &context).expect("taken");
         self.keep(decision, None);
         self
     }
@@ -149,18 +154,18 @@ impl Live {
     }
 
     fn keep(&mut self, decision: Decision, created: Option<NewJob>) {
-        self.records.push(Record::of(self.number, created, decision));
+        self.records.push(Record::from_decision(self.number, created, decision));
     }
 
-    fn commit(&mut self, store: &mut Store) {
+    fn commit(&mut self, store: &mut SqliteJournal) {
         let records = std::mem::take(&mut self.records);
         store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
-        store.derive().expect("derives");
+        store.project().expect("derives");
     }
 
     /// The row that its table must have.
     fn row(&self) -> Vec<String> {
-        let mut row = vec![self.job.id().to_string(), self.job.state().word().to_owned()];
+        let mut row = vec![self.job.id().to_string(), self.job.state().as_str().to_owned()];
         row.extend(self.job.graph().indices().map(|step| self.job.status(step).to_owned()));
         row
     }
@@ -193,8 +198,8 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         ("confirmed", |live| {
             live.take(Input::Confirmed { step: StepIndex(1), attempt: 1, dispatch: None })
         }),
-        ("paused", |live| live.take(Input::operate(Operation::Pause))),
-        ("resumed", |live| live.take(Input::operate(Operation::Resume))),
+        ("paused", |live| live.take(Input::from_request(Operation::Pause))),
+        ("resumed", |live| live.take(Input::from_request(Operation::Resume))),
         ("progress", |live| {
             let reply = Reply::Progress(r#"{"status":"GOOD","progress":0.5}"#.into());
             live.take(Input::Reply {
@@ -211,7 +216,7 @@ fn every_entry_leaves_the_row_as_the_job_is() {
             live.take(Input::Timer { due, unread: UnreadReplies::new() })
         }),
         ("failed", |live| live.fail("b")),
-        ("retried", |live| live.take(Input::operate(Operation::Retry))),
+        ("retried", |live| live.take(Input::from_request(Operation::Retry))),
         ("a word", |live| live.reply("b", r#"{"word":"BAD"}"#)),
         ("completed", |live| live.reply("c", "{}")),
     ];
@@ -225,7 +230,9 @@ fn every_entry_leaves_the_row_as_the_job_is() {
         [["completed", "COMPLETED", "BAD", "COMPLETED"]]
     );
     let mut cancelled = Live::create(2, &definition);
-    cancelled.reply("a", "{}").take(Input::operate(Operation::Cancel { reason: "no more".into() }));
+    cancelled
+        .reply("a", "{}")
+        .take(Input::from_request(Operation::Cancel { reason: "no more".into() }));
     cancelled.commit(&mut store);
     let row = place.rows("SELECT state, created, updated, a, b, c FROM status_w WHERE _rowid_ = 2");
     assert_eq!(
@@ -262,7 +269,7 @@ fn a_trigger_that_somebody_adds_meanwhile_does_not_run() {
     let records: Vec<Record> =
         [one].into_iter().chain(second.records.drain(..)).chain([other]).collect();
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert!(place.rows("SELECT n FROM written").is_empty());
     assert_eq!(
         place.rows("SELECT job, state, a, b FROM status_w ORDER BY _rowid_"),
@@ -275,14 +282,15 @@ fn a_batch_without_room_leaves_no_row() {
     let place = Place::new();
     let definition = chain("w", &["a"]);
     drop(place.open(&[&definition]));
-    let mut store = Store::open(&Options { pages_max: 60, ..place.options() }).expect("opens");
-    store.make_status_tables(&[&definition]).expect("tables of statuses");
+    let mut store =
+        SqliteJournal::open(&JournalOptions { pages_max: 60, ..place.options() }).expect("opens");
+    store.create_status_tables(&[&definition]).expect("tables of statuses");
     let records: Vec<Record> =
         (1..2_000).flat_map(|number| Live::create(number, &definition).records).collect();
     store.append(&records.iter().collect::<Vec<_>>()).expect_err("there is no room");
     assert!(place.rows("SELECT * FROM status_w").is_empty());
     store.append(&records[..3].iter().collect::<Vec<_>>()).expect("a small batch has room");
-    store.derive().expect("and what follows from it");
+    store.project().expect("and what follows from it");
     assert_eq!(place.rows("SELECT a FROM status_w"), [["PENDING"], ["PENDING"], ["PENDING"]]);
 }
 
@@ -302,10 +310,10 @@ fn rows_are_read_in_pages_by_what_is_asked() {
         live.commit(&mut store);
     }
     let reader = place.reader();
-    let columns = reader.status_columns("w").expect("reads").expect("is there");
+    let columns = reader.load_status_columns("w").expect("reads").expect("is there");
     let asked = |filter: StatusFilter, before, limit| -> Vec<JobNumber> {
         reader
-            .statuses("w", &columns, &filter, before, limit)
+            .load_statuses("w", &columns, &filter, before, limit)
             .expect("reads")
             .into_iter()
             .map(|row| row.number)
@@ -318,22 +326,22 @@ fn rows_are_read_in_pages_by_what_is_asked() {
             .collect(),
         ..StatusFilter::default()
     };
-    assert_eq!(asked(StatusFilter::default(), NEWEST, 3), [10, 9, 8]);
+    assert_eq!(asked(StatusFilter::default(), NEWEST_CURSOR, 3), [10, 9, 8]);
     assert_eq!(asked(StatusFilter::default(), 8, 3), [7, 6, 5]);
     assert_eq!(asked(steps(&[("a", "COMPLETED")]), 9, 10), [8, 6, 4, 2]);
-    assert_eq!(asked(steps(&[("a", "COMPLETED"), ("b", "FAILED")]), NEWEST, 10), [10]);
-    assert_eq!(asked(steps(&[("a", "COMPLETED"), ("a", "FAILED")]), NEWEST, 10), [0; 0]);
-    assert_eq!(asked(steps(&[("b", "")]), NEWEST, 2), [9, 7]);
+    assert_eq!(asked(steps(&[("a", "COMPLETED"), ("b", "FAILED")]), NEWEST_CURSOR, 10), [10]);
+    assert_eq!(asked(steps(&[("a", "COMPLETED"), ("a", "FAILED")]), NEWEST_CURSOR, 10), [0; 0]);
+    assert_eq!(asked(steps(&[("b", "")]), NEWEST_CURSOR, 2), [9, 7]);
     assert_eq!(
         asked(
             StatusFilter { state: Some(JobState::Failed), ..StatusFilter::default() },
-            NEWEST,
+            NEWEST_CURSOR,
             10
         ),
         [10, 5]
     );
     let job = Some(JobId(uuid::Uuid::from_u128(0xa_0000_0000 + 4)));
-    assert_eq!(asked(StatusFilter { job, ..StatusFilter::default() }, NEWEST, 10), [4]);
-    assert_eq!(asked(StatusFilter { job, ..steps(&[("a", "FAILED")]) }, NEWEST, 10), [0; 0]);
-    assert!(reader.status_columns("other").expect("reads").is_none());
+    assert_eq!(asked(StatusFilter { job, ..StatusFilter::default() }, NEWEST_CURSOR, 10), [4]);
+    assert_eq!(asked(StatusFilter { job, ..steps(&[("a", "FAILED")]) }, NEWEST_CURSOR, 10), [0; 0]);
+    assert!(reader.load_status_columns("other").expect("reads").is_none());
 }

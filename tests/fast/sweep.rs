@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use workflow_manager::actors::bulk::Bulk;
-use workflow_manager::actors::{door, manager};
+use workflow_manager::actors::bulk_requests::BulkRedispatch;
+use workflow_manager::actors::{manager, manager_handle};
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
@@ -18,9 +18,9 @@ use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Message, Millis, Operation, Origin, Step,
     Timestamp,
 };
-use workflow_manager::journal::{Journal, NewJob, Options, Record, Store, back_up};
+use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal, back_up};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 /// Jobs past their retention; each has a row of its own, and two of its record.
 const EXPIRED: i64 = 500;
@@ -32,44 +32,49 @@ const WAITING: usize = 2_001;
 /// What a part takes at least: so the parts become small.
 const SLOW: Duration = Duration::from_millis(100);
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 0,
+        pages_max: 0,
+    }
 }
 
 /// A journal with cancelled jobs that are past every retention.
 fn fill(file: &Path) {
-    let graph = Graph::new("old".to_owned(), None, vec![Step::named("a")]);
+    let graph = Graph::new("old".to_owned(), None, vec![Step::with_name("a")]);
     let definition = Arc::new(Definition::new("old", vec![graph]));
     let context = Context { now: Timestamp(1), limits: &LIMITS };
     let mut records = Vec::new();
     for number in 1..=EXPIRED {
         let id = JobId(uuid::Uuid::from_u128(number as u128));
-        let origin = Origin::top_level(id, definition.clone(), Timestamp(1));
+        let origin = Origin::for_root_job(id, definition.clone(), Timestamp(1));
         let message = Message::parse(b"{}").expect("a message");
         let (mut job, begun) = Job::create(origin.clone(), message, &context);
         let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
-        records.push(Record::of(number, Some(created), begun));
+        records.push(Record::from_decision(number, Some(created), begun));
         let cancel = Operation::Cancel { reason: "a test".into() };
-        let ended = job.take(Input::operate(cancel), &context).expect("taken");
-        records.push(Record::of(number, None, ended));
+        let ended = job.handle_input(Input::from_request(cancel), &context).expect("taken");
+        records.push(Record::from_decision(number, None, ended));
     }
-    let mut store = Store::open(&options(file)).expect("opens");
+    let mut store = SqliteJournal::open(&options(file)).expect("opens");
     store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
 }
 
 /// A job that was created just now: it vouches for the clock of the next start.
 fn vouch(file: &Path) {
-    let graph = Graph::new("w".to_owned(), None, vec![Step::named("a")]);
+    let graph = Graph::new("w".to_owned(), None, vec![Step::with_name("a")]);
     let definition = Arc::new(Definition::new("w", vec![graph]));
     let now = clock::now();
-    let origin = Origin::top_level(JobId(uuid::Uuid::from_u128(u128::MAX)), definition, now);
+    let origin = Origin::for_root_job(JobId(uuid::Uuid::from_u128(u128::MAX)), definition, now);
     let message = Message::parse(b"{}").expect("a message");
     let context = Context { now, limits: &LIMITS };
     let (_, begun) = Job::create(origin.clone(), message, &context);
     let number = EXPIRED + 1;
     let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
-    let mut store = Store::open(&options(file)).expect("opens");
-    store.append(&[&Record::of(number, Some(created), begun)]).expect("commits");
+    let mut store = SqliteJournal::open(&options(file)).expect("opens");
+    store.append(&[&Record::from_decision(number, Some(created), begun)]).expect("commits");
 }
 
 /// A sweep in small parts, beside clients who create so many jobs at once. Under load a commit
@@ -89,7 +94,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     .expect("a failpoint");
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = file;
-    settings.journal.linger = Span(linger);
+    settings.journal.linger = DurationSetting(linger);
     let definitions =
         load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
     let manager =
@@ -125,7 +130,13 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     })
     .await;
     assert!(
-        manager.common().reader.state_counts().expect("reads").iter().all(|count| count.0 == "w")
+        manager
+            .common()
+            .reader
+            .count_root_jobs_by_state()
+            .expect("reads")
+            .iter()
+            .all(|count| count.0 == "w")
     );
     manager.stop().await;
 }
@@ -136,11 +147,11 @@ fn a_backup_that_is_vacuumed_leaves_out_what_is_free() {
     let [file, whole, small] =
         ["j.db", "whole.db", "small.db"].map(|name| folder.path().join(name));
     fill(&file);
-    let mut store = Store::open(&options(&file)).expect("opens");
-    let before = store.sizes().expect("told");
-    let deleted = store.delete_ended(Timestamp(i64::MAX), Millis(0), u32::MAX).expect("deletes");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
+    let before = store.disk_usage().expect("told");
+    let deleted = store.delete_expired(Timestamp(i64::MAX), Millis(0), u32::MAX).expect("deletes");
     assert_eq!(deleted.roots, EXPIRED as usize);
-    let after = store.sizes().expect("told");
+    let after = store.disk_usage().expect("told");
     assert!(after.free > before.free, "{after:?}");
     let whole = back_up(&file, &whole, None, false).expect("copied").bytes;
     let small = back_up(&file, &small, None, true).expect("copied").bytes;
@@ -179,9 +190,9 @@ async fn a_redispatch() {
         counted.fetch_add(1, Ordering::SeqCst);
     })
     .expect("a failpoint");
-    let ways = manager.ways();
-    let queue = Address { bus: ways.buses.named(None, ""), queue: "a".into() };
-    door::redispatch(ways, Bulk::new(queue)).await.expect("answered");
+    let ways = manager.handles();
+    let queue = Address { bus: ways.buses.resolve(None, ""), queue: "a".into() };
+    manager_handle::redispatch(ways, BulkRedispatch::new(queue)).await.expect("answered");
     assert_eq!(parts.load(Ordering::SeqCst), 3, "so many jobs are told in parts");
     manager.stop().await;
 }

@@ -19,7 +19,7 @@ use workflow_manager::actors::common::Common;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Header, Publication};
 use workflow_manager::engine::{Entry, JobEntry, JobId, StepEntry};
-use workflow_manager::settings::{Secret, Settings, Span};
+use workflow_manager::settings::{DurationSetting, Secret, Settings};
 
 const ID: &str = "765ac055-14c8-4229-940c-cf821f652b64";
 const TRACE: &str = "765ac05514c84229940ccf821f652b64";
@@ -34,7 +34,7 @@ fn echo(message: &Publication) -> Given {
 
 /// Answers with the traceparent of the message that it had.
 fn tell_trace(message: &Publication) -> Given {
-    let trace = Header::text_in(&message.headers, "traceparent").expect("a traceparent");
+    let trace = Header::find_text(&message.headers, "traceparent").expect("a traceparent");
     Ok(format!("{{\"trace\":\"{trace}\"}}").into())
 }
 
@@ -43,7 +43,7 @@ fn fail(_: &Publication) -> Given {
 }
 
 fn of_q(work: fn(&Publication) -> Given) -> Workers {
-    Workers::new().with("q", 1, work)
+    Workers::new().with_worker("q", 1, work)
 }
 
 /// So many spans, once they are there.
@@ -84,7 +84,7 @@ async fn run(api: &Api, common: &Common, workflow: &str, headers: &[(&str, &str)
     let created = api.ask(Method::POST, &path, headers, "{}").await;
     assert!(created.status.is_success());
     state_is(api, "completed").await;
-    let job = common.reader.job(ID.parse().expect("an id")).expect("readable");
+    let job = common.reader.load_job(ID.parse().expect("an id")).expect("readable");
     let result = job.expect("it is there").job.result().to_text();
     serde_json::from_str(&result).expect("JSON")
 }
@@ -103,7 +103,7 @@ fn times(common: &Common, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
         let fitting = row.entries.iter().filter(|entry| fits(entry));
         at.extend(fitting.map(|_| u64::try_from(row.at.0).expect("after 1970")));
     };
-    common.reader.each_row(id, each).expect("readable").expect("it is there");
+    common.reader.for_each_row(id, each).expect("readable").expect("it is there");
     at
 }
 
@@ -114,7 +114,7 @@ fn a_job_is_a_trace_of_itself_its_steps_and_their_attempts_at_their_times() {
         {name: a, depends: [b], queue: q, retry: {attempts: 3, backoff: 1ms}}]}]";
     let receiver = Receiver::start();
     let failures = Arc::new(Mutex::new(2));
-    let workers = Workers::new().with("q", 1, move |message: &Publication| {
+    let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
         let mut left = failures.lock().expect("a count");
         if *left > 0 {
             *left -= 1;
@@ -223,7 +223,7 @@ fn a_job_that_goes_on_after_its_end_is_told_once_more_for_what_is_new() {
     let receiver = Receiver::start();
     let is_well = Arc::new(AtomicBool::new(false));
     let of_worker = is_well.clone();
-    let workers = Workers::new().with("q", 1, move |message: &Publication| {
+    let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
         if of_worker.load(Ordering::SeqCst) { echo(message) } else { fail(message) }
     });
     serving(ONE, workers, receiver.heard(), |api, _| async move {
@@ -275,7 +275,7 @@ fn of_a_large_job_as_many_spans_are_sent_as_the_limit_says_failures_first() {
         settings.traces.job_spans_max = 10;
         settings.traces.batch_spans_max = 4;
     };
-    let workers = Workers::new().with("q", 1, |message: &Publication| {
+    let workers = Workers::new().with_worker("q", 1, |message: &Publication| {
         let is_last = String::from_utf8_lossy(&message.body.to_bytes()).contains("\"last\"");
         if is_last { fail(message) } else { echo(message) }
     });
@@ -447,7 +447,7 @@ fn a_receiver_that_hangs_holds_up_no_job_and_what_does_not_fit_is_dropped() {
         of_test.hear(settings);
         settings.traces.jobs_waiting_max = 5;
         settings.traces.batch_spans_max = 3;
-        settings.traces.timeout = Span(Duration::from_secs(30));
+        settings.traces.timeout = DurationSetting(Duration::from_secs(30));
     };
     serving(ONE, of_q(echo), change, |api, common| async move {
         run(&api, &common, "one", &[]).await;
@@ -470,7 +470,7 @@ fn what_is_not_taken_for_too_long_is_dropped() {
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
         of_test.hear(settings);
-        settings.traces.age_max = Span(Duration::from_millis(100));
+        settings.traces.age_max = DurationSetting(Duration::from_millis(100));
     };
     serving(ONE, of_q(echo), change, |api, common| async move {
         run(&api, &common, "one", &[]).await;
@@ -486,8 +486,8 @@ fn a_stop_sends_what_is_left() {
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
         of_test.hear(settings);
-        settings.traces.delay = Span(Duration::from_secs(3600));
-        settings.traces.interval = Span(Duration::from_secs(3600));
+        settings.traces.delay = DurationSetting(Duration::from_secs(3600));
+        settings.traces.interval = DurationSetting(Duration::from_secs(3600));
     };
     serving(ONE, of_q(echo), change, |api, common| async move {
         run(&api, &common, "one", &[]).await;
@@ -511,8 +511,8 @@ fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with
         serving_in(folder.path(), FAN, Workers::new(), receiver.heard(), begun).await;
         let seen = Arc::new(Mutex::new(String::new()));
         let of_worker = seen.clone();
-        let workers = Workers::new().with("q", 1, move |message: &Publication| {
-            let trace = Header::text_in(&message.headers, "traceparent").expect("a traceparent");
+        let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
+            let trace = Header::find_text(&message.headers, "traceparent").expect("a traceparent");
             *of_worker.lock().expect("a text") = trace.to_string();
             echo(message)
         });

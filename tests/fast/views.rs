@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 const FAN: &str = "
 workflows:
@@ -141,12 +141,13 @@ fn the_light_view_is_as_large_for_three_thousand_items_as_for_three() {
 
 #[test]
 fn the_light_view_of_a_job_under_way_reads_no_journal_and_of_an_ended_one_is_the_same() {
-    let change =
-        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
+    let change = |settings: &mut Settings| {
+        settings.http.reads_wait = DurationSetting(Duration::from_millis(20))
+    };
     serving(FAN, Workers::new(), change, |api, common| async move {
         create(&api, 1).await;
         let child = children(&api, 1).await.remove(0);
-        let places = common.rooms.reads.take(usize::MAX).expect("free");
+        let places = common.budgets.reads.try_acquire(usize::MAX).expect("free");
         let path = format!("/api/job/{ID}");
         assert_eq!(api.get(&path, &[]).await.status, StatusCode::SERVICE_UNAVAILABLE);
         let live = api.get(&format!("{path}?view=light"), &[]).await;
@@ -233,14 +234,14 @@ fn a_stream_with_counts_tells_how_the_child_jobs_stand_and_nothing_of_each() {
     serving(
         FAN,
         // Slow enough that there is something new to count all the time.
-        Workers::new().with("work", 4, |_| {
+        Workers::new().with_worker("work", 4, |_| {
             std::thread::sleep(Duration::from_millis(10));
             Ok(r#"{"item":1}"#.into())
         }),
         |_| {},
         |api, common| async move {
             let path = format!("/api/job/{ID}");
-            let begun = clock::ticks();
+            let begun = clock::timer_now();
             create(&api, ITEMS).await;
             let stream = actix_rt::spawn({
                 let (api, path) = (api.clone(), format!("{path}/events?children=counts"));
@@ -283,7 +284,10 @@ fn a_stream_with_counts_tells_how_the_child_jobs_stand_and_nothing_of_each() {
             }
             let last = counts.last().expect("counts");
             assert_eq!(last["data"]["children"]["completed"], ITEMS, "{last}");
-            assert!(!common.feeds.counts(ID.parse().expect("an id")), "nobody counts any more");
+            assert!(
+                !common.feeds.has_counting_subscribers(ID.parse().expect("an id")),
+                "nobody counts any more"
+            );
         },
     );
 }

@@ -9,7 +9,7 @@ use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::settings::{Names, Secret, Settings, Span, WorkerToken};
+use workflow_manager::settings::{DurationSetting, Names, Secret, Settings, WorkerToken};
 
 const WORKFLOW: &str = "
 workflows:
@@ -325,7 +325,7 @@ fn a_worker_hears_of_the_end_of_its_attempt_and_can_refuse_it() {
 #[test]
 fn the_message_of_an_attempt_that_is_over_is_not_given_out() {
     served(
-        |settings| settings.shutdown.grace = Span(Duration::from_secs(1)),
+        |settings| settings.shutdown.grace = DurationSetting(Duration::from_secs(1)),
         |api| async move {
             create(&api, "orders", "{}").await;
             let lent = receive(&api, "price/receive?lease=1s").await;
@@ -506,7 +506,7 @@ fn who_goes_away_while_messages_are_collected_takes_none_with_it() {
     const MESSAGES: usize = 5;
     served(
         |settings| {
-            settings.embedded.lease = Span(Duration::from_secs(3600));
+            settings.embedded.lease = DurationSetting(Duration::from_secs(3600));
             settings.embedded.deliveries_max = 1_000_000;
         },
         |api| async move {

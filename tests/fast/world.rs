@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use workflow_manager::engine::{
     Context, Decision, Definition, Effect, Entry, Input, Job, JobId, Limits, Message, Origin,
-    Parent, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
+    ParentItem, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
 };
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -59,7 +59,7 @@ impl World {
         let id = JobId(uuid::Uuid::from_u128(
             0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128,
         ));
-        let origin = Origin::top_level(id, definition.clone(), Timestamp(self.now));
+        let origin = Origin::for_root_job(id, definition.clone(), Timestamp(self.now));
         self.start(origin, message);
         id
     }
@@ -88,7 +88,7 @@ impl World {
         self.now += 1;
         let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
         let context = Context { now: Timestamp(self.now), limits: &self.limits };
-        let decision = live.job.take(input, &context)?;
+        let decision = live.job.handle_input(input, &context)?;
         self.apply(id, decision);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl World {
         self.now += 1;
         let id = origin.id;
         if !self.live.insert(id) {
-            let Parent { job, step, index } = origin.parent.expect("clients choose other ids");
+            let ParentItem { job, step, index } = origin.parent.expect("clients choose other ids");
             self.take(job, Input::IdTaken { step, index, id }).expect("it is tried under another");
             return;
         }
@@ -109,9 +109,9 @@ impl World {
 
     fn apply(&mut self, id: JobId, decision: Decision) {
         let live = self.jobs.get_mut(&id).expect("a live job");
-        live.job.check();
+        live.job.assert_invariants();
         let Recorded { first, entries, .. } = &decision.recorded;
-        assert_eq!(first + entries.len() as u64, live.job.length());
+        assert_eq!(first + entries.len() as u64, live.job.entry_count());
         live.rows.push(decision.recorded);
         if self.compare {
             let stored = live.rows.iter().map(|row| {
@@ -139,11 +139,11 @@ impl World {
                 }
                 Effect::StartChild { origin, message } => self.start(*origin, message),
                 // A child that has ended already takes no more.
-                Effect::TellChild { child, order, .. } => {
+                Effect::OrderChild { child, order, .. } => {
                     let _ = self.take(child, Input::Order(order));
                 }
                 Effect::AnswerCaller { .. } => {}
-                Effect::TellParent(parent, ended) => {
+                Effect::NotifyParent(parent, ended) => {
                     let _ = self.take(
                         parent.job,
                         Input::ChildEnded { step: parent.step, index: parent.index, ended },

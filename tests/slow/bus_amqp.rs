@@ -13,7 +13,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use std::rc::Rc;
 use std::sync::Arc;
 use workflow_manager::bus::amqp::AmqpSettings;
-use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, Served};
+use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, ServedQueues};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;
 
@@ -206,7 +206,7 @@ fn what_a_full_queue_refuses_is_sent_again() {
             .await;
         let mut observed = Observed::connect(settings(&server(), "full"));
         let jobs = observed.publish(&queue, 20);
-        observed.until("some are refused", |seen| seen.count(BusNotice::Refused) > 0).await;
+        observed.until("some are refused", |seen| seen.count(BusNotice::Nacked) > 0).await;
         until("all are confirmed while the queue is emptied", async || {
             client
                 .channel
@@ -228,7 +228,7 @@ fn many_queues_are_looked_at_quickly() {
         let prefix = unique("many");
         let queues: Vec<Arc<str>> = (0..100).map(|i| format!("{prefix}-{i}").into()).collect();
         let mut observed = Observed::connect(AmqpSettings {
-            served: Served { workers: queues.clone(), ..Served::default() },
+            served: ServedQueues { worker_queues: queues.clone(), ..ServedQueues::default() },
             ..settings(&server(), "many")
         });
         observed.until("all are reported", |seen| seen.missing.len() == queues.len()).await;

@@ -362,11 +362,11 @@ async fn retried(on: Option<&Vhost>) {
     let mut settings = Settings::defaults().unwrap();
     settings.journal.file = folder.path().join("journal.db");
     let retry = Retry { attempts: 3, backoff: Millis(20), ..Retry::default() };
-    let ask = Step { queue: "workflow.inner".into(), retry: Some(retry), ..Step::named("ask") };
+    let ask = Step { queue: "workflow.inner".into(), retry: Some(retry), ..Step::with_name("ask") };
     let graph = |name: &str, step: Step| {
         Arc::new(Definition::new(name, vec![Graph::new(name.to_owned(), None, vec![step])]))
     };
-    let definitions = vec![graph("outer", ask), graph("inner", Step::named("work"))];
+    let definitions = vec![graph("outer", ask), graph("inner", Step::with_name("work"))];
     // The third time it works.
     let times = Arc::new(AtomicU32::new(0));
     let counted = times.clone();
@@ -377,7 +377,7 @@ async fn retried(on: Option<&Vhost>) {
             Answer::Reply(body(times.fetch_add(1, Ordering::SeqCst) + 1).into())
         })
     });
-    let workers = Workers::new().with("work", 1, move |_| {
+    let workers = Workers::new().with_worker("work", 1, move |_| {
         let is_third = counted.fetch_add(1, Ordering::SeqCst) == 2;
         if is_third {
             Ok(r#"{"done":true}"#.into())
@@ -389,7 +389,7 @@ async fn retried(on: Option<&Vhost>) {
     let answer = manager.create("outer", None, Message::default()).await;
     let id = answer.expect("created").id();
     let job = eventually("the job ends", || {
-        let job = manager.common().reader.job(id).unwrap().unwrap().job;
+        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     });
     assert_eq!(

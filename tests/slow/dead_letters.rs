@@ -30,7 +30,7 @@ async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> M
     settings.amqp.server = ServerAddress(vhost.url.clone());
     settings.amqp.management = ServerAddress(management.to_owned());
     let retry = Retry { attempts: 3, backoff: Millis(50), ..Retry::default() };
-    let step = Step { retry: Some(retry), ..Step::named("swallow") };
+    let step = Step { retry: Some(retry), ..Step::with_name("swallow") };
     let definition =
         Definition::new("poison", vec![Graph::new("poison".to_owned(), None, vec![step])]);
     manager::start(settings, vec![Arc::new(definition)], Workers::new()).await.unwrap()
@@ -43,7 +43,7 @@ async fn create(manager: &Manager) -> JobId {
 
 fn ended(manager: &Manager, id: JobId) -> Job {
     eventually(&format!("job {id} ends"), || {
-        let job = manager.common().reader.job(id).unwrap().unwrap().job;
+        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     })
 }

@@ -7,12 +7,12 @@ use std::path::Path;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::transport::{self, Opening};
+use workflow_manager::actors::transport::{self, BusOptions};
 use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
-    Address, Addressee, BusEvent, BusKey, EventSink, Header, Issued, Lifetime, Publication,
-    Receipt, Served,
+    Address, Addressee, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EventSink, Header,
+    Lifetime, Publication, ServedQueues,
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
@@ -20,7 +20,7 @@ use workflow_manager::settings::{
     AmqpSection, BusSettings, EndpointSettings, PushBus, ServerAddress, Settings,
 };
 #[cfg(feature = "kafka")]
-use {std::time::Duration, workflow_manager::settings::Span};
+use {std::time::Duration, workflow_manager::settings::DurationSetting};
 
 use crate::amqp::{Answer, Vhost, Worker};
 use crate::grpc::{self, Remote};
@@ -103,7 +103,7 @@ fn kafka_bus(broker: &kafka::Broker) -> BusSettings {
     let mut section = Settings::defaults().unwrap().kafka;
     section.servers.0.push(broker.servers());
     (section.reconnect_min, section.reconnect_max) =
-        (Span(Duration::from_millis(50)), Span(Duration::from_millis(500)));
+        (DurationSetting(Duration::from_millis(50)), DurationSetting(Duration::from_millis(500)));
     section.partitions = 3;
     // This broker tells the first record of the last batch for the end of a topic.
     section.properties.0.insert("batch.num.messages".to_owned(), "1".to_owned());
@@ -135,7 +135,7 @@ fn services(gate_is_open: bool) -> BusSettings {
     });
     let endpoint = |queue: &str| {
         let url = format!("http://127.0.0.1:{}/{queue}", service.port);
-        (queue.to_owned(), EndpointSettings::of_url(&url))
+        (queue.to_owned(), EndpointSettings::from_url(&url))
     };
     BusSettings::Push(PushBus { endpoints: QUEUES.into_iter().map(endpoint).collect() })
 }
@@ -184,7 +184,7 @@ impl Transport {
                     let work = move |message: &Publication| -> Result<Bytes, WorkerError> {
                         Ok(work(queue, &message.body.to_bytes()).into())
                     };
-                    embedded = embedded.with(queue, 2, work);
+                    embedded = embedded.with_worker(queue, 2, work);
                 }
                 Transport::Grpc => remote.push(queue),
                 Transport::Amqp(vhost) => {
@@ -201,13 +201,14 @@ impl Transport {
             }
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let grpc = match workflow_manager::api::grpc::serve(manager.ways().clone()).await.unwrap() {
-            Some(server) => {
-                let worker = Remote::start(server.address, &remote, 16, work);
-                Some((server, worker))
-            }
-            None => None,
-        };
+        let grpc =
+            match workflow_manager::api::grpc::start(manager.handles().clone()).await.unwrap() {
+                Some(server) => {
+                    let worker = Remote::start(server.address, &remote, 16, work);
+                    Some((server, worker))
+                }
+                None => None,
+            };
         (manager, Others { _of_brokers: others, grpc })
     }
 }
@@ -273,8 +274,8 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
         let mut others = Vec::new();
         for queue in ["echo", "mark", "left"] {
             let work = move |body: &[u8]| work(queue, body);
-            embedded =
-                embedded.with(queue, 2, move |message| Ok(work(&message.body.to_bytes()).into()));
+            embedded = embedded
+                .with_worker(queue, 2, move |message| Ok(work(&message.body.to_bytes()).into()));
             for vhost in [&first, &second] {
                 others.push(Other::Amqp(Worker::start(&vhost.url, &[queue], move |message| {
                     Answer::Reply(work(&message.body))
@@ -289,7 +290,7 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
             )));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let server = workflow_manager::api::grpc::serve(manager.ways().clone()).await.unwrap();
+        let server = workflow_manager::api::grpc::start(manager.handles().clone()).await.unwrap();
         let server = server.expect("it is on");
         let queues = ["remote-echo", "remote-mark", "remote-left"];
         let remote = Remote::start(server.address, &queues, 16, |queue, body| {
@@ -321,7 +322,7 @@ async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
 
 fn ended(manager: &Manager, id: JobId) -> Job {
     eventually(&format!("job {id} ends"), || {
-        let job = manager.common().reader.job(id).unwrap().unwrap().job;
+        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     })
 }
@@ -374,9 +375,9 @@ async fn suite(transport: Transport) {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark(u32);
 
-impl Issued for Mark {
-    fn again(&self) -> Option<Receipt> {
-        Some(Receipt::new(Mark(self.0)))
+impl ConfirmPayload for Mark {
+    fn try_clone(&self) -> Option<ConfirmToken> {
+        Some(ConfirmToken::new(Mark(self.0)))
     }
 }
 
@@ -390,21 +391,21 @@ struct Said {
 }
 
 fn published(queue: &str, addressee: Addressee, number: u32) -> Publication {
-    let bus = BusKey { bus: "any".into(), vhost: "".into() };
+    let bus = BusKey { name: "any".into(), vhost: "".into() };
     Publication {
-        to: Address { bus, queue: queue.into() },
+        address: Address { bus, queue: queue.into() },
         addressee,
         id: format!("id {number}"),
         correlation_id: Some(format!("to {number}").into()),
         kind: None,
         priority: None,
         timestamp_s: 1_700_000_000,
-        headers: vec![Header::number("attempt", number)],
+        headers: vec![Header::from_number("attempt", number)],
         body: Bytes::from_static(b"{}").into(),
         lease: None,
-        names_sender: false,
+        sets_user_id: false,
         lifetime: Lifetime::default(),
-        receipt: Receipt::new(Mark(number)),
+        confirm_token: ConfirmToken::new(Mark(number)),
     }
 }
 
@@ -416,8 +417,8 @@ async fn receipts(transport: Transport) {
     let sink: EventSink = Arc::new(move |event| {
         let mut said = heard.lock().unwrap();
         match event {
-            BusEvent::Taken(receipt) => said.taken.push(receipt.open().unwrap()),
-            BusEvent::Unroutable(receipt) => said.unroutable.push(receipt.open().unwrap()),
+            BusEvent::Confirmed(receipt) => said.taken.push(receipt.downcast().unwrap()),
+            BusEvent::Unroutable(receipt) => said.unroutable.push(receipt.downcast().unwrap()),
             BusEvent::Reply(delivery) => {
                 said.replies.push(delivery.correlation_id.clone().unwrap());
                 delivery.ack();
@@ -427,23 +428,25 @@ async fn receipts(transport: Transport) {
                 delivery.ack();
             }
             // As if the answer were journaled at once.
-            BusEvent::QueueMissing { taken, .. } => drop(taken.send(())),
+            BusEvent::QueueMissing { journaled: taken, .. } => drop(taken.send(())),
             BusEvent::State(_)
-            | BusEvent::Noted(_)
+            | BusEvent::Notice(_)
             | BusEvent::Leased { .. }
-            | BusEvent::Begun(_)
-            | BusEvent::ServiceCalled { .. }
-            | BusEvent::Reached(_) => {}
-            BusEvent::Unreadable { .. } | BusEvent::Refused(_) => panic!("{event:?}"),
+            | BusEvent::HandedOver(_)
+            | BusEvent::EndpointCalled { .. }
+            | BusEvent::OffsetReached(_) => {}
+            BusEvent::Unreadable { .. } | BusEvent::Fatal(_) => panic!("{event:?}"),
         }
     });
     let settings = transport.settings();
-    let served = Served { calls: vec!["workflow.chain".into()], ..Served::default() };
-    let key = BusKey { bus: settings.default_bus().into(), vhost: "".into() };
-    let opening = Opening { served, ..Opening::default() };
-    let make =
-        transport::transport(Workers::new(), std::sync::Arc::default())(&settings, &key, opening)
-            .unwrap();
+    let served =
+        ServedQueues { call_queues: vec!["workflow.chain".into()], ..ServedQueues::default() };
+    let key = BusKey { name: settings.default_bus().into(), vhost: "".into() };
+    let opening = BusOptions { served, ..BusOptions::default() };
+    let make = transport::settings_transport(Workers::new(), std::sync::Arc::default())(
+        &settings, &key, opening,
+    )
+    .unwrap();
     let mut bus = make(sink);
     bus.publish(published("workflow-manager", Addressee::Caller, 1));
     bus.publish(published("nowhere", Addressee::Caller, 2));

@@ -24,7 +24,7 @@ use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Limits, Message, Millis, Origin, Reply, Sender,
     Step, Timestamp,
 };
-use workflow_manager::journal::{Journal, NewJob, Options, Record, Store};
+use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal};
 
 /// Disks tried at each point.
 const SEEDS: u64 = 2;
@@ -84,8 +84,8 @@ fn what_was_committed_outlives_a_loss_of_power() {
                 "seed {seed}, after operation {at} ({operation:?}), {answered} commits answered"
             );
             let file = place.join("j.db");
-            let store =
-                Store::open(&options(&file)).unwrap_or_else(|error| panic!("{told}: {error}"));
+            let store = SqliteJournal::open(&options(&file))
+                .unwrap_or_else(|error| panic!("{told}: {error}"));
             store.recover().unwrap_or_else(|error| panic!("{told}: {error}"));
             drop(store);
             let held = rows(&file);
@@ -151,16 +151,21 @@ fn memory() -> PathBuf {
 
 // ---- the journal's life
 
-fn options(file: &Path) -> Options {
-    Options { file: file.to_owned(), cache_bytes: 1 << 20, verify_bytes_max: 1 << 30, pages_max: 0 }
+fn options(file: &Path) -> JournalOptions {
+    JournalOptions {
+        file: file.to_owned(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 1 << 30,
+        pages_max: 0,
+    }
 }
 
 /// Opens a journal, commits, closes, again and again; calls after each commit.
-fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
+fn live(file: &Path, mut committed: impl FnMut(&mut SqliteJournal)) {
     let mut jobs: Vec<(i64, Job)> = Vec::new();
     let mut number = 0;
     for phase in 0..3 {
-        let mut store = Store::open(&options(file)).expect("opens");
+        let mut store = SqliteJournal::open(&options(file)).expect("opens");
         for round in 0..10 {
             // More pages than SQLite keeps in its WAL before it writes them back: the next commit
             // begins it anew.
@@ -179,7 +184,7 @@ fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
                 .collect();
             store.append(&records.iter().collect::<Vec<_>>()).expect("commits");
             if round % 3 == 2 {
-                store.derive().expect("derives");
+                store.project().expect("derives");
             }
             committed(&mut store);
             if round % 2 == 1 {
@@ -188,7 +193,9 @@ fn live(file: &Path, mut committed: impl FnMut(&mut Store)) {
                 committed(&mut store);
             }
         }
-        assert!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 6).expect("deletes").roots > 0);
+        assert!(
+            store.delete_expired(Timestamp(i64::MAX), Millis(0), 6).expect("deletes").roots > 0
+        );
         committed(&mut store);
     }
 }
@@ -199,7 +206,7 @@ fn states(folder: &Path) -> Vec<Rows> {
     let mut states = vec![Rows::default()];
     let file = folder.join("j.db");
     live(&file, |store| {
-        store.derive().expect("derives");
+        store.project().expect("derives");
         states.push(rows(&file));
     });
     states
@@ -239,11 +246,11 @@ fn context(now: i64) -> Context<'static> {
 }
 
 fn new_job(number: i64, bytes: usize) -> (Job, Record) {
-    let step = Step::named("only");
+    let step = Step::with_name("only");
     let graph = Graph::new("w".to_owned(), None, vec![step]);
     let definition = Arc::new(Definition::new("w", vec![graph]));
     let id = JobId(uuid::Uuid::from_u128(number.unsigned_abs().into()));
-    let origin = Origin::top_level(id, definition, Timestamp(number));
+    let origin = Origin::for_root_job(id, definition, Timestamp(number));
     let message = format!("{{\"n\":{number},\"text\":\"{}\"}}", "x".repeat(bytes));
     let (job, decision) = Job::create(
         origin.clone(),
@@ -252,7 +259,7 @@ fn new_job(number: i64, bytes: usize) -> (Job, Record) {
     );
     (
         job,
-        Record::of(
+        Record::from_decision(
             number,
             Some(NewJob { origin: Arc::new(origin), root: number, parent: None }),
             decision,
@@ -267,7 +274,7 @@ fn reply(job: &mut Job, number: i64) -> Record {
         reply: Reply::Result("{\"done\":true}".into()),
         from: Sender::Unknown,
     };
-    Record::of(number, None, job.take(input, &context(number)).expect("taken"))
+    Record::from_decision(number, None, job.handle_input(input, &context(number)).expect("taken"))
 }
 
 // ---- the disk

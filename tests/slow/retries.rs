@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::amqp::{Answer, Client, StepMessage, Vhost, Worker, json_properties};
 use crate::harness::{Daemon, Setup, eventually, when};
-use workflow_manager::journal::{Options, Store};
+use workflow_manager::journal::{JournalOptions, SqliteJournal};
 
 const FAN: &str = "
 workflows:
@@ -84,13 +84,13 @@ fn a_child_job_whose_start_was_lost_starts_when_its_parent_is_retried() {
     let lost = messages[2].job();
     daemon.kill();
     // As if the process had ended before the last child job was in the journal.
-    let options = Options {
+    let options = JournalOptions {
         file: daemon.database(),
         cache_bytes: 1 << 20,
         verify_bytes_max: 1 << 30,
         pages_max: 0,
     };
-    drop(Store::open(&options).expect("opens, and derives what is committed"));
+    drop(SqliteJournal::open(&options).expect("opens, and derives what is committed"));
     let journal = rusqlite::Connection::open(daemon.database()).expect("opens");
     let number: i64 = journal
         .query_row("SELECT number FROM jobs WHERE id = ?1", [lost.as_bytes()], |row| row.get(0))

@@ -1,9 +1,9 @@
 //! Which bus each step of a job sends to, and what follows from the state of these buses.
 
 use super::JobActor;
-use crate::actors::answer_on_drop::AnswerOnDrop;
-use crate::actors::mail::Outgoing;
-use crate::actors::ways::Ways;
+use crate::actors::completion_latch::CompletionLatch;
+use crate::actors::handles::ActorHandles;
+use crate::actors::inputs::Outgoing;
 use crate::bus::{Address, BusKey};
 use crate::engine::{Input, StepIndex, UnreadReplies};
 use std::sync::Arc;
@@ -14,17 +14,21 @@ impl JobActor {
     /// its message may not have been sent, because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
-        let Ways { common, buses, .. } = &*self.ways;
+        let ActorHandles { common, buses, .. } = &*self.handles;
         let until = |step: StepIndex| {
             let sends = job.graph().step(step);
-            let bus = buses.of_step(job.definition(), sends);
+            let bus = buses.bus_of_step(job.definition(), sends);
             let (health, settings) = (&common.health, &common.settings);
-            let unread = health.replies_unread_before(&bus, settings.replies_first(&bus.bus));
+            let unread = health.replies_unread_before(&bus, settings.replies_first(&bus.name));
             // Nobody can have replied to a message that was never sent.
-            let unsent = job.step(step).waits_for_start().then(|| health.parted(&bus)).flatten();
+            let unsent = job
+                .step(step)
+                .is_waiting_for_start()
+                .then(|| health.disconnected_since(&bus))
+                .flatten();
             let unread = unsent.or(unread);
             let until = unread.max(health.unsent_before(settings.amqp.replies_first.0));
-            until.map(|at| self.clock.at(at))
+            until.map(|at| self.clock.convert(at))
         };
         let sent = job
             .graph()
@@ -34,15 +38,18 @@ impl JobActor {
     }
 
     /// Sends the messages that waited in that queue again. `done` is dropped after the commit.
-    pub(super) fn queue_missing(&mut self, queue: &Address, done: Arc<AnswerOnDrop>) {
-        let steps: Vec<StepIndex> = self.confirmed_in(queue).collect();
+    pub(super) fn handle_queue_missing(&mut self, queue: &Address, done: Arc<CompletionLatch>) {
+        let steps: Vec<StepIndex> = self.confirmed_steps_in_queue(queue).collect();
         if !steps.is_empty() {
-            self.take(Input::QueueMissing(steps), vec![Outgoing::Hold(done)]);
+            self.handle_engine_input(
+                Input::QueueMissing(steps),
+                vec![Outgoing::ReleaseLatch(done)],
+            );
         }
     }
 
     /// Returns the steps that wait for a reply and whose message this bus has confirmed.
-    pub(super) fn confirmed_on<'a>(
+    pub(super) fn confirmed_steps_on_bus<'a>(
         &'a self,
         bus: &'a BusKey,
     ) -> impl Iterator<Item = StepIndex> + use<'a> {
@@ -50,19 +57,19 @@ impl JobActor {
             .into_iter()
             .flat_map(|job| job.confirmed_steps().map(move |step| (job, step)))
             .filter(|(job, step)| {
-                self.ways.buses.carries(bus, job.definition(), job.graph().step(*step))
+                self.handles.buses.is_bus_of_step(bus, job.definition(), job.graph().step(*step))
             })
             .map(|(_, step)| step)
     }
 
     /// Returns the steps that wait for a reply and whose message is confirmed in this queue.
-    pub(super) fn confirmed_in<'a>(
+    pub(super) fn confirmed_steps_in_queue<'a>(
         &'a self,
         queue: &'a Address,
     ) -> impl Iterator<Item = StepIndex> + use<'a> {
         let of_queue = |step: &StepIndex| {
             self.job().is_some_and(|job| job.graph().step(*step).queue == queue.queue)
         };
-        self.confirmed_on(&queue.bus).filter(of_queue)
+        self.confirmed_steps_on_bus(&queue.bus).filter(of_queue)
     }
 }

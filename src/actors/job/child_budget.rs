@@ -12,30 +12,30 @@ impl JobActor {
     /// Returns the limits for the next decision. Its fan-outs start no more child jobs than the
     /// budget of the process has left.
     pub(super) fn limits(&self) -> Limits {
-        let common = &self.ways.common;
+        let common = &self.handles.common;
         let (most, now) =
-            (common.settings.fanout.children_max, common.children.load(Ordering::Relaxed));
-        let left = self.children.saturating_add(most.saturating_sub(now));
+            (common.settings.fanout.children_max, common.child_count.load(Ordering::Relaxed));
+        let left = self.child_permits.saturating_add(most.saturating_sub(now));
         let window = common.limits.window.min(left.max(CHILDREN_MIN));
         // While memory is exceeded, each step goes on with one child job at a time.
-        let window_bytes = if common.memory.is_over() { 0 } else { common.limits.window_bytes };
+        let window_bytes = if common.memory.is_exceeded() { 0 } else { common.limits.window_bytes };
         Limits { window, window_bytes, ..common.limits }
     }
 
     /// Takes a permit of the budget for each child job under way, and releases the permits of those
     /// that have ended.
-    pub(super) fn draw_on_budget(&mut self) {
+    pub(super) fn update_child_permits(&mut self) {
         let Some(now) = self.job().map(Job::child_count) else { return };
-        if now != self.children {
-            let taken = &self.ways.common.children;
-            taken.fetch_add(now.wrapping_sub(self.children), Ordering::Relaxed);
-            self.children = now;
+        if now != self.child_permits {
+            let permits = &self.handles.common.child_count;
+            permits.fetch_add(now.wrapping_sub(self.child_permits), Ordering::Relaxed);
+            self.child_permits = now;
         }
     }
 }
 
 impl Drop for JobActor {
     fn drop(&mut self) {
-        self.ways.common.children.fetch_sub(self.children, Ordering::Relaxed);
+        self.handles.common.child_count.fetch_sub(self.child_permits, Ordering::Relaxed);
     }
 }

@@ -11,15 +11,15 @@ pub(super) struct WaitingSince(Vec<(u64, Instant)>);
 
 impl WaitingSince {
     /// Records that these dispatches were seen waiting now, and forgets all others.
-    pub(super) fn note(&mut self, waiting: impl Iterator<Item = u64>) {
-        let now = clock::ticks();
+    pub(super) fn record_waiting(&mut self, waiting: impl Iterator<Item = u64>) {
+        let now = clock::timer_now();
         let since = |dispatch: u64| self.since(dispatch).unwrap_or(now);
         self.0 = waiting.map(|dispatch| (dispatch, since(dispatch))).collect();
     }
 
     /// Returns whether a dispatch has been seen waiting for this long.
     pub(super) fn has_waited(&self, dispatch: u64, span: Duration) -> bool {
-        let now = clock::ticks();
+        let now = clock::timer_now();
         self.since(dispatch).is_some_and(|since| now.saturating_duration_since(since) >= span)
     }
 

@@ -1,30 +1,30 @@
 //! Withdraws the messages of attempts that are over, on buses that can do so.
 
 use super::JobActor;
-use crate::actors::mail::Outgoing;
+use crate::actors::inputs::Outgoing;
 use crate::actors::messages::message_id;
-use crate::bus::Over;
+use crate::bus::AttemptEnd;
 use crate::engine::{Entry, Job, JobEntry, Recorded, StepEntry, StepIndex, StepState};
-use crate::settings::Withdraws;
+use crate::settings::Withdrawal;
 
 impl JobActor {
     /// Returns withdrawals of the messages that an applied decision makes useless.
     pub(super) fn withdrawals(&self, recorded: &Recorded) -> Vec<Outgoing> {
         let Some(job) = self.job() else { return Vec::new() };
-        let mut over: Vec<(StepIndex, u32, Over)> = Vec::new();
+        let mut ended: Vec<(StepIndex, u32, AttemptEnd)> = Vec::new();
         for entry in &recorded.entries {
             match entry {
                 Entry::Step(step, StepEntry::AttemptFailed { attempt, .. }) => {
-                    over.push((*step, *attempt, Over::Failed));
+                    ended.push((*step, *attempt, AttemptEnd::Failed));
                 }
                 Entry::Step(step, StepEntry::Failed(_)) => {
-                    over.push((*step, job.step(*step).attempt, Over::Failed));
+                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Failed));
                 }
                 Entry::Step(step, StepEntry::Cancelled) => {
-                    over.push((*step, job.step(*step).attempt, Over::Cancelled));
+                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Cancelled));
                 }
                 Entry::Step(step, StepEntry::Completed(_)) => {
-                    over.push((*step, job.step(*step).attempt, Over::Answered));
+                    ended.push((*step, job.step(*step).attempt, AttemptEnd::Answered));
                 }
                 // Steps of a failed job go on, unless the job ended by its deadline.
                 Entry::Job(JobEntry::Cancelled { .. } | JobEntry::Failed { .. }) => {
@@ -34,13 +34,13 @@ impl JobActor {
                     };
                     let running = job.graph().indices().filter(is_cut_off);
                     let attempt = |step: StepIndex| job.step(step).attempt;
-                    over.extend(running.map(|step| (step, attempt(step), Over::Cancelled)));
+                    ended.extend(running.map(|step| (step, attempt(step), AttemptEnd::Cancelled)));
                 }
                 // Steps of a failed job that were under way start anew.
                 Entry::Job(JobEntry::Rerun { .. }) => {
                     let undone = |step: StepIndex| (step, job.step(step).attempts_undone());
                     let undone = job.graph().indices().map(undone).filter(|(_, last)| *last > 0);
-                    over.extend(undone.map(|(step, last)| (step, last, Over::Cancelled)));
+                    ended.extend(undone.map(|(step, last)| (step, last, AttemptEnd::Cancelled)));
                 }
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
@@ -50,34 +50,34 @@ impl JobActor {
             .iter()
             .any(|entry| matches!(entry, Entry::Job(JobEntry::Asked { .. })));
         let withdrawal = |over| self.withdrawal(job, over, is_by_hand);
-        over.into_iter().filter_map(withdrawal).collect()
+        ended.into_iter().filter_map(withdrawal).collect()
     }
 
     fn withdrawal(
         &self,
         job: &Job,
-        (step, attempt, over): (StepIndex, u32, Over),
+        (step, attempt, over): (StepIndex, u32, AttemptEnd),
         is_by_hand: bool,
     ) -> Option<Outgoing> {
         let sends = job.graph().step(step);
         let address =
-            sends.has_queue().then(|| self.ways.buses.address(job.definition(), sends))?;
-        let kind = self.ways.buses.kind(&address.bus)?;
-        let is_meant = match kind.traits().withdraws {
-            Withdraws::Unsent => is_unsent(job, step, attempt, over, is_by_hand),
-            Withdraws::Abandoned => over != Over::Answered,
-            Withdraws::All => true,
+            sends.has_queue().then(|| self.handles.buses.address(job.definition(), sends))?;
+        let kind = self.handles.buses.kind(&address.bus)?;
+        let must_withdraw = match kind.capabilities().withdrawal {
+            Withdrawal::Unsent => is_unsent(job, step, attempt, over, is_by_hand),
+            Withdrawal::Abandoned => over != AttemptEnd::Answered,
+            Withdrawal::All => true,
         };
-        is_meant.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))
+        must_withdraw.then(|| Outgoing::Withdraw(address, message_id(job, step, attempt), over))
     }
 }
 
 /// Returns whether the message of an attempt may not have been sent, as far as the job knows.
 /// `is_by_hand`: an operation has ended the attempt.
-fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: Over, is_by_hand: bool) -> bool {
+fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: AttemptEnd, is_by_hand: bool) -> bool {
     let run = job.step(step);
     // The reply to a first attempt comes from the worker that has its message, unless a person gave
     // it.
-    let is_reply = over == Over::Answered && attempt == 1 && !is_by_hand;
+    let is_reply = over == AttemptEnd::Answered && attempt == 1 && !is_by_hand;
     !is_reply && (run.attempt != attempt || !run.confirmed)
 }

@@ -1,8 +1,8 @@
 //! What is being deleted: jobs that clients erase, and jobs past their retention.
 
+use super::batch_size::BatchSizer;
 use super::doubt::Doubt;
-use super::pace::Pace;
-use crate::actors::answer::{Client, Erased};
+use crate::actors::client_response::{Erased, ResponseSender};
 use crate::clock;
 use crate::engine::Timestamp;
 use crate::journal::JobNumber;
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 /// The deletions under way.
 pub(super) struct Deletions {
     /// Jobs of which a part is left, each with the client that erases it.
-    pub(super) erasures: VecDeque<(JobNumber, Client<Erased>)>,
+    pub(super) erasures: VecDeque<(JobNumber, ResponseSender<Erased>)>,
     pub(super) sweep: Option<Sweep>,
-    pub(super) pace: Pace,
+    pub(super) batch_sizer: BatchSizer,
     /// Whether the next batch is scheduled.
-    pub(super) is_resting: bool,
+    pub(super) is_batch_scheduled: bool,
     /// Why retention waits behind a start, if it does.
     pub(super) doubt: Option<Doubt>,
 }
@@ -34,14 +34,14 @@ impl Deletions {
         Deletions {
             erasures: VecDeque::new(),
             sweep: None,
-            pace: Pace::new(),
-            is_resting: false,
+            batch_sizer: BatchSizer::new(),
+            is_batch_scheduled: false,
             doubt: newest.and_then(|newest| Doubt::of(newest, clock::now())),
         }
     }
 
     /// Takes the clients that wait for the end of a deletion which will not come.
-    pub(super) fn take_clients(&mut self) -> impl Iterator<Item = Client<Erased>> {
+    pub(super) fn take_waiting_clients(&mut self) -> impl Iterator<Item = ResponseSender<Erased>> {
         std::mem::take(&mut self.erasures).into_iter().map(|(_, client)| client)
     }
 }

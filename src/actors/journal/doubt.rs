@@ -29,7 +29,7 @@ impl Doubt {
     pub(super) fn of(newest: Timestamp, now: Timestamp) -> Option<Doubt> {
         let ahead_by = now.0.saturating_sub(newest.0);
         let is_in_doubt = ahead_by >= AHEAD_BY_MIN_NS || ahead_by <= -BEHIND_BY_MIN_NS;
-        is_in_doubt.then(|| Doubt { newest, ahead_by, began: clock::ticks(), is_told: false })
+        is_in_doubt.then(|| Doubt { newest, ahead_by, began: clock::timer_now(), is_told: false })
     }
 
     /// Whether the clock has run for so long since, or has passed the newest record.

@@ -1,15 +1,15 @@
 //! Calls: each starts a job, joins one, or is refused. While the manager takes no jobs, calls wait.
 
 use super::Router;
-use super::asks::{Ask, Handled};
-use crate::actors::answer::Refusal;
-use crate::actors::call::{Asker, Call};
+use super::pending_requests::{PendingRequest, RequestOutcome};
+use crate::actors::call::{Call, CallSource};
 use crate::actors::call_check::{CallRefusal, RefusedCall};
-use crate::actors::job::{Spawn, Start};
-use crate::actors::mail::{Finding, JobInput, Outgoing, Question, RouterInput};
+use crate::actors::client_response::RequestError;
+use crate::actors::inputs::{JobInput, Lookup, LookupResult, Outgoing, RouterInput};
+use crate::actors::job::{JobStart, SpawnRequest};
 use crate::bus::Delivery;
 use crate::clock;
-use crate::engine::words::quoted;
+use crate::engine::text::quote;
 use crate::engine::{Caller, Origin};
 use actix::{AsyncContext, Context};
 use std::sync::Arc;
@@ -17,224 +17,238 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The pause before calls that wait are tried again.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 impl Router {
     /// Handles a message on the queue of a workflow.
-    pub(super) fn called(
+    pub(super) fn handle_call_delivery(
         &mut self,
         workflow: &str,
         bus: &Arc<str>,
         delivery: Delivery,
         ctx: &mut Context<Self>,
     ) {
-        let Some(definition) = self.ways.common.definitions().get(workflow).cloned() else {
+        let Some(definition) = self.handles.common.definitions().get(workflow).cloned() else {
             // A reload has removed the workflow. The call goes back to its queue, and waits there
             // until the workflow is loaded again.
             tracing::warn!(
                 workflow,
                 "a call of a workflow that is no longer loaded goes back to its queue"
             );
-            ctx.run_later(TRIED_AGAIN_AFTER, move |_, _| drop(delivery));
+            ctx.run_later(RETRY_DELAY, move |_, _| drop(delivery));
             return;
         };
-        let Some(call) = Call::read(definition, bus, delivery, &self.ways) else { return };
-        self.take_call(call, ctx);
+        let Some(call) = Call::from_delivery(definition, bus, delivery, &self.handles) else {
+            return;
+        };
+        self.handle_call(call, ctx);
     }
 
     /// Handles a call, in its turn.
-    pub(super) fn take_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let Some(call) = self.unless_answered_here(call) else { return };
-        let kept = match call.asker {
-            Asker::Step => self.start_call(call),
-            Asker::Stranger | Asker::Claimed(..) if self.waiting.is_empty() => {
-                self.start_call(call)
+    pub(super) fn handle_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        let Some(call) = self.reject_own_reply_queue(call) else { return };
+        let waiting = match call.source {
+            CallSource::Step => self.try_start_call(call),
+            CallSource::External | CallSource::Unverified(..) if self.waiting_calls.is_empty() => {
+                self.try_start_call(call)
             }
-            Asker::Claimed(..) => self.ask_claimed(call),
-            Asker::Stranger => Some(call),
+            CallSource::Unverified(..) => self.verify_source(call),
+            CallSource::External => Some(call),
         };
-        if let Some(call) = kept {
-            self.keep_call(call, ctx);
+        if let Some(call) = waiting {
+            self.queue_call(call, ctx);
         }
     }
 
     /// Returns the call, unless it asks for an answer into our own reply queue. That queue is for
     /// our own steps, so the job of the step checks the call first. If the call is refused, nobody
     /// is notified: the refusal would go into that queue.
-    fn unless_answered_here(&mut self, call: Call) -> Option<Call> {
-        let ways = self.ways.clone();
+    fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
+        let handles = self.handles.clone();
         let is_ours = |caller: &Caller| {
-            let bus = ways.buses.of_caller(&call.definition, caller).bus;
-            ways.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
+            let bus = handles.buses.bus_of_caller(&call.definition, caller).name;
+            handles.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
         };
-        if !call.caller.as_ref().is_some_and(is_ours) || call.is_of_step() {
+        if !call.caller.as_ref().is_some_and(is_ours) || call.is_from_step() {
             return Some(call);
         }
-        let Call { definition, id, caller, ack, .. } = self.ask_claimed(call)?;
+        let Call { definition, id, caller, ack, .. } = self.verify_source(call)?;
         let correlation_id = caller.and_then(|caller| caller.correlation_id).unwrap_or_default();
         let reason = format!(
             "reply_to is the manager's own reply queue, and the correlation id {} names no step \
              that runs and asks for {}",
-            quoted(&correlation_id),
+            quote(&correlation_id),
             definition.name
         );
         RefusedCall { definition, id, caller: None, ack }
-            .tell(&CallRefusal { kind: "own_reply_queue", reason }, &self.ways);
+            .send_refusal(&CallRefusal { kind: "own_reply_queue", reason }, &self.handles);
         None
     }
 
     /// Queues a call until a job can be taken.
-    pub(super) fn keep_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        self.waiting.push_back(call);
-        self.try_again_later(ctx);
+    pub(super) fn queue_call(&mut self, call: Call, ctx: &mut Context<Self>) {
+        self.waiting_calls.push_back(call);
+        self.schedule_retry(ctx);
     }
 
     /// Queues a call until a job can be taken, and logs why.
-    pub(super) fn keep_call_for(&mut self, call: Call, reason: &str, ctx: &mut Context<Self>) {
-        self.say_kept(&call, reason);
-        self.keep_call(call, ctx);
+    pub(super) fn queue_call_with_reason(
+        &mut self,
+        call: Call,
+        reason: &str,
+        ctx: &mut Context<Self>,
+    ) {
+        self.log_waiting_call(&call, reason);
+        self.queue_call(call, ctx);
     }
 
-    fn try_again_later(&mut self, ctx: &mut Context<Self>) {
-        if self.waiting.is_empty() || self.is_waiting {
+    fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
+        if self.waiting_calls.is_empty() || self.is_retry_scheduled {
             return;
         }
-        self.is_waiting = true;
-        ctx.run_later(TRIED_AGAIN_AFTER, |router, ctx| {
-            router.is_waiting = false;
-            if router.ways.common.health.stopping.load(Ordering::Relaxed) {
+        self.is_retry_scheduled = true;
+        ctx.run_later(RETRY_DELAY, |router, ctx| {
+            router.is_retry_scheduled = false;
+            if router.handles.common.health.stopping.load(Ordering::Relaxed) {
                 // They go back to their queues, for the next start.
-                return router.waiting.clear();
+                return router.waiting_calls.clear();
             }
             let mut is_full = false;
-            for call in std::mem::take(&mut router.waiting) {
-                if is_full && !call.ack.is_void() && matches!(call.asker, Asker::Stranger) {
-                    router.waiting.push_back(call);
-                } else if let Some(kept) = router.start_call(call) {
+            for call in std::mem::take(&mut router.waiting_calls) {
+                if is_full && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
+                    router.waiting_calls.push_back(call);
+                } else if let Some(kept) = router.try_start_call(call) {
                     is_full = true;
-                    router.waiting.push_back(kept);
+                    router.waiting_calls.push_back(kept);
                 }
             }
-            router.try_again_later(ctx);
+            router.schedule_retry(ctx);
         });
     }
 
     /// Joins the job under the id, or looks the id up in the archive. Returns the call if no job
     /// can be taken now.
-    fn start_call(&mut self, call: Call) -> Option<Call> {
-        if call.ack.is_void() {
+    fn try_start_call(&mut self, call: Call) -> Option<Call> {
+        if call.ack.is_stale() {
             // Its connection was lost meanwhile: the broker delivers it again.
             return None;
         }
-        let (ways, id) = (self.ways.clone(), call.id);
-        let ways = &ways;
-        if let Some(job) = ways.routes.find(id) {
-            job.post(JobInput::Called(call));
+        let (handles, id) = (self.handles.clone(), call.id);
+        let handles = &handles;
+        if let Some(job) = handles.routes.find(id) {
+            job.send(JobInput::Call(call));
             return None;
         }
-        if ways.routes.is_at_rest(id) {
-            self.ask(id, Ask::Call(call));
+        if handles.routes.is_passivated(id) {
+            self.handle_request(id, PendingRequest::Call(call));
             return None;
         }
-        let taken = ways.routes.roots() + self.look_ups.calls();
-        let is_full = taken >= ways.common.settings.limits.jobs_running_max
-            || self.refusal_of_memory(call.bytes()).is_some();
-        if ways.common.health.accepts() && is_full && !call.is_of_step() {
-            match self.ask_claimed(call) {
-                Some(call) => return self.kept(call, "the manager takes no jobs now"),
+        let job_count = handles.routes.root_count() + self.lookups.call_count();
+        let is_full = job_count >= handles.common.settings.limits.jobs_running_max
+            || self.check_memory(call.message_bytes()).is_some();
+        if handles.common.health.can_accept() && is_full && !call.is_from_step() {
+            match self.verify_source(call) {
+                Some(call) => return self.log_and_return(call, "the manager takes no jobs now"),
                 // The call comes back once the job has checked it.
                 None => return None,
             }
         }
-        if !ways.common.health.accepts() {
-            return self.kept(call, "the manager takes no jobs now");
+        if !handles.common.health.can_accept() {
+            return self.log_and_return(call, "the manager takes no jobs now");
         }
-        self.ask(id, Ask::Call(call));
+        self.handle_request(id, PendingRequest::Call(call));
         None
     }
 
     /// Starts the job of a call, or sends the caller the end of the job that has its id.
-    pub(super) fn begin_call(
+    pub(super) fn start_or_join_call(
         &mut self,
         call: Call,
-        finding: Finding,
+        result: LookupResult,
         ctx: &mut Context<Self>,
-    ) -> Handled {
-        let ways = self.ways.clone();
-        match finding {
-            Finding::Creation(None) | Finding::Job(None) => self.start_job_of_call(call, ctx),
-            Finding::Creation(Some(ref earlier)) => {
-                if let Some(call) = call.unless_conflict(earlier, &ways) {
+    ) -> RequestOutcome {
+        let handles = self.handles.clone();
+        match result {
+            LookupResult::Creation(None) | LookupResult::Job(None) => {
+                self.start_job_of_call(call, ctx)
+            }
+            LookupResult::Creation(Some(ref earlier)) => {
+                if let Some(call) = call.check_conflict(earlier, &handles) {
                     if call.caller.is_some() {
-                        return Handled::LookUp(Ask::Call(call), Question::Job);
+                        return RequestOutcome::LookUp(PendingRequest::Call(call), Lookup::Job);
                     }
                     call.ack.ack();
                 }
             }
-            Finding::Job(Some(found)) => {
-                let Some(call) = call.unless_conflict(&found.job, &ways) else {
-                    return Handled::KeepFinding(Finding::Job(Some(found)));
+            LookupResult::Job(Some(found)) => {
+                let Some(call) = call.check_conflict(&found.job, &handles) else {
+                    return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
                 };
-                match self.refusal_to_revive(&found) {
+                match self.check_reopen(&found) {
                     None => {
-                        self.revive(*found);
+                        self.reopen(*found);
                         // The job was deleted at this moment: the call goes back to its queue.
-                        drop(self.to_live(call.id, Ask::Call(call)));
-                        return Handled::DropFinding;
+                        drop(self.send_to_running(call.id, PendingRequest::Call(call)));
+                        return RequestOutcome::DropResult;
                     }
-                    Some(Refusal::Conflict(reason)) => {
-                        call.refuse(&CallRefusal { kind: "conflict", reason }, &ways)
+                    Some(RequestError::Conflict(reason)) => {
+                        call.refuse(&CallRefusal { kind: "conflict", reason }, &handles)
                     }
-                    Some(_) => self.keep_call(call, ctx),
+                    Some(_) => self.queue_call(call, ctx),
                 }
-                return Handled::KeepFinding(Finding::Job(Some(found)));
+                return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
             }
-            Finding::Child(_) => return Handled::LookUp(Ask::Call(call), Question::Creation),
+            LookupResult::Child(_) => {
+                return RequestOutcome::LookUp(PendingRequest::Call(call), Lookup::Creation);
+            }
         }
-        Handled::KeepFinding(finding)
+        RequestOutcome::KeepResult(result)
     }
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let ways = &self.ways;
-        let is_full = ways.routes.roots() >= ways.common.settings.limits.jobs_running_max
-            || self.refusal_of_memory(call.bytes()).is_some();
-        if !ways.common.health.accepts() || is_full && !call.is_of_step() {
-            return self.keep_call_for(call, "the manager takes no jobs now", ctx);
+        let handles = &self.handles;
+        let is_full = handles.routes.root_count()
+            >= handles.common.settings.limits.jobs_running_max
+            || self.check_memory(call.message_bytes()).is_some();
+        if !handles.common.health.can_accept() || is_full && !call.is_from_step() {
+            return self.queue_call_with_reason(call, "the manager takes no jobs now", ctx);
         }
         let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
-        let origin = Origin { depth, trace, ..Origin::top_level(id, definition, clock::now()) };
-        let number = ways.common.take_number();
-        let start = Start::New {
+        let origin = Origin { depth, trace, ..Origin::for_root_job(id, definition, clock::now()) };
+        let number = handles.common.next_job_number();
+        let start = JobStart::New {
             origin: Arc::new(origin),
             message,
             caller,
-            release: vec![Outgoing::Ack(ack)],
+            outgoing: vec![Outgoing::Ack(ack)],
         };
-        self.spawn(Spawn { id, number, root: number, parent: None, start });
+        self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
 
     /// Sends the call to the job whose step it names, which checks it. Returns the call if there is
     /// no such job.
-    fn ask_claimed(&mut self, call: Call) -> Option<Call> {
-        let Asker::Claimed(sender, _) = &call.asker else { return Some(call) };
+    fn verify_source(&mut self, call: Call) -> Option<Call> {
+        let CallSource::Unverified(sender, _) = &call.source else { return Some(call) };
         let sender = sender.job;
-        if let Some(job) = self.ways.routes.find(sender) {
-            job.post(JobInput::Vouch(call));
+        if let Some(job) = self.handles.routes.find(sender) {
+            job.send(JobInput::VerifyCall(call));
             return None;
         }
-        match self.unless_at_rest(sender, RouterInput::Vouched(call)) {
-            Some(RouterInput::Vouched(call)) => Some(Call { asker: Asker::Stranger, ..call }),
+        match self.stash_if_passivated(sender, RouterInput::CallVerified(call)) {
+            Some(RouterInput::CallVerified(call)) => {
+                Some(Call { source: CallSource::External, ..call })
+            }
             Some(_) | None => None,
         }
     }
 
-    fn kept(&self, call: Call, reason: &str) -> Option<Call> {
-        self.say_kept(&call, reason);
+    fn log_and_return(&self, call: Call, reason: &str) -> Option<Call> {
+        self.log_waiting_call(&call, reason);
         Some(call)
     }
 
-    fn say_kept(&self, call: &Call, reason: &str) {
-        if self.ways.common.throttle.may_log("calls_kept") {
+    fn log_waiting_call(&self, call: &Call, reason: &str) {
+        if self.handles.common.log_limiter.may_log("calls_kept") {
             tracing::warn!(
                 workflow = call.definition.full_name(),
                 reason,

@@ -2,9 +2,11 @@
 //! Further requests for that id wait, in order; the router goes on with all other ids.
 
 use super::Router;
-use super::asks::{Ask, Handled};
-use crate::actors::answer::{Answer, Refusal};
-use crate::actors::mail::{ArchiveInput, CreateJob, Finding, JobInput, JournalInput, Question};
+use super::pending_requests::{PendingRequest, RequestOutcome};
+use crate::actors::client_response::{ClientResponse, RequestError};
+use crate::actors::inputs::{
+    ArchiveInput, CreateJob, JobInput, JournalInput, Lookup, LookupResult,
+};
 use crate::engine::{Input, JobId};
 use actix::Context;
 use std::collections::VecDeque;
@@ -12,159 +14,191 @@ use std::collections::VecDeque;
 impl Router {
     /// Sends a request to the job under the id, or to the archive, behind the requests that already
     /// wait for it.
-    pub(super) fn ask(&mut self, id: JobId, ask: Ask) {
-        let is_looked_up = self.look_ups.waiting.contains_key(&id);
-        if !is_looked_up && self.ways.routes.is_at_rest(id) {
+    pub(super) fn handle_request(&mut self, id: JobId, ask: PendingRequest) {
+        let is_looked_up = self.lookups.waiting.contains_key(&id);
+        if !is_looked_up && self.handles.routes.is_passivated(id) {
             // The disk may be full: then nothing can be activated, and deleting makes room.
-            return match (ask, self.ended_at_rest(id)) {
-                (Ask::Erase(answer), Some(number)) => {
-                    self.ways.mailboxes().journal.post(JournalInput::Delete(number, answer))
+            return match (ask, self.find_ended_passivated(id)) {
+                (PendingRequest::Erase(answer), Some(number)) => {
+                    self.handles.mailboxes().journal.send(JournalInput::Delete(number, answer))
                 }
-                (ask, _) => drop(self.unless_at_rest(id, ask.again(id))),
+                (ask, _) => drop(self.stash_if_passivated(id, ask.into_input(id))),
             };
         }
-        let ask = if is_looked_up { Some(ask) } else { self.to_live(id, ask) };
-        let Some(ask) = ask else { return };
-        let limit = self.ways.common.settings.limits.creations_waiting_max;
-        if ask.is_of_client() && self.look_ups.asks >= limit {
+        let request = if is_looked_up { Some(ask) } else { self.send_to_running(id, ask) };
+        let Some(request) = request else { return };
+        let limit = self.handles.common.settings.limits.creations_waiting_max;
+        if request.is_from_client() && self.lookups.request_count >= limit {
             let reason = format!(
                 "{limit} requests wait for the journal already (setting \
                  limits.creations_waiting_max)"
             );
-            return self.refuse(id, ask, Refusal::Overloaded(reason));
+            return self.refuse(id, request, RequestError::Overloaded(reason));
         }
-        self.look_ups.count(&ask, 1);
+        self.lookups.adjust_counts(&request, 1);
         if is_looked_up {
-            self.look_ups.waiting.entry(id).or_default().push_back(ask);
+            self.lookups.waiting.entry(id).or_default().push_back(request);
         } else {
-            let question = ask.question();
-            self.look_up(id, question, VecDeque::from([ask]));
+            let lookup = request.lookup();
+            self.look_up(id, lookup, VecDeque::from([request]));
         }
-        self.show_look_ups();
+        self.update_lookup_gauge();
     }
 
-    fn show_look_ups(&self) {
-        let waiting = i64::try_from(self.look_ups.asks).unwrap_or(i64::MAX);
-        self.ways.common.metrics.look_ups_waiting.set(waiting);
+    fn update_lookup_gauge(&self) {
+        let waiting = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
+        self.handles.common.metrics.lookups_waiting.set(waiting);
     }
 
-    fn look_up(&mut self, id: JobId, question: Question, asks: VecDeque<Ask>) {
-        self.look_ups.waiting.insert(id, asks);
-        self.ways.mailboxes().archive.post(ArchiveInput::Find(id, question));
+    fn look_up(&mut self, id: JobId, lookup: Lookup, requests: VecDeque<PendingRequest>) {
+        self.lookups.waiting.insert(id, requests);
+        self.handles.mailboxes().archive.send(ArchiveInput::LookUp(id, lookup));
     }
 
     /// Goes on with all requests that wait for the id, in order, now that the archive has answered.
-    pub(super) fn found(
+    pub(super) fn handle_lookup_result(
         &mut self,
         id: JobId,
-        found: Result<Finding, String>,
+        found: Result<LookupResult, String>,
         ctx: &mut Context<Self>,
     ) {
-        let Some(mut asks) = self.look_ups.waiting.remove(&id) else { return };
-        asks.iter().for_each(|ask| self.look_ups.count(ask, -1));
-        if self.ways.routes.is_at_rest(id) {
+        let Some(mut requests) = self.lookups.waiting.remove(&id) else { return };
+        requests.iter().for_each(|ask| self.lookups.adjust_counts(ask, -1));
+        if self.handles.routes.is_passivated(id) {
             // A job under that id has begun, and is passivated already.
-            for ask in asks {
-                drop(self.unless_at_rest(id, ask.again(id)));
+            for ask in requests {
+                drop(self.stash_if_passivated(id, ask.into_input(id)));
             }
-            return self.show_look_ups();
+            return self.update_lookup_gauge();
         }
-        let mut finding = match found {
+        let mut result = match found {
             Ok(finding) => Some(finding),
             Err(reason) => {
                 tracing::error!(job = %id, reason, "a job cannot be looked up in the journal");
-                for ask in asks {
-                    self.fail(id, ask, &reason, ctx);
+                for ask in requests {
+                    self.fail_lookup(id, ask, &reason, ctx);
                 }
-                self.show_look_ups();
+                self.update_lookup_gauge();
                 return;
             }
         };
-        while let Some(ask) = asks.pop_front() {
-            let Some(ask) = self.to_live(id, ask) else { continue };
-            let handled = match finding.take() {
-                Some(finding) => self.go_on_with(id, ask, finding, ctx),
-                None => Handled::look_up(ask),
+        while let Some(request) = requests.pop_front() {
+            let Some(request) = self.send_to_running(id, request) else { continue };
+            let outcome = match result.take() {
+                Some(finding) => self.resume_request(id, request, finding, ctx),
+                None => RequestOutcome::look_up(request),
             };
-            match handled {
-                Handled::KeepFinding(kept) => finding = Some(kept),
-                Handled::DropFinding => {}
-                Handled::LookUp(ask, question) => {
-                    asks.push_front(ask);
-                    asks.iter().for_each(|ask| self.look_ups.count(ask, 1));
-                    self.look_up(id, question, asks);
-                    return self.show_look_ups();
+            match outcome {
+                RequestOutcome::KeepResult(kept) => result = Some(kept),
+                RequestOutcome::DropResult => {}
+                RequestOutcome::LookUp(request, lookup) => {
+                    requests.push_front(request);
+                    requests.iter().for_each(|ask| self.lookups.adjust_counts(ask, 1));
+                    self.look_up(id, lookup, requests);
+                    return self.update_lookup_gauge();
                 }
             }
         }
-        self.show_look_ups();
+        self.update_lookup_gauge();
     }
 
     /// Goes on with one request, now that the archive has answered.
-    fn go_on_with(
+    fn resume_request(
         &mut self,
         id: JobId,
-        ask: Ask,
-        finding: Finding,
+        request: PendingRequest,
+        result: LookupResult,
         ctx: &mut Context<Self>,
-    ) -> Handled {
-        match (finding, ask) {
-            (finding, Ask::Create(job)) => self.create_unless_known(id, job, finding),
-            (finding, Ask::Call(call)) => self.begin_call(call, finding, ctx),
-            (finding, Ask::Cancel(by, answer)) => self.cancel_ended(by, answer, finding),
-            (finding, Ask::Erase(answer)) => self.erase_ended(id, answer, finding),
-            (Finding::Job(found), Ask::Operate(operation, answer)) => {
+    ) -> RequestOutcome {
+        match (result, request) {
+            (finding, PendingRequest::Create(job)) => self.create_unless_existing(id, job, finding),
+            (finding, PendingRequest::Call(call)) => self.start_or_join_call(call, finding, ctx),
+            (finding, PendingRequest::Cancel(by, answer)) => self.cancel_ended(by, answer, finding),
+            (finding, PendingRequest::Erase(answer)) => self.erase_ended(id, answer, finding),
+            (LookupResult::Job(found), PendingRequest::Operate(operation, answer)) => {
                 self.operate_ended(id, operation, answer, found)
             }
-            (Finding::Child(found), Ask::Order(to_child)) => self.tell_ended_child(to_child, found),
-            (Finding::Creation(_) | Finding::Child(_), ask @ Ask::Operate(..))
-            | (Finding::Creation(_) | Finding::Job(_), ask @ Ask::Order(_)) => {
-                Handled::look_up(ask)
+            (LookupResult::Child(found), PendingRequest::Order(to_child)) => {
+                self.order_ended_child(to_child, found)
+            }
+            (
+                LookupResult::Creation(_) | LookupResult::Child(_),
+                ask @ PendingRequest::Operate(..),
+            )
+            | (LookupResult::Creation(_) | LookupResult::Job(_), ask @ PendingRequest::Order(_)) => {
+                RequestOutcome::look_up(ask)
             }
         }
     }
 
     /// Sends a request to the job that takes input under the id. Returns the request if there is
     /// none, unless an ended job would ignore it.
-    pub(super) fn to_live(&self, id: JobId, ask: Ask) -> Option<Ask> {
-        let live = self.ways.routes.find(id).filter(|job| ask.is_meant_for(job));
-        let Some(job) = live else { return Some(ask).filter(Ask::concerns_an_ended_job) };
-        job.post(match ask {
-            Ask::Create(CreateJob { definition, message, answer, .. }) => {
-                JobInput::CreateAgain { workflow: definition.full_name(), message, answer }
+    pub(super) fn send_to_running(
+        &self,
+        id: JobId,
+        request: PendingRequest,
+    ) -> Option<PendingRequest> {
+        let live = self.handles.routes.find(id).filter(|job| request.is_for(job));
+        let Some(job) = live else {
+            return Some(request).filter(PendingRequest::concerns_ended_job);
+        };
+        job.send(match request {
+            PendingRequest::Create(CreateJob { definition, message, response: answer, .. }) => {
+                JobInput::CreateDuplicate {
+                    workflow: definition.full_name(),
+                    message,
+                    response: answer,
+                }
             }
-            Ask::Operate(operation, answer) => JobInput::Operate(operation, answer),
-            Ask::Cancel(by, answer) => JobInput::Cancel(by, answer),
-            Ask::Erase(answer) => JobInput::Erase(answer),
-            Ask::Call(call) => JobInput::Called(call),
-            Ask::Order(to_child) => {
-                JobInput::Take { input: Input::Order(to_child.order), ack: None }
+            PendingRequest::Operate(operation, answer) => JobInput::Operate(operation, answer),
+            PendingRequest::Cancel(by, answer) => JobInput::Cancel(by, answer),
+            PendingRequest::Erase(answer) => JobInput::Erase(answer),
+            PendingRequest::Call(call) => JobInput::Call(call),
+            PendingRequest::Order(to_child) => {
+                JobInput::Engine { input: Input::Order(to_child.order), ack: None }
             }
         });
         None
     }
 
-    fn refuse(&self, id: JobId, ask: Ask, refusal: Refusal) {
-        match ask {
-            Ask::Create(CreateJob { answer, .. }) => Answer::Created(answer, Err(refusal)).tell(),
-            Ask::Operate(_, answer) | Ask::Cancel(_, answer) => {
-                Answer::Now(answer, Err(refusal)).tell()
+    fn refuse(&self, id: JobId, request: PendingRequest, refusal: RequestError) {
+        match request {
+            PendingRequest::Create(CreateJob { response: answer, .. }) => {
+                ClientResponse::Create(answer, Err(refusal)).send()
             }
-            Ask::Erase(answer) => Answer::Erased(answer, Err(refusal)).tell(),
+            PendingRequest::Operate(_, answer) | PendingRequest::Cancel(_, answer) => {
+                ClientResponse::Operation(answer, Err(refusal)).send()
+            }
+            PendingRequest::Erase(answer) => ClientResponse::Erase(answer, Err(refusal)).send(),
             // The call goes back to its queue.
-            Ask::Call(_) => {}
-            Ask::Order(to_child) => {
+            PendingRequest::Call(_) => {}
+            PendingRequest::Order(to_child) => {
                 let round = to_child.order.round;
-                self.cannot_start(to_child.place, id, round, "it cannot be read from the journal")
+                self.report_child_failed(
+                    to_child.parent_item,
+                    id,
+                    round,
+                    "it cannot be read from the journal",
+                )
             }
         }
     }
 
-    fn fail(&mut self, id: JobId, ask: Ask, reason: &str, ctx: &mut Context<Self>) {
-        match ask {
-            Ask::Call(call) => self.keep_call_for(call, reason, ctx),
-            Ask::Create(_) | Ask::Operate(..) | Ask::Cancel(..) | Ask::Erase(_) | Ask::Order(_) => {
-                self.refuse(id, ask, Refusal::Failed(reason.to_owned()))
+    fn fail_lookup(
+        &mut self,
+        id: JobId,
+        request: PendingRequest,
+        reason: &str,
+        ctx: &mut Context<Self>,
+    ) {
+        match request {
+            PendingRequest::Call(call) => self.queue_call_with_reason(call, reason, ctx),
+            PendingRequest::Create(_)
+            | PendingRequest::Operate(..)
+            | PendingRequest::Cancel(..)
+            | PendingRequest::Erase(_)
+            | PendingRequest::Order(_) => {
+                self.refuse(id, request, RequestError::Failed(reason.to_owned()))
             }
         }
     }

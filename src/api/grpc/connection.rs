@@ -1,8 +1,8 @@
 //! Limits connections: their number, and the time until one of their calls is admitted.
 
-use super::super::places::{Place, Places, Seated};
+use super::super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotGuard};
 use super::super::socket::Socket;
-use crate::access::Certificate;
+use crate::access::CertificateStore;
 use futures_util::Stream;
 use std::convert::Infallible;
 use std::io;
@@ -18,17 +18,17 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
 /// The delay after a connection could not be accepted, for example for lack of file descriptors.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The slot of a connection, by which its calls know it.
-pub(super) type Peer = Arc<Place>;
+pub(super) type Peer = Arc<ConnectionSlot>;
 
 /// A connection of a client.
 pub(super) struct Connection {
     socket: Socket,
-    seated: Seated,
+    seated: SlotGuard,
     /// When it is closed unless a call was admitted by then. The TLS handshake has the same time.
-    unknown_until: Option<Pin<Box<Sleep>>>,
+    admission_timeout: Option<Pin<Box<Sleep>>>,
     _accepted: OwnedSemaphorePermit,
 }
 
@@ -36,10 +36,10 @@ pub(super) struct Connection {
 /// admitted. When `connections_max` are open, further ones wait.
 pub(super) fn incoming(
     listener: TcpListener,
-    certificate: Option<Arc<Certificate>>,
+    certificate: Option<Arc<CertificateStore>>,
     connections_max: usize,
-    places: Arc<Places>,
-    patience: Duration,
+    places: Arc<ConnectionSlots>,
+    timeout: Duration,
 ) -> impl Stream<Item = Result<Connection, Infallible>> + use<> {
     let accepted = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
@@ -50,21 +50,21 @@ pub(super) fn incoming(
             let (socket, seated) = loop {
                 match listener.accept().await {
                     Ok((socket, address)) => {
-                        if let Some(seated) = places.enter(address) {
+                        if let Some(seated) = places.acquire_slot(address) {
                             break (socket, seated);
                         }
                     }
                     Err(error) => {
                         tracing::debug!(%error, "a connection of gRPC was not accepted");
-                        tokio::time::sleep(REFUSED_PAUSE).await;
+                        tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 }
             };
-            let tls = certificate.as_ref().map(|shown| TlsAcceptor::from(shown.shown().grpc));
+            let tls = certificate.as_ref().map(|shown| TlsAcceptor::from(shown.current().grpc));
             let connection = Connection {
-                socket: Socket::of(socket, tls.as_ref()),
+                socket: Socket::accept(socket, tls.as_ref()),
                 seated,
-                unknown_until: Some(Box::pin(tokio::time::sleep(patience))),
+                admission_timeout: Some(Box::pin(tokio::time::sleep(timeout))),
                 _accepted: permit,
             };
             Some((Ok(connection), (listener, accepted, places, certificate)))
@@ -86,13 +86,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.seated.0.is_ended(context) {
+        if self.seated.0.poll_closed(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if self.seated.0.is_known() {
-            self.unknown_until = None;
+        if self.seated.0.is_admitted() {
+            self.admission_timeout = None;
         }
-        if let Some(unknown_until) = &mut self.unknown_until
+        if let Some(unknown_until) = &mut self.admission_timeout
             && unknown_until.as_mut().poll(context).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

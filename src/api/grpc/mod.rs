@@ -6,30 +6,30 @@
 //! then [`admission`] (who may call, and how much a call may send), then [`service`] (a unary call)
 //! or [`stream`] (the session of a worker).
 
-mod answer;
-mod arriving;
+mod admission;
+mod call_metrics;
 mod connection;
-mod counted;
-mod gate;
-mod hands;
+mod conversions;
+mod incoming;
+mod outbound;
 mod phase;
 pub mod probe;
-mod said;
-mod seat;
-mod sending;
 mod service;
-mod spans;
+mod session;
+mod session_messages;
 mod status;
 mod stream;
+mod stream_action;
+mod times;
 pub mod wire;
 
-use super::connections::grpc_connections_max as connections_max;
-use super::places::Places;
-use crate::actors::ways::Ways;
+use super::connection_limits::grpc_connections_max as connections_max;
+use super::connection_slots::ConnectionSlots;
+use crate::actors::handles::ActorHandles;
 use actix::Arbiter;
-use gate::Gate;
-use phase::Phase;
-use service::Face;
+use admission::Admission;
+use phase::ServerPhase;
+use service::WorkerService;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,23 +41,23 @@ use tonic_health::ServingStatus;
 use wire::workers_server::WorkersServer;
 
 /// How often readiness is polled for the health service.
-const HEALTH_EVERY: Duration = Duration::from_millis(500);
+const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The most streams that a semaphore permit can cover at once.
 const STREAMS_MAX: usize = 1 << 28;
 
 /// How long the last answers may take to reach their clients once all streams have ended.
-const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A running server, on a thread of its own.
 pub struct GrpcServer {
     /// The address on which it listens.
     pub address: SocketAddr,
     arbiter: Arbiter,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ServerPhase>,
     streams: Arc<Semaphore>,
     ended: oneshot::Receiver<()>,
-    ways: Arc<Ways>,
+    ways: Arc<ActorHandles>,
 }
 
 /// Starts the server of the setting `grpc.listen`, if that is set. For port 0 the system chooses a
@@ -66,34 +66,34 @@ pub struct GrpcServer {
 /// # Errors
 ///
 /// It cannot listen on that address.
-pub async fn serve(ways: Arc<Ways>) -> io::Result<Option<GrpcServer>> {
+pub async fn start(ways: Arc<ActorHandles>) -> io::Result<Option<GrpcServer>> {
     let Some(listen) = ways.common.settings.grpc.listen else { return Ok(None) };
     let listener = std::net::TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let streams = Arc::new(Semaphore::new(streams_max(&ways)));
-    let (phase, phases) = watch::channel(Phase::Serving);
-    let (ends, ended) = oneshot::channel();
+    let (phase, phases) = watch::channel(ServerPhase::Serving);
+    let (ended_sender, ended) = oneshot::channel();
     let arbiter = Arbiter::new();
-    let (of_run, streams_of_run) = (ways.clone(), streams.clone());
+    let (run_ways, run_streams) = (ways.clone(), streams.clone());
     arbiter.spawn(async move {
-        if let Err(error) = run(of_run, listener, phases, streams_of_run).await {
+        if let Err(error) = run(run_ways, listener, phases, run_streams).await {
             tracing::error!(error, "the gRPC server ended");
         }
         // The receiver may be gone.
-        let _ = ends.send(());
+        let _ = ended_sender.send(());
     });
     Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, ways }))
 }
 
-fn streams_max(ways: &Ways) -> usize {
+fn streams_max(ways: &ActorHandles) -> usize {
     ways.common.settings.grpc.streams_max.min(STREAMS_MAX)
 }
 
 async fn run(
-    ways: Arc<Ways>,
+    ways: Arc<ActorHandles>,
     listener: std::net::TcpListener,
-    phases: watch::Receiver<Phase>,
+    phases: watch::Receiver<ServerPhase>,
     streams: Arc<Semaphore>,
 ) -> Result<(), String> {
     let listener =
@@ -107,8 +107,8 @@ async fn run(
             .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let face = Face::new(ways.clone(), phases.clone(), streams);
-    let workers = WorkersServer::new(face).max_decoding_message_size(body_bytes_max);
+    let service = WorkerService::new(ways.clone(), phases.clone(), streams);
+    let workers = WorkersServer::new(service).max_decoding_message_size(body_bytes_max);
     let routes = Routes::new(workers)
         .add_service(health)
         .add_service(builder().build_v1().map_err(described)?)
@@ -116,8 +116,8 @@ async fn run(
         .prepare();
     let certificate = ways.common.access.certificate(&settings.http.tls)?;
     let (max, address_max) = (connections_max(settings), settings.http.address_connections_max);
-    let places = Places::new(&ways.common, "grpc.connections_max", max, address_max);
-    let told = tell_health(ways.clone(), reporter, phases.clone());
+    let places = ConnectionSlots::new(&ways.common, "grpc.connections_max", max, address_max);
+    let health_reports = report_health(ways.clone(), reporter, phases.clone());
     let mut ending = phases;
     let server = Server::builder()
         .http2_keepalive_interval(Some(grpc.keep_alive.0))
@@ -127,39 +127,39 @@ async fn run(
         .initial_stream_window_size(grpc.window_bytes)
         .initial_connection_window_size(grpc.window_bytes)
         .serve_with_incoming_shutdown(
-            Gate::new(routes, ways.clone()),
+            Admission::new(routes, ways.clone()),
             connection::incoming(listener, certificate, max, places, grpc.handshake_timeout.0),
             async move {
                 // An error means that the handle is gone, and nobody can stop the server any more.
-                let _ = ending.wait_for(|phase| *phase == Phase::Ending).await;
+                let _ = ending.wait_for(|phase| *phase == ServerPhase::Stopping).await;
             },
         );
     tokio::select! {
         served = server => served.map_err(|error| error.to_string()),
-        () = told => Ok(()),
+        () = health_reports => Ok(()),
     }
 }
 
 /// Reports readiness to the health service. Returns a moment after all streams must have ended.
-async fn tell_health(
-    ways: Arc<Ways>,
+async fn report_health(
+    ways: Arc<ActorHandles>,
     reporter: tonic_health::server::HealthReporter,
-    mut phases: watch::Receiver<Phase>,
+    mut phases: watch::Receiver<ServerPhase>,
 ) {
     loop {
         let phase = *phases.borrow_and_update();
         let checks = ways.common.health.checks();
-        let is_ready = phase == Phase::Serving && checks.iter().all(|(_, good, _)| *good);
+        let is_ready = phase == ServerPhase::Serving && checks.iter().all(|(_, good, _)| *good);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", wire::workers_server::SERVICE_NAME] {
             reporter.set_service_status(name, status).await;
         }
-        if phase == Phase::Ending {
-            return tokio::time::sleep(CLOSED_WITHIN).await;
+        if phase == ServerPhase::Stopping {
+            return tokio::time::sleep(CLOSE_TIMEOUT).await;
         }
         tokio::select! {
             changed = phases.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(HEALTH_EVERY) => {}
+            () = tokio::time::sleep(HEALTH_INTERVAL) => {}
         }
     }
 }
@@ -170,11 +170,11 @@ impl GrpcServer {
     pub async fn stop(self) {
         let GrpcServer { arbiter, phase, streams, mut ended, ways, .. } = self;
         // Errors mean that the server has ended by itself.
-        let _ = phase.send(Phase::Draining);
-        let all_gone = streams.acquire_many(u32::try_from(streams_max(&ways)).unwrap_or(u32::MAX));
-        let _ = tokio::time::timeout(ways.common.settings.grpc.drain.0, all_gone).await;
-        let _ = phase.send(Phase::Ending);
-        let _ = tokio::time::timeout(2 * CLOSED_WITHIN, &mut ended).await;
+        let _ = phase.send(ServerPhase::Draining);
+        let all_ended = streams.acquire_many(u32::try_from(streams_max(&ways)).unwrap_or(u32::MAX));
+        let _ = tokio::time::timeout(ways.common.settings.grpc.drain.0, all_ended).await;
+        let _ = phase.send(ServerPhase::Stopping);
+        let _ = tokio::time::timeout(2 * CLOSE_TIMEOUT, &mut ended).await;
         arbiter.stop();
         // The thread has nothing left to do; one that does not end is left behind.
         let _ = actix_rt::task::spawn_blocking(move || arbiter.join()).await;

@@ -2,10 +2,10 @@
 
 /// How far the shutdown has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ServerPhase {
     Serving,
     /// No more messages are leased; workers may send finished work.
     Draining,
     /// Streams end now.
-    Ending,
+    Stopping,
 }

@@ -1,25 +1,29 @@
 //! The unary calls of the service, and the start of streams.
 
-use super::super::lending::{
-    self, Asked, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, desk_of, own_bus,
+use super::super::leases::{
+    self, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, embedded_bus,
+    find_lease_queue,
 };
 use super::super::problem::Problem;
-use super::super::token::Caller;
-use super::arriving::Slot;
+use super::super::token::Authenticated;
 use super::connection::Peer;
-use super::phase::Phase;
-use super::said::{LEASES, WAY, kind, message, name_of, pause, taken};
-use super::sending::Sending;
-use super::spans::{span, until};
-use super::status::status;
-use super::stream::{self, Opening};
+use super::conversions::{
+    LEASE_BOUNDS, TRANSPORT, parse_delay, parse_kind, parse_optional_worker_name, to_step_message,
+    to_taken,
+};
+use super::incoming::SignalsSlot;
+use super::outbound::OutboundTracker;
+use super::phase::ServerPhase;
+use super::status::to_status;
+use super::stream::{self, StreamStart};
+use super::times::{lease_end, parse_duration};
 use super::wire::workers_server::Workers;
 use super::wire::{
     ExtendRequest, FromWorker, Lease, NackRequest, ReceiveAnswer, ReceiveRequest, ReplyRequest,
     Taken, ToWorker,
 };
-use crate::actors::ways::Ways;
-use crate::bus::desk::{Borrower, Desk};
+use crate::actors::handles::ActorHandles;
+use crate::bus::lease_queue::{LeaseQueue, ReceiveOptions};
 use futures_util::stream::BoxStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,94 +31,114 @@ use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status, Streaming};
 
 /// The service of workers.
-pub(super) struct Face {
-    ways: Arc<Ways>,
-    phases: watch::Receiver<Phase>,
+pub(super) struct WorkerService {
+    ways: Arc<ActorHandles>,
+    phases: watch::Receiver<ServerPhase>,
     /// Permits for streams.
     streams: Arc<Semaphore>,
 }
 
-impl Face {
+impl WorkerService {
     pub(super) fn new(
-        ways: Arc<Ways>,
-        phases: watch::Receiver<Phase>,
+        ways: Arc<ActorHandles>,
+        phases: watch::Receiver<ServerPhase>,
         streams: Arc<Semaphore>,
-    ) -> Face {
-        Face { ways, phases, streams }
+    ) -> WorkerService {
+        WorkerService { ways, phases, streams }
     }
 
     /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
-    async fn found(&self, caller: &Caller, text: &str) -> Result<(Receipt, Arc<Desk>), Problem> {
+    async fn find_message(
+        &self,
+        caller: &Authenticated,
+        text: &str,
+    ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
         let receipt = Receipt::parse(text)?;
-        let desk = desk_of(&self.ways, &receipt.vhost)?;
-        caller.may_settle(&self.ways, &own_bus(&self.ways, &receipt.vhost), &receipt).await?;
-        Ok((receipt, desk))
+        let lease_queue = find_lease_queue(&self.ways, &receipt.vhost)?;
+        caller
+            .check_settle_access(&self.ways, &embedded_bus(&self.ways, &receipt.vhost), &receipt)
+            .await?;
+        Ok((receipt, lease_queue))
     }
 
-    async fn received(
+    async fn receive_messages(
         &self,
-        caller: &Caller,
+        caller: &Authenticated,
         request: ReceiveRequest,
-    ) -> Result<(ReceiveAnswer, Sending), Problem> {
+    ) -> Result<(ReceiveAnswer, OutboundTracker), Problem> {
         let ReceiveRequest { queue, worker, lease, wait, max, vhost } = request;
-        caller.may_use(&queue, &vhost)?;
+        caller.check_queue_access(&queue, &vhost)?;
         if max > MESSAGES_MAX {
             return Err(Problem::malformed(format!(
                 "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}"
             )));
         }
-        let borrower = Borrower {
-            lease: span("lease", lease, LEASES)?,
-            worker: name_of(&worker)?,
-            line: None,
-            room: Some(self.ways.common.rooms.messages.clone()),
+        let options = ReceiveOptions {
+            lease: parse_duration("lease", lease, LEASE_BOUNDS)?,
+            worker: parse_optional_worker_name(&worker)?,
+            revocations: None,
+            budget: Some(self.ways.common.budgets.messages.clone()),
         };
-        let wait = span("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
+        let wait =
+            parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
         let (max, name) = (max.max(1), queue.clone());
-        let asked = Asked { queue, vhost: vhost.clone(), borrower, wait, max, way: WAY };
-        let mut loans = lending::receive(&self.ways, asked).await?;
-        let sending = Sending::default();
-        for taken in loans.iter_mut().filter_map(|loan| loan.room.take()) {
-            sending.written(sending.departure(taken));
+        let request =
+            LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
+        let mut messages = leases::receive(&self.ways, request).await?;
+        let sending = OutboundTracker::default();
+        for taken in messages.iter_mut().filter_map(|loan| loan.permit.take()) {
+            sending.hand_over(sending.track(taken));
         }
-        let messages = loans.iter().map(|loan| message(&name, &vhost, loan)).collect();
+        let messages = messages.iter().map(|loan| to_step_message(&name, &vhost, loan)).collect();
         Ok((ReceiveAnswer { messages }, sending))
     }
 
-    async fn replied(&self, caller: &Caller, request: ReplyRequest) -> Result<Taken, Problem> {
-        let kind = kind(request.kind)?;
-        let (receipt, desk) = self.found(caller, &request.receipt).await?;
-        let told =
-            lending::reply(&desk, receipt, kind, (caller.sender(), None), request.body).await;
-        taken(request.receipt, told)
+    async fn handle_reply(
+        &self,
+        caller: &Authenticated,
+        request: ReplyRequest,
+    ) -> Result<Taken, Problem> {
+        let kind = parse_kind(request.kind)?;
+        let (receipt, desk) = self.find_message(caller, &request.receipt).await?;
+        let result =
+            leases::handle_reply(&desk, receipt, kind, (caller.sender(), None), request.body).await;
+        to_taken(request.receipt, result)
     }
 
-    async fn extended(&self, caller: &Caller, request: ExtendRequest) -> Result<Lease, Problem> {
-        let lease = span("lease", request.lease, LEASES)?;
-        let (receipt, _) = self.found(caller, &request.receipt).await?;
-        let lease = lending::extend(&self.ways, &receipt, lease, None).await?;
-        Ok(Lease { receipt: request.receipt, until: Some(until(lease)) })
+    async fn handle_extend(
+        &self,
+        caller: &Authenticated,
+        request: ExtendRequest,
+    ) -> Result<Lease, Problem> {
+        let lease = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
+        let (receipt, _) = self.find_message(caller, &request.receipt).await?;
+        let lease = leases::extend_lease(&self.ways, &receipt, lease, None).await?;
+        Ok(Lease { receipt: request.receipt, until: Some(lease_end(lease)) })
     }
 
-    async fn refused(&self, caller: &Caller, request: NackRequest) -> Result<Taken, Problem> {
-        let pause = pause(&request)?;
-        let (receipt, desk) = self.found(caller, &request.receipt).await?;
-        taken(request.receipt, lending::nack(&desk, &receipt, pause, caller.sender()).await?)
+    async fn handle_nack(
+        &self,
+        caller: &Authenticated,
+        request: NackRequest,
+    ) -> Result<Taken, Problem> {
+        let pause = parse_delay(&request)?;
+        let (receipt, desk) = self.find_message(caller, &request.receipt).await?;
+        to_taken(request.receipt, leases::nack(&desk, &receipt, pause, caller.sender()).await?)
     }
 }
 
 /// Returns the caller. The admission sets it on each call that it forwards.
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let caller = request.extensions().get::<Caller>().cloned();
+fn authenticated_caller<T>(request: &Request<T>) -> Result<Authenticated, Status> {
+    let caller = request.extensions().get::<Authenticated>().cloned();
     caller.ok_or_else(|| Status::internal("the call did not come through the gate"))
 }
 
-fn answered<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
-    result.map(Response::new).map_err(|problem| status(&problem))
+fn to_response<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|problem| to_status(&problem))
 }
 
 #[tonic::async_trait]
-impl Workers for Face {
+impl Workers for WorkerService {
     type WorkStream = BoxStream<'static, Result<ToWorker, Status>>;
 
     async fn work(
@@ -123,25 +147,25 @@ impl Workers for Face {
     ) -> Result<Response<Self::WorkStream>, Status> {
         let Ok(place) = self.streams.clone().try_acquire_owned() else {
             let limit = self.ways.common.settings.grpc.streams_max;
-            return Err(status(&Problem::overloaded(format!(
+            return Err(to_status(&Problem::overloaded(format!(
                 "{limit} workers are on streams (setting grpc.streams_max)"
             ))));
         };
-        let caller = caller(&request)?;
-        let arrivals = request.extensions().get::<Slot>().and_then(Slot::take);
+        let caller = authenticated_caller(&request)?;
+        let arrivals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
         let arrivals =
             arrivals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
-        let sending = Sending::default();
-        let opening = Opening {
+        let sending = OutboundTracker::default();
+        let start = StreamStart {
             ways: self.ways.clone(),
             caller,
-            arrivals,
+            signals: arrivals,
             phases: self.phases.clone(),
-            place,
-            sending: sending.clone(),
+            permit: place,
+            tracker: sending.clone(),
             peer: request.extensions().get::<Peer>().cloned(),
         };
-        let mut answer = Response::new(stream::open(opening, request.into_inner()));
+        let mut answer = Response::new(stream::start(start, request.into_inner()));
         answer.extensions_mut().insert(sending);
         Ok(answer)
     }
@@ -151,39 +175,39 @@ impl Workers for Face {
         request: Request<ReceiveRequest>,
     ) -> Result<Response<ReceiveAnswer>, Status> {
         let mut phases = self.phases.clone();
-        let caller = caller(&request)?;
+        let caller = authenticated_caller(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
-            received = self.received(&caller, request.into_inner()) => {
-                let (answer, sending) = received.map_err(|problem| status(&problem))?;
+            received = self.receive_messages(&caller, request.into_inner()) => {
+                let (answer, sending) = received.map_err(|problem| to_status(&problem))?;
                 let mut answer = Response::new(answer);
-                if sending.is_under_way() {
+                if sending.is_pending() {
                     answer.extensions_mut().insert(sending.clone());
-                    let patience = self.ways.common.settings.http.answer_timeout.0;
-                    tokio::spawn(sending.all_gone(peer, patience));
+                    let timeout = self.ways.common.settings.http.answer_timeout.0;
+                    tokio::spawn(sending.wait_until_sent(peer, timeout));
                 }
                 Ok(answer)
             }
-            _ = phases.wait_for(|phase| *phase != Phase::Serving) => {
-                answered(Err(Problem::overloaded("the manager stops: ask again later".to_owned())))
+            _ = phases.wait_for(|phase| *phase != ServerPhase::Serving) => {
+                to_response(Err(Problem::overloaded("the manager stops: ask again later".to_owned())))
             }
         }
     }
 
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
         // The permit of the message is held until the response.
-        let _room = request.extensions_mut().remove::<Slot>();
-        let caller = caller(&request)?;
-        answered(self.replied(&caller, request.into_inner()).await)
+        let _room = request.extensions_mut().remove::<SignalsSlot>();
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_reply(&caller, request.into_inner()).await)
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Lease>, Status> {
-        let caller = caller(&request)?;
-        answered(self.extended(&caller, request.into_inner()).await)
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_extend(&caller, request.into_inner()).await)
     }
 
     async fn nack(&self, request: Request<NackRequest>) -> Result<Response<Taken>, Status> {
-        let caller = caller(&request)?;
-        answered(self.refused(&caller, request.into_inner()).await)
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_nack(&caller, request.into_inner()).await)
     }
 }

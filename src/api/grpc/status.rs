@@ -7,10 +7,10 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 /// The metadata key of an error's reason, as a word for programs.
-const REASON: &str = "reason";
+const REASON_METADATA: &str = "reason";
 
 /// Converts a problem to a status.
-pub(super) fn status(problem: &Problem) -> Status {
+pub(super) fn to_status(problem: &Problem) -> Status {
     let code = match problem.status_code() {
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::FORBIDDEN => Code::PermissionDenied,
@@ -24,13 +24,13 @@ pub(super) fn status(problem: &Problem) -> Status {
     };
     let mut metadata = MetadataMap::new();
     if let Some(reason) = problem.reason() {
-        metadata.insert(REASON, MetadataValue::from_static(reason));
+        metadata.insert(REASON_METADATA, MetadataValue::from_static(reason));
     }
     Status::with_metadata(code, problem.detail(), metadata)
 }
 
 /// Returns why a worker's request is rejected, as a word for programs.
-pub(super) fn word(problem: &Problem) -> &'static str {
+pub(super) fn rejection_code(problem: &Problem) -> &'static str {
     match problem.status_code() {
         StatusCode::FORBIDDEN => "forbidden",
         StatusCode::PAYLOAD_TOO_LARGE => "too_large",

@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    place: Place,
+    location: ParameterLocation,
     is_required: bool,
-    form: Form,
-    about: &'static str,
+    format: ParameterFormat,
+    description: &'static str,
     /// The parameter without which it means nothing, and is refused.
     needs: Option<&'static str>,
 }
 
 /// Where a parameter stands.
 #[derive(Clone, Copy)]
-enum Place {
+enum ParameterLocation {
     Path,
     Query,
     Header,
@@ -26,12 +26,12 @@ enum Place {
 
 /// The format of a parameter's text.
 #[derive(Clone, Copy)]
-enum Form {
+enum ParameterFormat {
     Text,
     /// Text, which may be empty.
-    Any,
+    AnyText,
     /// Text of at most this many characters.
-    Short(u32),
+    ShortText(u32),
     Flag,
     /// A whole number between two bounds, both included.
     Number(u64, u64),
@@ -40,24 +40,53 @@ enum Form {
     State,
     /// States, separated by commas.
     States,
-    Words(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
     /// Text that matches a pattern, with an example.
-    Like(&'static str, &'static str),
+    Pattern(&'static str, &'static str),
     Time,
     /// A duration, such as 30s.
-    Span,
+    Duration,
 }
 
-const fn query(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Query, is_required: false, form, about, needs: None }
+const fn query(
+    name: &'static str,
+    format: ParameterFormat,
+    description: &'static str,
+) -> Parameter {
+    Parameter {
+        name,
+        location: ParameterLocation::Query,
+        is_required: false,
+        format,
+        description,
+        needs: None,
+    }
 }
 
-const fn path(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Path, is_required: true, form, about, needs: None }
+const fn path(name: &'static str, format: ParameterFormat, description: &'static str) -> Parameter {
+    Parameter {
+        name,
+        location: ParameterLocation::Path,
+        is_required: true,
+        format,
+        description,
+        needs: None,
+    }
 }
 
-const fn header(name: &'static str, form: Form, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Header, is_required: false, form, about, needs: None }
+const fn header(
+    name: &'static str,
+    format: ParameterFormat,
+    description: &'static str,
+) -> Parameter {
+    Parameter {
+        name,
+        location: ParameterLocation::Header,
+        is_required: false,
+        format,
+        description,
+        needs: None,
+    }
 }
 
 const LIMIT_MAX: u64 = 10_000;
@@ -69,151 +98,183 @@ const MESSAGE_ID: &str =
 /// How long ago, such as 7d.
 const AGO: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 
-const IN_PATHS: [Parameter; 7] = [
+const PATH_PARAMETERS: [Parameter; 7] = [
     path(
         "message",
-        Form::Like(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
+        ParameterFormat::Pattern(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
         "The id of the message: job, step and attempt",
     ),
-    path("delivery", Form::Number(1, u32::MAX as u64), "Which delivery of the message it is"),
-    path("id", Form::Id, "The job's id"),
-    path("step", Form::Text, "The name of the step"),
-    path("queue", Form::Text, "The name of the queue"),
-    path("hash", Form::Hash, "The hash of the definition"),
+    path(
+        "delivery",
+        ParameterFormat::Number(1, u32::MAX as u64),
+        "Which delivery of the message it is",
+    ),
+    path("id", ParameterFormat::Id, "The job's id"),
+    path("step", ParameterFormat::Text, "The name of the step"),
+    path("queue", ParameterFormat::Text, "The name of the queue"),
+    path("hash", ParameterFormat::Hash, "The hash of the definition"),
     path(
         "name",
-        Form::Text,
+        ParameterFormat::Text,
         "The name of the workflow, with `VHOST/` before it if two virtual hosts have one of that \
          name",
     ),
 ];
 
-pub(super) const BUS: Parameter = query("bus", Form::Text, "The bus that has the queue");
-pub(super) const CALLING_BUS: Parameter = query(
+pub(super) const BUS: Parameter = query("bus", ParameterFormat::Text, "The bus that has the queue");
+pub(super) const SERVICE_BUS: Parameter = query(
     "bus",
-    Form::Text,
+    ParameterFormat::Text,
     "The bus that called the web service, which replies later; without it the embedded bus",
 );
-pub(super) const VHOST: Parameter = query("vhost", Form::Any, "The virtual host of the workflow");
+pub(super) const VHOST: Parameter =
+    query("vhost", ParameterFormat::AnyText, "The virtual host of the workflow");
 pub(super) const VHOST_OF_WORKFLOW: Parameter = VHOST.needing("workflow");
-pub(super) const WORKFLOW: Parameter = query("workflow", Form::Text, "The workflow");
+pub(super) const WORKFLOW: Parameter = query("workflow", ParameterFormat::Text, "The workflow");
 pub(super) const LIMIT: Parameter =
-    query("limit", Form::Number(1, LIMIT_MAX), "The most rows of a page");
-pub(super) const CURSOR: Parameter =
-    query("cursor", Form::Like("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
-pub(super) const CURSOR_OF_TWO: Parameter = query(
+    query("limit", ParameterFormat::Number(1, LIMIT_MAX), "The most rows of a page");
+pub(super) const CURSOR: Parameter = query(
     "cursor",
-    Form::Like("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
+    ParameterFormat::Pattern("^[0-9]{1,18}$", "4711"),
+    "The `next` of the page before",
+);
+pub(super) const DOUBLE_CURSOR: Parameter = query(
+    "cursor",
+    ParameterFormat::Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
     "The `next` of the page before",
 );
 pub(super) const CHILD_AFTER: Parameter = query(
     "after",
-    Form::Like("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "0.4.17"),
+    ParameterFormat::Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "0.4.17"),
     "The `next` of the page before",
 );
-pub(super) const ENTRY_AFTER: Parameter =
-    query("after", Form::Number(0, NUMBER_MAX), "The number of an entry: those behind it");
+pub(super) const ENTRY_AFTER: Parameter = query(
+    "after",
+    ParameterFormat::Number(0, NUMBER_MAX),
+    "The number of an entry: those behind it",
+);
 pub(super) const AT: Parameter =
-    query("at", Form::Number(1, NUMBER_MAX), "The number of an entry: as it was then");
-pub(super) const ALL: Parameter =
-    query("all", Form::Flag, "Also workflows that are not loaded any more but have jobs under way");
+    query("at", ParameterFormat::Number(1, NUMBER_MAX), "The number of an entry: as it was then");
+pub(super) const ALL: Parameter = query(
+    "all",
+    ParameterFormat::Flag,
+    "Also workflows that are not loaded any more but have jobs under way",
+);
 pub(super) const STATS: Parameter = query(
     "stats",
-    Form::Like("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
+    ParameterFormat::Pattern("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
     "How their jobs fared so long",
 );
-pub(super) const NEW_ID: Parameter =
-    query("id", Form::Id, "The id of the new job: asked twice under one id, there is one job");
+pub(super) const NEW_ID: Parameter = query(
+    "id",
+    ParameterFormat::Id,
+    "The id of the new job: asked twice under one id, there is one job",
+);
 pub(super) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // A header that cannot be parsed is ignored, so any text is accepted.
-    Form::Any,
+    ParameterFormat::AnyText,
     "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job \
      goes on in this trace; ignored if it cannot be read",
 );
 pub(super) const TRACE_STATE: Parameter = header(
     "tracestate",
-    Form::Any,
+    ParameterFormat::AnyText,
     "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more \
      than 512 characters or 32 members",
 );
 pub(super) const INTERVAL: Parameter = query(
     "interval",
-    Form::Number(0, u32::MAX as u64),
+    ParameterFormat::Number(0, u32::MAX as u64),
     "How many minutes back ended jobs are listed; 0: all",
 );
-pub(super) const STATES_TOO: Parameter =
-    query("states", Form::Flag, "With the state of each job").needing("limit");
+pub(super) const WITH_STATES: Parameter =
+    query("states", ParameterFormat::Flag, "With the state of each job").needing("limit");
 pub(super) const VIEW: Parameter = query(
     "view",
-    Form::Words(&["light", "whole"]),
+    ParameterFormat::OneOf(&["light", "whole"]),
     "`light`: without payloads and the ids of child jobs",
 );
 pub(super) const ERASE: Parameter = query(
     "erase",
-    Form::Flag,
+    ParameterFormat::Flag,
     "Erase an ended job, with all its child jobs, instead of cancelling it",
 );
-pub(super) const STATE: Parameter = query("state", Form::State, "In this state");
+pub(super) const STATE: Parameter = query("state", ParameterFormat::State, "In this state");
 pub(super) const STATES: Parameter =
-    query("state", Form::States, "In one of these states, separated by commas");
-pub(super) const OF_STEP: Parameter = query("step", Form::Text, "Of this step");
+    query("state", ParameterFormat::States, "In one of these states, separated by commas");
+pub(super) const STEP: Parameter = query("step", ParameterFormat::Text, "Of this step");
 pub(super) const FROM_STEP: Parameter =
-    query("step", Form::Text, "The step from which the job is run again").required();
-pub(super) const ID_BEGINS: Parameter =
-    query("id", Form::Like("^[0-9a-fA-F]{4,32}$", "f557"), "Whose id begins with these digits");
+    query("step", ParameterFormat::Text, "The step from which the job is run again").required();
+pub(super) const ID_PREFIX: Parameter = query(
+    "id",
+    ParameterFormat::Pattern("^[0-9a-fA-F]{4,32}$", "f557"),
+    "Whose id begins with these digits",
+);
 pub(super) const CREATED_AFTER: Parameter =
-    query("after", Form::Time, "Created at this time or later");
+    query("after", ParameterFormat::Time, "Created at this time or later");
 pub(super) const CREATED_BEFORE: Parameter =
-    query("before", Form::Time, "Created before this time");
+    query("before", ParameterFormat::Time, "Created before this time");
 pub(super) const ENDED_AFTER: Parameter =
-    query("endedAfter", Form::Time, "Ended at this time or later");
+    query("endedAfter", ParameterFormat::Time, "Ended at this time or later");
 pub(super) const ENDED_BEFORE: Parameter =
-    query("endedBefore", Form::Time, "Ended before this time");
+    query("endedBefore", ParameterFormat::Time, "Ended before this time");
 pub(super) const ORDER: Parameter = query(
     "order",
-    Form::Words(&["newest", "oldest"]),
+    ParameterFormat::OneOf(&["newest", "oldest"]),
     "By creation: the newest first, or the oldest",
 );
-pub(super) const COUNT: Parameter =
-    query("count", Form::Flag, "With the number of all that are found, up to 10,000");
-pub(super) const CHILDREN_OF: Parameter =
-    query("parent", Form::Id, "The child jobs of this job, by step and item");
+pub(super) const WITH_COUNT: Parameter =
+    query("count", ParameterFormat::Flag, "With the number of all that are found, up to 10,000");
+pub(super) const PARENT: Parameter =
+    query("parent", ParameterFormat::Id, "The child jobs of this job, by step and item");
 pub(super) const SOURCES: Parameter =
-    query("sources", Form::Flag, "As a list that tells where each value comes from");
+    query("sources", ParameterFormat::Flag, "As a list that tells where each value comes from");
 pub(super) const DRY_RUN: Parameter =
-    query("dryRun", Form::Flag, "Tell what would be done, and do nothing");
-pub(super) const REASON: Parameter =
-    query("reason", Form::Short(200), "Why it is asked for; the job's record keeps it");
-pub(super) const KIND: Parameter =
-    query("kind", Form::Words(&["job", "step"]), "Events of jobs alone, or of steps");
-pub(super) const CHILDREN: Parameter = query(
+    query("dryRun", ParameterFormat::Flag, "Tell what would be done, and do nothing");
+pub(super) const REASON: Parameter = query(
+    "reason",
+    ParameterFormat::ShortText(200),
+    "Why it is asked for; the job's record keeps it",
+);
+pub(super) const EVENT_KIND: Parameter =
+    query("kind", ParameterFormat::OneOf(&["job", "step"]), "Events of jobs alone, or of steps");
+pub(super) const EVENTS_OF_CHILDREN: Parameter = query(
     "children",
-    Form::Words(&["all", "none", "counts"]),
+    ParameterFormat::OneOf(&["all", "none", "counts"]),
     "With the events of its child jobs, or without, or with their counts by state",
 );
-pub(super) const REPLY: Parameter =
-    query("type", Form::Words(&["result", "error", "progress"]), "What the body is");
+pub(super) const REPLY_TYPE: Parameter =
+    query("type", ParameterFormat::OneOf(&["result", "error", "progress"]), "What the body is");
 pub(super) const FORMAT: Parameter = query(
     "format",
-    Form::Words(&["counts", "map", "times", "reasons"]),
+    ParameterFormat::OneOf(&["counts", "map", "times", "reasons"]),
     "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed \
      items by reason",
 );
-pub(super) const ONE_JOB: Parameter = query("job", Form::Id, "This job alone");
+pub(super) const JOB: Parameter = query("job", ParameterFormat::Id, "This job alone");
 
-pub(super) const WAIT: Parameter =
-    query("wait", Form::Like("^([0-9]|[1-4][0-9])s$", "30s"), "How long to wait for a message");
-pub(super) const LEASE: Parameter =
-    query("lease", Form::Span, "How long the worker has the message; the setting embedded.lease");
-pub(super) const MOST: Parameter =
-    query("max", Form::Number(1, 100), "A list of so many messages, instead of one");
-pub(super) const WORKER: Parameter =
-    query("worker", Form::Like("^[A-Za-z0-9 _.-]{1,100}$", "price-1"), "Who asks, for who looks");
+pub(super) const WAIT: Parameter = query(
+    "wait",
+    ParameterFormat::Pattern("^([0-9]|[1-4][0-9])s$", "30s"),
+    "How long to wait for a message",
+);
+pub(super) const LEASE: Parameter = query(
+    "lease",
+    ParameterFormat::Duration,
+    "How long the worker has the message; the setting embedded.lease",
+);
+pub(super) const MAX_MESSAGES: Parameter =
+    query("max", ParameterFormat::Number(1, 100), "A list of so many messages, instead of one");
+pub(super) const WORKER: Parameter = query(
+    "worker",
+    ParameterFormat::Pattern("^[A-Za-z0-9 _.-]{1,100}$", "price-1"),
+    "Who asks, for who looks",
+);
 pub(super) const REQUEUE: Parameter =
-    query("requeue", Form::Flag, "The message goes back to its queue");
+    query("requeue", ParameterFormat::Flag, "The message goes back to its queue");
 pub(super) const DELAY: Parameter =
-    query("delay", Form::Span, "How long it stays there").needing("requeue");
+    query("delay", ParameterFormat::Duration, "How long it stays there").needing("requeue");
 
 impl Parameter {
     /// Returns the parameter as a required one.
@@ -232,25 +293,25 @@ impl Parameter {
     }
 
     /// The parameters that a path names.
-    pub(super) fn of_path(path: &str) -> Vec<Parameter> {
+    pub(super) fn from_path(path: &str) -> Vec<Parameter> {
         let is_named = |known: &&Parameter| path.contains(&format!("{{{}}}", known.name));
-        IN_PATHS.iter().filter(is_named).copied().collect()
+        PATH_PARAMETERS.iter().filter(is_named).copied().collect()
     }
 
     /// Renders the parameter object of OpenAPI.
-    pub(super) fn described(&self) -> Value {
+    pub(super) fn to_openapi(&self) -> Value {
         let mut parameter = json!({
             "name": self.name,
-            "in": match self.place {
-                Place::Path => "path",
-                Place::Query => "query",
-                Place::Header => "header",
+            "in": match self.location {
+                ParameterLocation::Path => "path",
+                ParameterLocation::Query => "query",
+                ParameterLocation::Header => "header",
             },
             "required": self.is_required,
             "description": self.told(),
-            "schema": self.form.schema(),
+            "schema": self.format.schema(),
         });
-        if matches!(self.form, Form::Flag) {
+        if matches!(self.format, ParameterFormat::Flag) {
             // The name alone turns the flag on.
             parameter["allowEmptyValue"] = json!(true);
         }
@@ -266,26 +327,30 @@ impl Parameter {
     fn told(&self) -> String {
         match self.needs {
             Some(other) => {
-                format!("{}; only together with `{other}`: alone it is a 400", self.about)
+                format!("{}; only together with `{other}`: alone it is a 400", self.description)
             }
-            None => self.about.to_owned(),
+            None => self.description.to_owned(),
         }
     }
 }
 
-impl Form {
+impl ParameterFormat {
     fn schema(self) -> Value {
-        let states = || JobState::ALL.map(JobState::word);
+        let states = || JobState::ALL.map(JobState::as_str);
         match self {
-            Form::Any => json!({ "type": "string" }),
-            Form::Text => json!({ "type": "string", "minLength": 1 }),
-            Form::Short(max) => json!({ "type": "string", "minLength": 1, "maxLength": max }),
-            Form::Flag => json!({ "type": "boolean" }),
-            Form::Number(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
-            Form::Id => json!({ "type": "string", "format": "uuid" }),
-            Form::Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
-            Form::State => json!({ "type": "string", "enum": states() }),
-            Form::States => {
+            ParameterFormat::AnyText => json!({ "type": "string" }),
+            ParameterFormat::Text => json!({ "type": "string", "minLength": 1 }),
+            ParameterFormat::ShortText(max) => {
+                json!({ "type": "string", "minLength": 1, "maxLength": max })
+            }
+            ParameterFormat::Flag => json!({ "type": "boolean" }),
+            ParameterFormat::Number(min, max) => {
+                json!({ "type": "integer", "minimum": min, "maximum": max })
+            }
+            ParameterFormat::Id => json!({ "type": "string", "format": "uuid" }),
+            ParameterFormat::Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+            ParameterFormat::State => json!({ "type": "string", "enum": states() }),
+            ParameterFormat::States => {
                 let one = states().join("|");
                 json!({
                     "type": "string",
@@ -293,14 +358,14 @@ impl Form {
                     "examples": ["running,failed"],
                 })
             }
-            Form::Words(words) => json!({ "type": "string", "enum": words }),
-            Form::Like(pattern, example) => {
+            ParameterFormat::OneOf(words) => json!({ "type": "string", "enum": words }),
+            ParameterFormat::Pattern(pattern, example) => {
                 json!({ "type": "string", "pattern": pattern, "examples": [example] })
             }
-            Form::Span => {
+            ParameterFormat::Duration => {
                 json!({ "type": "string", "pattern": "^([1-9]|[1-4][0-9])s$", "examples": ["30s"] })
             }
-            Form::Time => json!({
+            ParameterFormat::Time => json!({
                 "anyOf": [
                     { "type": "string", "format": "date-time" },
                     { "type": "string", "pattern": AGO },

@@ -1,7 +1,7 @@
 //! Decides which acks to send to the broker: as few as possible, by acknowledging whole prefixes of
 //! deliveries at once.
 
-use crate::bus::Verdict;
+use crate::bus::Disposition;
 use std::collections::BTreeMap;
 
 /// What to send to the broker about one delivery, or about a prefix of deliveries.
@@ -17,77 +17,84 @@ pub(super) enum Acknowledgement {
 
 /// The deliveries of one channel. Their tags count from 1 without gaps.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct AckWindow {
     delivered: u64,
     /// Every delivery up to this tag is settled at the broker.
-    settled_to: u64,
+    settled_up_to: u64,
     /// Deliveries that were settled after an unsettled one, each with whether its ack is still
     /// pending.
-    early: BTreeMap<u64, bool>,
-    owed: usize,
-    owed_max: usize,
+    settled_early: BTreeMap<u64, bool>,
+    pending_acks: usize,
+    pending_acks_max: usize,
 }
 
-impl Window {
+impl AckWindow {
     /// Creates a window without deliveries. When more than `pending_acks_max` acks wait behind an
     /// unsettled delivery, they are sent one by one.
-    pub(super) fn new(owed_max: usize) -> Window {
-        Window { delivered: 0, settled_to: 0, early: BTreeMap::new(), owed: 0, owed_max }
+    pub(super) fn new(pending_acks_max: usize) -> AckWindow {
+        AckWindow {
+            delivered: 0,
+            settled_up_to: 0,
+            settled_early: BTreeMap::new(),
+            pending_acks: 0,
+            pending_acks_max,
+        }
     }
 
-    pub(super) fn deliver(&mut self, tag: u64) {
+    pub(super) fn record_delivery(&mut self, tag: u64) {
         self.delivered = tag;
     }
 
     /// Returns how many deliveries are not settled.
     pub(super) fn unsettled(&self) -> usize {
-        usize::try_from(self.delivered - self.settled_to).unwrap_or(usize::MAX) - self.early.len()
+        usize::try_from(self.delivered - self.settled_up_to).unwrap_or(usize::MAX)
+            - self.settled_early.len()
     }
 
     /// Returns whether acks wait behind an unsettled delivery.
-    pub(super) fn owes(&self) -> bool {
-        self.owed > 0
+    pub(super) fn has_pending_acks(&self) -> bool {
+        self.pending_acks > 0
     }
 
     /// Settles a delivery. What must be sent at once is pushed to `answers`.
     pub(super) fn settle(
         &mut self,
         tag: u64,
-        verdict: Verdict,
-        answers: &mut Vec<Acknowledgement>,
+        verdict: Disposition,
+        to_send: &mut Vec<Acknowledgement>,
     ) {
         match verdict {
-            Verdict::Ack => {
-                self.early.insert(tag, true);
-                self.owed += 1;
+            Disposition::Ack => {
+                self.settled_early.insert(tag, true);
+                self.pending_acks += 1;
             }
-            Verdict::Requeue => {
-                self.early.insert(tag, false);
-                answers.push(Acknowledgement::Requeue(tag));
+            Disposition::Requeue => {
+                self.settled_early.insert(tag, false);
+                to_send.push(Acknowledgement::Requeue(tag));
             }
         }
     }
 
     /// Ends a burst of settlements, and pushes what must be sent now to `answers`. With `all`, no
     /// ack is held back.
-    pub(super) fn flush(&mut self, all: bool, answers: &mut Vec<Acknowledgement>) {
+    pub(super) fn flush(&mut self, all: bool, to_send: &mut Vec<Acknowledgement>) {
         let mut acked = None;
-        while let Some(owed) = self.early.remove(&(self.settled_to + 1)) {
-            self.settled_to += 1;
+        while let Some(owed) = self.settled_early.remove(&(self.settled_up_to + 1)) {
+            self.settled_up_to += 1;
             if owed {
-                self.owed -= 1;
+                self.pending_acks -= 1;
                 // A requeued delivery must never be acknowledged: the broker no longer knows its
                 // tag and would close the channel.
-                acked = Some(self.settled_to);
+                acked = Some(self.settled_up_to);
             }
         }
-        answers.extend(acked.map(Acknowledgement::AckUpTo));
-        if all || self.owed > self.owed_max {
-            for (tag, owed) in self.early.iter_mut().filter(|(_, owed)| **owed) {
+        to_send.extend(acked.map(Acknowledgement::AckUpTo));
+        if all || self.pending_acks > self.pending_acks_max {
+            for (tag, owed) in self.settled_early.iter_mut().filter(|(_, owed)| **owed) {
                 *owed = false;
-                answers.push(Acknowledgement::Ack(*tag));
+                to_send.push(Acknowledgement::Ack(*tag));
             }
-            self.owed = 0;
+            self.pending_acks = 0;
         }
     }
 }
@@ -96,13 +103,17 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn window(delivered: u64, owed_max: usize) -> Window {
-        let mut window = Window::new(owed_max);
-        (1..=delivered).for_each(|tag| window.deliver(tag));
+    fn window(delivered: u64, owed_max: usize) -> AckWindow {
+        let mut window = AckWindow::new(owed_max);
+        (1..=delivered).for_each(|tag| window.record_delivery(tag));
         window
     }
 
-    fn take(window: &mut Window, verdicts: &[(u64, Verdict)], all: bool) -> Vec<Acknowledgement> {
+    fn settle(
+        window: &mut AckWindow,
+        verdicts: &[(u64, Disposition)],
+        all: bool,
+    ) -> Vec<Acknowledgement> {
         let mut answers = Vec::new();
         verdicts.iter().for_each(|(tag, verdict)| window.settle(*tag, *verdict, &mut answers));
         window.flush(all, &mut answers);
@@ -113,7 +124,11 @@ mod tests {
     fn a_prefix_is_acknowledged_at_once() {
         let mut window = window(5, 10);
         assert_eq!(
-            take(&mut window, &[(2, Verdict::Ack), (1, Verdict::Ack), (3, Verdict::Ack)], false),
+            settle(
+                &mut window,
+                &[(2, Disposition::Ack), (1, Disposition::Ack), (3, Disposition::Ack)],
+                false
+            ),
             [Acknowledgement::AckUpTo(3)]
         );
         assert_eq!(window.unsettled(), 2);
@@ -122,42 +137,55 @@ mod tests {
     #[test]
     fn acks_behind_a_gap_wait_for_it_to_close() {
         let mut window = window(5, 10);
-        assert_eq!(take(&mut window, &[(2, Verdict::Ack), (4, Verdict::Ack)], false), []);
-        assert!(window.owes());
-        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Acknowledgement::AckUpTo(2)]);
-        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], false), [Acknowledgement::AckUpTo(4)]);
-        assert!(!window.owes());
+        assert_eq!(settle(&mut window, &[(2, Disposition::Ack), (4, Disposition::Ack)], false), []);
+        assert!(window.has_pending_acks());
+        assert_eq!(
+            settle(&mut window, &[(1, Disposition::Ack)], false),
+            [Acknowledgement::AckUpTo(2)]
+        );
+        assert_eq!(
+            settle(&mut window, &[(3, Disposition::Ack)], false),
+            [Acknowledgement::AckUpTo(4)]
+        );
+        assert!(!window.has_pending_acks());
     }
 
     #[test]
     fn too_many_acks_behind_a_gap_go_out_one_by_one() {
         let mut window = window(5, 2);
         assert_eq!(
-            take(&mut window, &[(3, Verdict::Ack), (5, Verdict::Ack), (2, Verdict::Ack)], false),
+            settle(
+                &mut window,
+                &[(3, Disposition::Ack), (5, Disposition::Ack), (2, Disposition::Ack)],
+                false
+            ),
             [Acknowledgement::Ack(2), Acknowledgement::Ack(3), Acknowledgement::Ack(5)]
         );
-        assert_eq!(take(&mut window, &[(1, Verdict::Ack)], false), [Acknowledgement::AckUpTo(1)]);
-        assert_eq!((window.unsettled(), window.owes()), (1, false));
+        assert_eq!(
+            settle(&mut window, &[(1, Disposition::Ack)], false),
+            [Acknowledgement::AckUpTo(1)]
+        );
+        assert_eq!((window.unsettled(), window.has_pending_acks()), (1, false));
     }
 
     #[test]
-    fn a_requeued_delivery_is_told_at_once_and_never_acknowledged() {
+    fn a_requeued_delivery_is_sent_at_once_and_never_acknowledged() {
         let mut window = window(3, 10);
         assert_eq!(
-            take(&mut window, &[(1, Verdict::Ack), (2, Verdict::Requeue)], false),
+            settle(&mut window, &[(1, Disposition::Ack), (2, Disposition::Requeue)], false),
             [Acknowledgement::Requeue(2), Acknowledgement::AckUpTo(1)]
         );
         assert_eq!(
-            take(&mut window, &[(3, Verdict::Requeue)], false),
+            settle(&mut window, &[(3, Disposition::Requeue)], false),
             [Acknowledgement::Requeue(3)]
         );
         assert_eq!(window.unsettled(), 0);
     }
 
     #[test]
-    fn at_the_end_nothing_stays_behind() {
+    fn at_the_end_all_acks_are_sent() {
         let mut window = window(3, 10);
-        assert_eq!(take(&mut window, &[(3, Verdict::Ack)], true), [Acknowledgement::Ack(3)]);
-        assert_eq!((window.unsettled(), window.owes()), (2, false));
+        assert_eq!(settle(&mut window, &[(3, Disposition::Ack)], true), [Acknowledgement::Ack(3)]);
+        assert_eq!((window.unsettled(), window.has_pending_acks()), (2, false));
     }
 }

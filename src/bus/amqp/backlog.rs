@@ -1,13 +1,13 @@
 //! The publications that wait, whichever connection there is.
 
-use super::link::Held;
+use super::publisher_connection::PendingPublication;
 use crate::bus::Publication;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 /// A command of the bus's owner. Commands are applied in order.
-pub(super) enum Order {
+pub(super) enum PublisherCommand {
     Publish(Box<Publication>),
     /// Withdraws the message with this id, unless it was sent.
     Withdraw(String),
@@ -15,67 +15,67 @@ pub(super) enum Order {
 
 /// The publications that wait, and the queues that they go to.
 pub(super) struct Backlog {
-    pub(super) waiting: VecDeque<Held>,
+    pub(super) waiting: VecDeque<PendingPublication>,
     /// Messages whose queue is being checked.
-    pub(super) parked: HashMap<Arc<str>, VecDeque<Held>>,
-    pub(super) delayed: BTreeMap<(Instant, u64), Held>,
+    pub(super) parked: HashMap<Arc<str>, VecDeque<PendingPublication>>,
+    pub(super) delayed: BTreeMap<(Instant, u64), PendingPublication>,
     /// The queues to check after each reconnect.
-    pub(super) queues: HashSet<Arc<str>>,
+    pub(super) known_queues: HashSet<Arc<str>>,
     /// Queues that lost their messages, which is not reported to the manager yet.
-    pub(super) lost: HashSet<Arc<str>>,
+    pub(super) lost_queues: HashSet<Arc<str>>,
 }
 
 impl Backlog {
-    pub(super) fn of(queues: &[Arc<str>]) -> Backlog {
+    pub(super) fn new(queues: &[Arc<str>]) -> Backlog {
         let queues = queues.iter().cloned().collect();
         Backlog {
             waiting: VecDeque::new(),
             parked: HashMap::new(),
             delayed: BTreeMap::new(),
-            queues,
-            lost: HashSet::new(),
+            known_queues: queues,
+            lost_queues: HashSet::new(),
         }
     }
 
     /// Applies commands. Passes the ids of withdrawn messages to `on_withdrawn`, for those may be
     /// on their way. Returns how many waiting messages were removed.
-    pub(super) fn follow(
+    pub(super) fn apply(
         &mut self,
-        orders: impl IntoIterator<Item = Order>,
-        mut is_withdrawn: impl FnMut(&HashSet<String>),
+        commands: impl IntoIterator<Item = PublisherCommand>,
+        mut on_withdrawn: impl FnMut(&HashSet<String>),
     ) -> usize {
-        let (mut withdrawn, mut forgotten) = (HashSet::new(), 0);
-        for order in orders {
+        let (mut withdrawn, mut removed) = (HashSet::new(), 0);
+        for order in commands {
             match order {
-                Order::Withdraw(id) => drop(withdrawn.insert(id)),
-                Order::Publish(message) => {
+                PublisherCommand::Withdraw(id) => drop(withdrawn.insert(id)),
+                PublisherCommand::Publish(message) => {
                     // A later message may have the id of a withdrawn one.
                     if withdrawn.contains(&message.id) {
-                        is_withdrawn(&withdrawn);
-                        forgotten += self.forget(&withdrawn);
+                        on_withdrawn(&withdrawn);
+                        removed += self.remove(&withdrawn);
                         withdrawn.clear();
                     }
-                    self.waiting.push_back(Held::new(*message));
+                    self.waiting.push_back(PendingPublication::new(*message));
                 }
             }
         }
         if !withdrawn.is_empty() {
-            is_withdrawn(&withdrawn);
-            forgotten += self.forget(&withdrawn);
+            on_withdrawn(&withdrawn);
+            removed += self.remove(&withdrawn);
         }
-        forgotten
+        removed
     }
 
-    fn forget(&mut self, ids: &HashSet<String>) -> usize {
-        let is_meant = |held: &Held| ids.contains(&held.message.id);
-        let mut forgotten = 0;
+    fn remove(&mut self, ids: &HashSet<String>) -> usize {
+        let is_match = |pending: &PendingPublication| ids.contains(&pending.message.id);
+        let mut removed = 0;
         for queue in self.parked.values_mut().chain([&mut self.waiting]) {
             let before = queue.len();
-            queue.retain(|held| !is_meant(held));
-            forgotten += before - queue.len();
+            queue.retain(|pending| !is_match(pending));
+            removed += before - queue.len();
         }
         let before = self.delayed.len();
-        self.delayed.retain(|_, held| !is_meant(held));
-        forgotten + before - self.delayed.len()
+        self.delayed.retain(|_, pending| !is_match(pending));
+        removed + before - self.delayed.len()
     }
 }

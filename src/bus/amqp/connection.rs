@@ -1,9 +1,9 @@
 //! The broker's address: opens connections to it, and explains errors of connections in plain
 //! words.
 
-use super::credentials::{STRAY_AT, has_stray_at, masked};
+use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
-use super::wire::guard::{self, Ties};
+use super::wire::filtered_stream::{self, ConnectionHooks};
 use crate::faults;
 use crate::settings::REPLY_QUEUE_BYTES_MAX;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -23,7 +23,7 @@ const OPEN_SECONDS_MAX: u64 = 10;
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// The longest name of a virtual host that AMQP can carry, in bytes.
-const NAME_BYTES_MAX: usize = 255;
+const VHOST_BYTES_MAX: usize = 255;
 
 /// The virtual host of an address without one.
 const DEFAULT_VHOST: &str = "/";
@@ -37,8 +37,9 @@ pub(super) struct BrokerAddress {
 impl BrokerAddress {
     pub(super) fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
         let server = settings.server.as_str();
-        let refused =
-            |why: &str| Err(AmqpError::Address { shown: masked(server), why: why.to_owned() });
+        let refused = |why: &str| {
+            Err(AmqpError::Address { shown: mask_credentials(server), why: why.to_owned() })
+        };
         match server.split_once("://") {
             Some(("amqp" | "amqps", rest)) if !rest.is_empty() => {}
             Some(("amqp" | "amqps", _)) => return refused("the host is missing"),
@@ -65,7 +66,7 @@ impl BrokerAddress {
         if let Some(vhost) = &settings.vhost {
             uri.vhost = vhost.clone();
         }
-        if uri.vhost.len() > NAME_BYTES_MAX {
+        if uri.vhost.len() > VHOST_BYTES_MAX {
             return refused("its virtual host has more than 255 bytes");
         }
         if settings.reply_queue.is_empty() || settings.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
@@ -73,7 +74,7 @@ impl BrokerAddress {
         }
         let heartbeat_s = settings.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat_s).unwrap_or(u16::MAX));
-        Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client()) })
+        Ok(BrokerAddress { uri, tls: Arc::new(settings.authorities.client_config()) })
     }
 
     /// Returns the broker's user that the manager logs in as.
@@ -91,11 +92,15 @@ impl BrokerAddress {
     ///
     /// A sentence for the user says why it could not be opened.
     pub(super) async fn open(&self, role: &str) -> Result<Connection, String> {
-        self.open_with(role, Ties::default()).await
+        self.open_with_hooks(role, ConnectionHooks::default()).await
     }
 
     /// Opens a connection with hooks into its traffic; see [`BrokerAddress::open`].
-    pub(super) async fn open_with(&self, role: &str, ties: Ties) -> Result<Connection, String> {
+    pub(super) async fn open_with_hooks(
+        &self,
+        role: &str,
+        ties: ConnectionHooks,
+    ) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("workflow-manager: {role}").into())
             .with_client_property("product".into(), "workflow-manager".into())
@@ -104,11 +109,15 @@ impl BrokerAddress {
             self.uri.query.connection_timeout.unwrap_or(OPEN_SECONDS_MAX * 1000),
         );
         fail_point("amqp::connect").map_err(|error| self.explain(&error))?;
-        let opening =
-            Box::pin(guard::connect(self.uri.clone(), properties, self.tls.clone(), ties));
+        let opening = Box::pin(filtered_stream::connect(
+            self.uri.clone(),
+            properties,
+            self.tls.clone(),
+            ties,
+        ));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
-            Err(_) => Err(format!("{} did not answer within {allowed:?}", self.host())),
+            Err(_) => Err(format!("{} did not answer within {allowed:?}", self.authority())),
         }
     }
 
@@ -117,70 +126,70 @@ impl BrokerAddress {
     pub(super) fn explain(&self, error: &lapin::Error) -> String {
         match error.kind() {
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
-                format!("no broker listens at {} (connection refused)", self.host())
+                format!("no broker listens at {} (connection refused)", self.authority())
             }
             ErrorKind::IOError(why) if why.kind() == io::ErrorKind::ConnectionAborted => {
                 format!(
                     "{} closed the connection without a word: is it a RabbitMQ, and is amqp or \
                      amqps right?",
-                    self.host()
+                    self.authority()
                 )
             }
             ErrorKind::IOError(why) if why.to_string().contains("InvalidContentType") => {
                 format!(
                     "{} answers, and not with TLS ({why}): is it amqp instead of amqps, or \
                      another port (with TLS 5671)?",
-                    self.host()
+                    self.authority()
                 )
             }
-            ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.host()),
+            ErrorKind::IOError(why) => format!("no connection to {}: {why}", self.authority()),
             ErrorKind::ParsingError(_) => {
                 format!(
                     "{} answers, and not in AMQP 0-9-1: is it a RabbitMQ, and is this its AMQP \
                      port (5672, with TLS 5671)?",
-                    self.host()
+                    self.authority()
                 )
             }
-            ErrorKind::ProtocolError(why) => self.explain_refusal(why),
+            ErrorKind::ProtocolError(why) => self.explain_protocol_error(why),
             ErrorKind::MissingHeartbeatError => {
-                format!("{} has been silent for two heartbeats", self.host())
+                format!("{} has been silent for two heartbeats", self.authority())
             }
-            _ => format!("the connection to {} is gone: {error}", self.host()),
+            _ => format!("the connection to {} is gone: {error}", self.authority()),
         }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "the other codes need no words of their own")]
-    fn explain_refusal(&self, why: &lapin::protocol::AMQPError) -> String {
-        let (said, vhost, user) =
+    fn explain_protocol_error(&self, why: &lapin::protocol::AMQPError) -> String {
+        let (text, vhost, user) =
             (why.get_message(), &self.uri.vhost, &self.uri.authority.userinfo.username);
         match why.kind() {
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
-                if said.as_str().contains("ogin") || said.as_str().contains("can only connect") =>
+                if text.as_str().contains("ogin") || text.as_str().contains("can only connect") =>
             {
-                format!("the broker refused the user name or password for user \"{user}\" ({said})")
+                format!("the broker refused the user name or password for user \"{user}\" ({text})")
             }
             AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)
-                if said.as_str().contains("refused for user") =>
+                if text.as_str().contains("refused for user") =>
             {
                 format!(
                     "user \"{user}\" may not use the virtual host \"{vhost}\"; to allow it: \
-                     rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({said})"
+                     rabbitmqctl set_permissions -p '{vhost}' {user} '.*' '.*' '.*' ({text})"
                 )
             }
             AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)
-                if said.as_str().contains("not found") =>
+                if text.as_str().contains("not found") =>
             {
                 format!(
                     "the broker has no virtual host \"{vhost}\"; to create it: rabbitmqctl \
-                     add_vhost '{vhost}' ({said})"
+                     add_vhost '{vhost}' ({text})"
                 )
             }
-            _ => format!("the broker closed the connection or channel: {said}"),
+            _ => format!("the broker closed the connection or channel: {text}"),
         }
     }
 
     /// Returns the host and the port.
-    pub(super) fn endpoint(&self) -> (String, u16) {
+    pub(super) fn host_and_port(&self) -> (String, u16) {
         (self.uri.authority.host.clone(), self.uri.authority.port)
     }
 
@@ -188,7 +197,7 @@ impl BrokerAddress {
         self.uri.scheme == AMQPScheme::AMQPS
     }
 
-    fn host(&self) -> String {
+    fn authority(&self) -> String {
         format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
     }
 }
@@ -199,7 +208,7 @@ impl fmt::Display for BrokerAddress {
             f,
             "{}://{}/{}",
             self.uri.scheme,
-            self.host(),
+            self.authority(),
             if self.uri.vhost == "/" { "" } else { &self.uri.vhost }
         )
     }
@@ -246,34 +255,34 @@ pub(super) struct LastReason(Option<String>);
 
 impl LastReason {
     /// Returns whether this reason is new, and remembers it.
-    pub(super) fn is_news(&mut self, reason: &str) -> bool {
-        let is_news = !self.has(reason);
+    pub(super) fn record_if_new(&mut self, reason: &str) -> bool {
+        let is_news = !self.is_last(reason);
         if is_news {
             self.0 = Some(reason.to_owned());
         }
         is_news
     }
 
-    pub(super) fn has(&self, reason: &str) -> bool {
+    pub(super) fn is_last(&self, reason: &str) -> bool {
         self.0.as_deref() == Some(reason)
     }
 }
 
 /// Converts a duration to the whole milliseconds that are logged.
-pub(super) fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The backoff between reconnects: each delay is twice the last, with jitter so that many managers
 /// do not return at once.
-pub(super) struct Pauses {
+pub(super) struct ReconnectBackoff {
     builder: ExponentialBuilder,
-    next: ExponentialBackoff,
+    delays: ExponentialBackoff,
     max: Duration,
 }
 
-impl Pauses {
-    pub(super) fn new(min: Duration, max: Duration) -> Pauses {
+impl ReconnectBackoff {
+    pub(super) fn new(min: Duration, max: Duration) -> ReconnectBackoff {
         let max = max.max(min);
         // The jitter may double a pause: the doubling stops at half of the cap to keep it.
         let builder = ExponentialBuilder::new()
@@ -281,21 +290,21 @@ impl Pauses {
             .with_max_delay((max / 2).max(min))
             .with_jitter()
             .without_max_times();
-        Pauses { builder, next: builder.build(), max }
+        ReconnectBackoff { builder, delays: builder.build(), max }
     }
 
-    pub(super) fn next(&mut self) -> Duration {
-        self.next.next().map_or(self.max, |pause| pause.min(self.max))
+    pub(super) fn next_delay(&mut self) -> Duration {
+        self.delays.next().map_or(self.max, |pause| pause.min(self.max))
     }
 
     pub(super) fn reset(&mut self) {
-        self.next = self.builder.build();
+        self.delays = self.builder.build();
     }
 }
 
 /// Parses the limit from the broker's text "message size … is larger than configured max size …".
-pub(super) fn last_number(said: &str) -> Option<usize> {
-    said.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
+pub(super) fn parse_size_limit(text: &str) -> Option<usize> {
+    text.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse().ok()
 }
 
 #[cfg(test)]
@@ -317,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_refused_without_telling_the_password() {
+    fn a_wrong_address_is_rejected_without_showing_the_password() {
         for server in [
             "amqp:me:secret@host",
             "http://me:secret@host",
@@ -335,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_whose_parts_cannot_be_told_apart_is_refused() {
+    fn an_ambiguous_address_is_rejected() {
         for server in [
             "amqp://me:1234/word@host:5672/v",
             "amqp://me:pass@word@host",
@@ -375,14 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_once_until_another_comes() {
-        let mut told = LastReason::default();
-        let news = ["refused", "refused", "gone", "refused"].map(|reason| told.is_news(reason));
-        assert_eq!(news, [true, false, true, true]);
+    fn a_reason_is_new_once_until_another_comes() {
+        let mut last = LastReason::default();
+        let is_new =
+            ["refused", "refused", "gone", "refused"].map(|reason| last.record_if_new(reason));
+        assert_eq!(is_new, [true, false, true, true]);
     }
 
     #[test]
-    fn a_virtual_host_of_the_settings_wins() {
+    fn a_virtual_host_in_the_settings_takes_precedence() {
         let address = BrokerAddress::parse(&AmqpSettings {
             server: "amqp://host/one".to_owned(),
             vhost: Some("two".to_owned()),
@@ -397,26 +407,26 @@ mod tests {
     #[test]
     fn pauses_grow_from_min_to_max() {
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(30));
-        let mut pauses = Pauses::new(min, max);
-        let first = pauses.next();
+        let mut pauses = ReconnectBackoff::new(min, max);
+        let first = pauses.next_delay();
         assert!(first >= min && first <= 2 * min, "{first:?}");
-        let later: Vec<Duration> = (0..20).map(|_| pauses.next()).collect();
+        let later: Vec<Duration> = (0..20).map(|_| pauses.next_delay()).collect();
         assert!(
             later.iter().all(|pause| *pause >= min && *pause <= max) && later[19] >= max / 2,
             "{later:?}"
         );
         pauses.reset();
-        assert!(pauses.next() <= 2 * min);
+        assert!(pauses.next_delay() <= 2 * min);
     }
 
     #[test]
-    fn the_limit_is_read_from_the_brokers_words() {
+    fn the_size_limit_is_parsed_from_the_brokers_text() {
         assert_eq!(
-            last_number(
+            parse_size_limit(
                 "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000"
             ),
             Some(1000)
         );
-        assert_eq!(last_number("PRECONDITION_FAILED - something else"), None);
+        assert_eq!(parse_size_limit("PRECONDITION_FAILED - something else"), None);
     }
 }

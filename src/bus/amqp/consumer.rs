@@ -1,13 +1,13 @@
 //! The consuming connection: it consumes the reply queue and the queues of workflows.
 
-use super::connection::{self, Pauses, channel_error};
+use super::connection::{self, ReconnectBackoff, channel_error};
 use super::inspect;
-use super::lane::{Ended, Lane, Source};
 use super::policy;
-use super::queues::{Found, Queues, short};
-use super::shared::{Phase, Shared, Side, reached};
-use super::wire::guard::Ties;
-use super::wire::room::Flow;
+use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
+use super::queues::{QueueCheck, QueueDeclarer, short_string};
+use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
+use super::wire::delivery_budget::DeliveryFlow;
+use super::wire::filtered_stream::ConnectionHooks;
 use super::workflow_queues;
 use crate::bus::BusEvent;
 use crate::clock;
@@ -22,36 +22,39 @@ use tokio::sync::watch;
 
 /// How long the first connection of a process waits until another consumer is gone. The broker may
 /// not have noticed yet that the previous process was killed.
-const PREDECESSOR_GOES_WITHIN: Duration = Duration::from_secs(5);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
 
 /// The interval at which the delivery budget is checked for room.
-const ROOM_PAUSE: Duration = Duration::from_millis(100);
+const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const CONSUMER_TAG: &str = "workflow-manager";
 
 /// Consumes over any number of connections, until the bus is closed.
-pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) {
-    let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
-    let mut consumer =
-        Consumer { lane: Lane::new(shared.clone(), Source::Replies), shared: shared.clone() };
+pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<ShutdownPhase>) {
+    let mut pauses =
+        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
+    let mut consumer = Consumer {
+        reply_consumer: QueueConsumer::new(state.clone(), Source::Replies),
+        state: state.clone(),
+    };
     loop {
         let opened = tokio::select! {
             biased;
-            () = reached(&mut phases, Phase::EndConsuming) => break,
-            opened = Box::pin(consumer.open_when_there_is_room()) => opened,
+            () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
+            opened = Box::pin(consumer.open_within_budget()) => opened,
         };
         let end = match opened {
-            Ok(session) => {
-                let since = clock::ticks();
+            Ok(opened) => {
+                let since = clock::timer_now();
                 tracing::info!(
-                    server = %shared.address,
-                    queue = shared.settings.reply_queue,
+                    server = %state.address,
+                    queue = state.settings.reply_queue,
                     "consuming replies"
                 );
-                shared.board.up(Side::Consumer);
-                let end = consumer.consume(session, &mut phases).await;
-                if since.elapsed() >= shared.settings.reconnect_min {
+                state.state_reporter.set_up(Side::Consumer);
+                let end = consumer.consume(opened, &mut phases).await;
+                if since.elapsed() >= state.settings.reconnect_min {
                     pauses.reset();
                 }
                 end
@@ -59,153 +62,161 @@ pub(super) async fn run(shared: Rc<Shared>, mut phases: watch::Receiver<Phase>) 
             Err(end) => end,
         };
         match end {
-            End::Closed => break,
-            End::Refused(reason) => {
+            ConsumerEnd::Closed => break,
+            ConsumerEnd::Fatal(reason) => {
                 tracing::error!(
-                    server = %shared.address,
+                    server = %state.address,
                     reason,
                     "the reply queue cannot be consumed"
                 );
-                shared.board.down(Side::Consumer, &reason);
-                (shared.sink)(BusEvent::Refused(reason));
+                state.state_reporter.set_down(Side::Consumer, &reason);
+                (state.sink)(BusEvent::Fatal(reason));
                 return;
             }
-            End::Lost(reason) => {
-                let pause = pauses.next();
-                shared.down(Side::Consumer, &reason, pause);
+            ConsumerEnd::Lost(reason) => {
+                let pause = pauses.next_delay();
+                state.report_down(Side::Consumer, &reason, pause);
                 tokio::select! {
-                    () = reached(&mut phases, Phase::EndConsuming) => break,
+                    () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
                     () = tokio::time::sleep(pause) => {}
                 }
             }
         }
     }
-    shared.board.down(Side::Consumer, "closed");
+    state.state_reporter.set_down(Side::Consumer, "closed");
 }
 
-enum End {
+enum ConsumerEnd {
     /// The bus is closed.
     Closed,
     /// The connection is lost; another attempt may help.
     Lost(String),
     /// No further attempt by this process would help.
-    Refused(String),
+    Fatal(String),
 }
 
 struct Consumer {
-    shared: Rc<Shared>,
-    lane: Lane,
+    state: Rc<AmqpState>,
+    reply_consumer: QueueConsumer,
 }
 
-struct Session {
+struct OpenConsumer {
     connection: Rc<Connection>,
-    flow: Arc<Flow>,
+    flow: Arc<DeliveryFlow>,
     channel: Channel,
     deliveries: lapin::Consumer,
 }
 
 /// Why a connection could not consume.
-enum Obstacle {
+enum OpenError {
     /// Another process consumes; how that was noticed.
-    Taken(String),
+    InUse(String),
     Other(String),
 }
 
 impl Consumer {
     /// Opens a connection once deliveries of an earlier one leave room in the budget. Those that
     /// are not settled yet are redelivered on the new connection.
-    async fn open_when_there_is_room(&self) -> Result<Session, End> {
-        while !self.shared.room.has_room() {
-            tokio::time::sleep(ROOM_PAUSE).await;
+    async fn open_within_budget(&self) -> Result<OpenConsumer, ConsumerEnd> {
+        while !self.state.delivery_budget.has_capacity() {
+            tokio::time::sleep(BUDGET_POLL_INTERVAL).await;
         }
         self.open().await
     }
 
-    async fn open(&self) -> Result<Session, End> {
-        let flow = Flow::new(&self.shared.room);
-        let opening = self
-            .shared
-            .address
-            .open_with("replies", Ties { flow: Some(flow.clone()), ..Ties::default() });
-        let connection = Rc::new(opening.await.map_err(End::Lost)?);
-        let taken_until = clock::ticks() + PREDECESSOR_GOES_WITHIN;
+    async fn open(&self) -> Result<OpenConsumer, ConsumerEnd> {
+        let flow = DeliveryFlow::new(&self.state.delivery_budget);
+        let opening = self.state.address.open_with_hooks(
+            "replies",
+            ConnectionHooks { flow: Some(flow.clone()), ..ConnectionHooks::default() },
+        );
+        let connection = Rc::new(opening.await.map_err(ConsumerEnd::Lost)?);
+        let in_use_until = clock::timer_now() + PREDECESSOR_TIMEOUT;
         // The jitter matters: of two processes that gave way to each other, one comes first the
         // next time.
-        let mut pauses = Pauses::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
+        let mut pauses = ReconnectBackoff::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
-            match self.attempt(&connection, &flow).await {
+            match self.try_consume(&connection, &flow).await {
                 Ok(session) => return Ok(session),
-                Err(Obstacle::Other(reason)) => return Err(End::Lost(reason)),
-                Err(Obstacle::Taken(how)) => {
-                    let queue = &self.shared.settings.reply_queue;
+                Err(OpenError::Other(reason)) => return Err(ConsumerEnd::Lost(reason)),
+                Err(OpenError::InUse(how)) => {
+                    let queue = &self.state.settings.reply_queue;
                     let reason = format!(
                         "another process consumes the reply queue \"{queue}\" of {} ({how}); stop \
                          it, or give this process a reply queue of its own with the setting \
                          amqp.reply_queue",
-                        self.shared.address
+                        self.state.address
                     );
-                    if self.lane.is_old() || self.shared.settings.joins {
-                        return Err(End::Lost(reason));
+                    if self.reply_consumer.has_consumed() || self.state.settings.is_added_later {
+                        return Err(ConsumerEnd::Lost(reason));
                     }
-                    if clock::ticks() >= taken_until {
-                        return Err(End::Refused(reason));
+                    if clock::timer_now() >= in_use_until {
+                        return Err(ConsumerEnd::Fatal(reason));
                     }
-                    tokio::time::sleep(pauses.next()).await;
+                    tokio::time::sleep(pauses.next_delay()).await;
                 }
             }
         }
     }
 
-    async fn attempt(
+    async fn try_consume(
         &self,
         connection: &Rc<Connection>,
-        flow: &Arc<Flow>,
-    ) -> Result<Session, Obstacle> {
-        let settings = &self.shared.settings;
+        flow: &Arc<DeliveryFlow>,
+    ) -> Result<OpenConsumer, OpenError> {
+        let settings = &self.state.settings;
         let queue = settings.reply_queue.as_str();
-        let lost = |error: lapin::Error| Obstacle::Other(self.shared.address.explain(&error));
-        let queues = Queues::new(connection.clone());
-        match queues.reply_queue(settings).await {
-            Found::There { consumers: 0, .. } => {}
-            Found::There { consumers, .. } => {
-                return Err(Obstacle::Taken(format!("consumers: {consumers}")));
+        let lost = |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
+        let queues = QueueDeclarer::new(connection.clone());
+        match queues.ensure_reply_queue(settings).await {
+            QueueCheck::Exists { consumers: 0, .. } => {}
+            QueueCheck::Exists { consumers, .. } => {
+                return Err(OpenError::InUse(format!("consumers: {consumers}")));
             }
-            Found::Locked => {
-                return Err(Obstacle::Taken(
+            QueueCheck::Exclusive => {
+                return Err(OpenError::InUse(
                     "it is an exclusive queue of another connection".to_owned(),
                 ));
             }
-            Found::Missing => {
-                return Err(Obstacle::Other(format!(
+            QueueCheck::Missing => {
+                return Err(OpenError::Other(format!(
                     "the reply queue \"{queue}\" was deleted while it was being declared"
                 )));
             }
-            Found::Refused(said) => {
-                return Err(Obstacle::Other(format!(
+            QueueCheck::Refused(said) => {
+                return Err(OpenError::Other(format!(
                     "the broker refuses the reply queue \"{queue}\": {said}"
                 )));
             }
-            Found::Lost(error) => return Err(lost(error)),
+            QueueCheck::Lost(error) => return Err(lost(error)),
         }
         // A queue with a single active consumer allows no exclusive consumer. Only the count of
         // consumers can tell there.
         for exclusive in [true, false] {
             let channel = connection.create_channel().await.map_err(lost)?;
             channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
-            flow.watch(channel.id());
+            flow.set_channel(channel.id());
             let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
             match channel
-                .basic_consume(short(queue), CONSUMER_TAG.into(), options, FieldTable::default())
+                .basic_consume(
+                    short_string(queue),
+                    CONSUMER_TAG.into(),
+                    options,
+                    FieldTable::default(),
+                )
                 .await
             {
                 // Two processes may have found the queue free at the same time. Both give way then.
-                Ok(deliveries) => match queues.look(queue).await {
-                    Found::There { consumers, .. } if consumers > 1 => {
-                        return Err(Obstacle::Taken(format!("consumers: {consumers}")));
+                Ok(deliveries) => match queues.check(queue).await {
+                    QueueCheck::Exists { consumers, .. } if consumers > 1 => {
+                        return Err(OpenError::InUse(format!("consumers: {consumers}")));
                     }
-                    Found::Lost(error) => return Err(lost(error)),
-                    Found::There { .. } | Found::Missing | Found::Locked | Found::Refused(_) => {
-                        return Ok(Session {
+                    QueueCheck::Lost(error) => return Err(lost(error)),
+                    QueueCheck::Exists { .. }
+                    | QueueCheck::Missing
+                    | QueueCheck::Exclusive
+                    | QueueCheck::Refused(_) => {
+                        return Ok(OpenConsumer {
                             connection: connection.clone(),
                             flow: flow.clone(),
                             channel,
@@ -217,36 +228,40 @@ impl Consumer {
                     Some((AMQPSoftError::ACCESSREFUSED, said))
                         if said.contains("in exclusive use") =>
                     {
-                        return Err(Obstacle::Taken(said.to_owned()));
+                        return Err(OpenError::InUse(said.to_owned()));
                     }
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
                     _ => return Err(lost(error)),
                 },
             }
         }
-        Err(Obstacle::Other(format!(
+        Err(OpenError::Other(format!(
             "the broker does not let this user consume the reply queue \"{queue}\""
         )))
     }
 
-    async fn consume(&mut self, session: Session, phases: &mut watch::Receiver<Phase>) -> End {
-        let Session { connection, flow, channel, deliveries } = session;
-        let workflow_queues = workflow_queues::consume(&self.shared, &connection, phases);
-        let policy = actix_rt::spawn(policy::keep(self.shared.clone()));
-        let seeing = actix_rt::spawn(inspect::see_all(self.shared.clone()));
-        let ended = self.lane.serve(&channel, deliveries, Some(&flow), phases).await;
+    async fn consume(
+        &mut self,
+        session: OpenConsumer,
+        phases: &mut watch::Receiver<ShutdownPhase>,
+    ) -> ConsumerEnd {
+        let OpenConsumer { connection, flow, channel, deliveries } = session;
+        let workflow_queues = workflow_queues::start(&self.state, &connection, phases);
+        let policy = actix_rt::spawn(policy::maintain(self.state.clone()));
+        let declarations = actix_rt::spawn(inspect::remember_all_properties(self.state.clone()));
+        let ended = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
         policy.abort();
-        seeing.abort();
-        workflow_queues.end(matches!(ended, Ended::Closed)).await;
+        declarations.abort();
+        workflow_queues.stop(matches!(ended, ConsumeEnd::Closed)).await;
         // The connection is closed even if only the channel failed.
         connection::close(&connection).await;
         match ended {
-            Ended::Closed => End::Closed,
+            ConsumeEnd::Closed => ConsumerEnd::Closed,
             // Only call queues change their prefetch.
-            Ended::Refitted | Ended::Cancelled => End::Lost(
+            ConsumeEnd::PrefetchChanged | ConsumeEnd::Cancelled => ConsumerEnd::Lost(
                 "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
             ),
-            Ended::Failed(error) => End::Lost(self.shared.address.explain(&error)),
+            ConsumeEnd::Failed(error) => ConsumerEnd::Lost(self.state.address.explain(&error)),
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn has_stray_at(server: &str) -> bool {
 }
 
 /// Returns the address for display: the scheme, and what follows the credentials.
-pub(super) fn masked(server: &str) -> String {
+pub(super) fn mask_credentials(server: &str) -> String {
     let (scheme, rest) =
         server.split_once("://").map_or(("", server), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };

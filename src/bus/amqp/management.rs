@@ -1,6 +1,6 @@
 //! A client of the broker's management API.
 
-use super::credentials::{STRAY_AT, has_stray_at, masked};
+use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
 use crate::trust::Authorities;
 use base64::Engine;
@@ -11,31 +11,34 @@ use std::time::Duration;
 use ureq::tls::TlsConfig;
 
 /// How long one request may take.
-const CALL_MAX: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The management API of a broker.
 #[derive(Clone)]
-pub(super) struct Management {
+pub(super) struct ManagementApi {
     /// The base address, without credentials and without a slash at the end.
-    base: String,
+    base_url: String,
     authorization: String,
     tls: TlsConfig,
 }
 
-impl Management {
+impl ManagementApi {
     /// Creates the client of the API that the settings name, if they name one.
-    pub(super) fn of(settings: &AmqpSettings) -> Result<Option<Management>, AmqpError> {
+    pub(super) fn from_settings(
+        settings: &AmqpSettings,
+    ) -> Result<Option<ManagementApi>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
             Ok(None)
         } else {
-            Management::parse(url, &settings.authorities).map(Some)
+            ManagementApi::parse(url, &settings.authorities).map(Some)
         }
     }
 
     /// Parses `http://user:password@host:port`, or `https://`.
-    fn parse(url: &str, authorities: &Authorities) -> Result<Management, AmqpError> {
-        let refused = |why: &str| AmqpError::Management { shown: masked(url), why: why.to_owned() };
+    fn parse(url: &str, authorities: &Authorities) -> Result<ManagementApi, AmqpError> {
+        let refused =
+            |why: &str| AmqpError::Management { shown: mask_credentials(url), why: why.to_owned() };
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
             Some(_) | None => return Err(refused("it does not begin with http:// or https://")),
@@ -54,14 +57,14 @@ impl Management {
         let user = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));
-        Ok(Management {
-            base: format!("{scheme}://{host}"),
+        Ok(ManagementApi {
+            base_url: format!("{scheme}://{host}"),
             authorization: format!("Basic {credentials}"),
-            tls: authorities.blocking(),
+            tls: authorities.agent_tls_config(),
         })
     }
 
-    pub(super) fn call(
+    pub(super) fn send_request(
         &self,
         method: &str,
         path: &str,
@@ -71,12 +74,12 @@ impl Management {
         let config = ureq::Agent::config_builder()
             .proxy(None)
             .tls_config(self.tls.clone())
-            .timeout_global(Some(CALL_MAX))
+            .timeout_global(Some(REQUEST_TIMEOUT))
             .http_status_as_error(false)
             .build();
         let request = ureq::http::Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.base))
+            .uri(format!("{}{path}", self.base_url))
             .header("Authorization", &self.authorization);
         let agent = ureq::Agent::from(config);
         let sent = match body {
@@ -90,14 +93,14 @@ impl Management {
             }
         };
         let mut response =
-            sent.map_err(|error| format!("{method} {}{path}: {error}", self.base))?;
+            sent.map_err(|error| format!("{method} {}{path}: {error}", self.base_url))?;
         let text = response.body_mut().read_to_string().map_err(|error| error.to_string())?;
         if response.status().is_success() {
             return Ok(text);
         }
         Err(format!(
             "{method} {}{path}: {} {}",
-            self.base,
+            self.base_url,
             response.status(),
             text.chars().take(200).collect::<String>()
         ))
@@ -107,7 +110,7 @@ impl Management {
 /// A queue as the API lists it. The counts are some seconds old, and missing for a new queue or
 /// where the broker collects no statistics.
 #[derive(Deserialize)]
-pub(super) struct QueueCounts {
+pub(super) struct ListedQueue {
     pub(super) name: String,
     /// Messages that wait or are in flight.
     #[serde(default)]
@@ -116,12 +119,12 @@ pub(super) struct QueueCounts {
     pub(super) messages_unacknowledged: Option<u64>,
     /// How it was declared.
     #[serde(flatten)]
-    pub(super) shape: ListedShape,
+    pub(super) declaration: ListedDeclaration,
 }
 
 /// How a queue was declared, as far as the API reports it.
 #[derive(Default, Deserialize)]
-pub(super) struct ListedShape {
+pub(super) struct ListedDeclaration {
     #[serde(default)]
     pub(super) durable: Option<bool>,
     #[serde(default)]
@@ -136,25 +139,29 @@ pub(super) struct ListedShape {
 const COLUMNS: &str =
     "name,messages,messages_unacknowledged,durable,auto_delete,exclusive,arguments";
 
-impl Management {
+impl ManagementApi {
     /// Returns all queues of a virtual host.
-    pub(super) fn held(&self, vhost: &str) -> Result<Vec<QueueCounts>, String> {
-        self.read(&format!("/api/queues/{}?columns={COLUMNS}", encoded(vhost)))
+    pub(super) fn list_queues(&self, vhost: &str) -> Result<Vec<ListedQueue>, String> {
+        self.get_json(&format!("/api/queues/{}?columns={COLUMNS}", encode_segment(vhost)))
     }
 
     /// Returns one queue.
-    pub(super) fn held_by(&self, vhost: &str, queue: &str) -> Result<QueueCounts, String> {
-        self.read(&format!("/api/queues/{}/{}?columns={COLUMNS}", encoded(vhost), encoded(queue)))
+    pub(super) fn find_queue(&self, vhost: &str, queue: &str) -> Result<ListedQueue, String> {
+        self.get_json(&format!(
+            "/api/queues/{}/{}?columns={COLUMNS}",
+            encode_segment(vhost),
+            encode_segment(queue)
+        ))
     }
 
-    fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.call("GET", path, None)?)
+    fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        serde_json::from_str(&self.send_request("GET", path, None)?)
             .map_err(|error| format!("GET {path}: {error}"))
     }
 }
 
 /// Encodes a text as a segment of a path.
-pub(super) fn encoded(text: &str) -> String {
+pub(super) fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
@@ -163,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_taken_apart_and_never_shown_with_its_password() {
-        let read = Management::parse("http://me:p%40ss@host:15672/", &Authorities::default())
-            .map(|read| (read.base, read.authorization));
+    fn the_address_is_parsed_and_never_shown_with_its_password() {
+        let read = ManagementApi::parse("http://me:p%40ss@host:15672/", &Authorities::default())
+            .map(|read| (read.base_url, read.authorization));
         assert_eq!(read, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));
         for wrong in [
             "ftp://me:p-word@host",
@@ -174,12 +181,12 @@ mod tests {
             "http://me:1/p-word@host",
             "http://",
         ] {
-            let refused = Management::parse(wrong, &Authorities::default())
-                .map(|read| read.base)
+            let refused = ManagementApi::parse(wrong, &Authorities::default())
+                .map(|read| read.base_url)
                 .expect_err(wrong)
                 .to_string();
             assert!(!refused.contains("p-word"), "{refused}");
         }
-        assert_eq!(encoded("/a b"), "%2Fa%20b");
+        assert_eq!(encode_segment("/a b"), "%2Fa%20b");
     }
 }

@@ -8,54 +8,56 @@
 //! is separate: it plays the manager for a single worker that is tested.
 
 mod acks;
-mod aside;
-mod aside_room;
 mod backlog;
-mod call_room;
+mod call_budget;
 mod connection;
 mod consumer;
 mod credentials;
+mod delivery_pacer;
 mod inspect;
-mod lane;
-mod link;
 mod management;
-mod pace;
 mod policy;
+mod policy_lock;
 mod probe;
 mod publisher;
+mod publisher_connection;
+mod quarantine;
+mod quarantine_budget;
+mod queue_consumer;
+mod queue_properties;
 mod queues;
 mod received;
 mod settings;
-mod shapes;
-mod shared;
-mod topic;
-mod trial;
-mod turns;
+mod state;
+mod stub_manager;
+mod topic_exchange;
 pub mod wire;
 mod workflow_queues;
 
-use super::event::watched;
-use super::{Addressee, Bus, EventSink, Over, Publication, QueueDepth, QueueLook, Served};
-use aside_room::AsideRoom;
-use backlog::Order;
+use super::event::run_reporting_panic;
+use super::{
+    Addressee, AttemptEnd, Bus, EventSink, Publication, QueueDepth, QueueStatus, ServedQueues,
+};
+use backlog::PublisherCommand;
 use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
-use management::Management;
-use shapes::Shapes;
-use shared::{Board, Phase, Serving, Shared};
+use management::ManagementApi;
+use policy_lock::PolicyLock;
+use quarantine_budget::QuarantineBudget;
+use queue_properties::KnownProperties;
+use state::{ActiveQueues, AmqpState, ShutdownPhase, StateReporter};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
-use turns::Turns;
-use wire::room::DeliveryRoom;
+use wire::delivery_budget::DeliveryBudget;
 
-pub use policy::PolicyLook;
-pub use probe::{Probe, probe};
-pub use received::dead_letter;
+pub use policy::PolicyStatus;
+pub use probe::{BrokerProbe, probe_broker};
+pub use received::parse_dead_letter;
 pub use settings::{AmqpError, AmqpSettings};
-pub use topic::TopicConnector;
-pub use trial::{CutAt, Heard, Trial, TrialMessage, TrialReply};
+pub use stub_manager::{CutPoint, ReceivedReply, StubManager, StubMessage, WorkerEvent};
+pub use topic_exchange::TopicConnector;
 
 /// Validated settings, ready to connect.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ impl Connector {
     /// Validates the settings. It does not connect yet.
     pub fn new(settings: AmqpSettings) -> Result<Connector, AmqpError> {
         BrokerAddress::parse(&settings)?;
-        Management::of(&settings)?;
+        ManagementApi::from_settings(&settings)?;
         Ok(Connector { settings })
     }
 
@@ -75,117 +77,133 @@ impl Connector {
     /// arbiter.
     pub fn connect(self, sink: EventSink) -> AmqpBus {
         let (outbox, inbox) = mpsc::unbounded_channel();
-        let (looks_for, looked_for) = mpsc::unbounded_channel();
-        let (phase, phases) = watch::channel(Phase::Open);
+        let (recheck_sender, recheck_requests) = mpsc::unbounded_channel();
+        let (phase, phases) = watch::channel(ShutdownPhase::Open);
         let unconfirmed = Rc::new(Cell::new(0));
         // The settings were validated by `Connector::new`.
         let Ok(address) = BrokerAddress::parse(&self.settings) else {
-            return AmqpBus { outbox, looks_for, unconfirmed, phase, loops: None, shared: None };
+            return AmqpBus {
+                outbox,
+                recheck_sender,
+                unconfirmed,
+                phase,
+                tasks: None,
+                state: None,
+            };
         };
-        let board = Rc::new(Board::new(sink.clone()));
-        let management = Management::of(&self.settings).ok().flatten();
-        let serving = watch::channel(Serving::of(self.settings.served.clone())).0;
-        let (aside, put_aside) = mpsc::unbounded_channel();
-        let shared = Rc::new(Shared {
-            room: DeliveryRoom::new(self.settings.replies_bytes_max),
-            aside_room: AsideRoom::new(self.settings.replies_bytes_max),
-            turns: Turns::default(),
+        let board = Rc::new(StateReporter::new(sink.clone()));
+        let management = ManagementApi::from_settings(&self.settings).ok().flatten();
+        let serving = watch::channel(ActiveQueues::from_served(self.settings.served.clone())).0;
+        let (quarantine, to_quarantine) = mpsc::unbounded_channel();
+        let state = Rc::new(AmqpState {
+            delivery_budget: DeliveryBudget::new(self.settings.replies_bytes_max),
+            quarantine_budget: QuarantineBudget::new(self.settings.replies_bytes_max),
+            policy_lock: PolicyLock::default(),
             settings: self.settings,
             address,
             management,
             sink,
-            board,
-            serving,
-            shapes: Shapes::default(),
-            full: RefCell::default(),
-            aside,
+            state_reporter: board,
+            active_queues: serving,
+            known_properties: KnownProperties::default(),
+            full_queues: RefCell::default(),
+            quarantine,
         });
-        let publishing = watched(
-            shared.sink.clone(),
+        let publisher = run_reporting_panic(
+            state.sink.clone(),
             publisher::run(
-                shared.clone(),
-                (inbox, looked_for),
+                state.clone(),
+                (inbox, recheck_requests),
                 unconfirmed.clone(),
                 phases.clone(),
             ),
         );
-        let consuming = watched(shared.sink.clone(), consumer::run(shared.clone(), phases));
-        let putting_aside = watched(shared.sink.clone(), aside::run(shared.clone(), put_aside));
-        let loops = Loops {
-            consumer: actix_rt::spawn(consuming),
-            publisher: actix_rt::spawn(publishing),
-            aside: actix_rt::spawn(putting_aside),
+        let consumer =
+            run_reporting_panic(state.sink.clone(), consumer::run(state.clone(), phases));
+        let quarantining =
+            run_reporting_panic(state.sink.clone(), quarantine::run(state.clone(), to_quarantine));
+        let tasks = BusTasks {
+            consumer: actix_rt::spawn(consumer),
+            publisher: actix_rt::spawn(publisher),
+            quarantine: actix_rt::spawn(quarantining),
         };
-        AmqpBus { outbox, looks_for, unconfirmed, phase, loops: Some(loops), shared: Some(shared) }
+        AmqpBus {
+            outbox,
+            recheck_sender,
+            unconfirmed,
+            phase,
+            tasks: Some(tasks),
+            state: Some(state),
+        }
     }
 }
 
 /// The bus over AMQP. If it is dropped without being closed, its tasks are aborted.
 pub struct AmqpBus {
-    outbox: mpsc::UnboundedSender<Order>,
+    outbox: mpsc::UnboundedSender<PublisherCommand>,
     /// Requests to check queues on which steps wait.
-    looks_for: mpsc::UnboundedSender<Vec<Arc<str>>>,
+    recheck_sender: mpsc::UnboundedSender<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
-    phase: watch::Sender<Phase>,
-    loops: Option<Loops>,
-    shared: Option<Rc<Shared>>,
+    phase: watch::Sender<ShutdownPhase>,
+    tasks: Option<BusTasks>,
+    state: Option<Rc<AmqpState>>,
 }
 
 impl Bus for AmqpBus {
     fn publish(&mut self, message: Publication) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
-        if let (Addressee::Worker, Some(shared)) = (message.addressee, &self.shared)
-            && !shared.serving.borrow().workers.contains(&message.to.queue)
+        if let (Addressee::Worker, Some(shared)) = (message.addressee, &self.state)
+            && !shared.active_queues.borrow().worker_queues.contains(&message.address.queue)
         {
             // The message is of a job that continues after its definition was replaced.
-            shared.serving.send_modify(|serving| {
-                serving.workers.insert(message.to.queue.clone());
+            shared.active_queues.send_modify(|serving| {
+                serving.worker_queues.insert(message.address.queue.clone());
             });
         }
         // Sending fails only once the bus is closed. The message is journaled as unconfirmed then,
         // and the next start sends it.
-        let _ = self.outbox.send(Order::Publish(Box::new(message)));
+        let _ = self.outbox.send(PublisherCommand::Publish(Box::new(message)));
     }
 
     /// Withdraws the message unless it is on its way to the broker.
-    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
         // What a closed bus has not sent, the next start does not send either.
-        let _ = self.outbox.send(Order::Withdraw(id.to_owned()));
+        let _ = self.outbox.send(PublisherCommand::Withdraw(id.to_owned()));
     }
 
     fn unconfirmed(&self) -> usize {
         self.unconfirmed.get()
     }
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
-        match self.shared.clone() {
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
+        match self.state.clone() {
             Some(shared) => Box::pin(inspect::inspect(shared, queues)),
             None => {
-                let unknown = QueueLook::Unknown("the bus is not connected".to_owned());
+                let unknown = QueueStatus::Unknown("the bus is not connected".to_owned());
                 Box::pin(std::future::ready(vec![unknown; queues.len()]))
             }
         }
     }
 
-    fn look_for(&mut self, queues: Vec<Arc<str>>) {
+    fn ensure_queues(&mut self, queues: Vec<Arc<str>>) {
         // Sending fails only once the bus is closed. The next start checks the queues.
-        let _ = self.looks_for.send(queues);
+        let _ = self.recheck_sender.send(queues);
     }
 
-    fn depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
-        match self.shared.clone() {
-            Some(shared) => Box::pin(inspect::depths(shared)),
+    fn poll_depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
+        match self.state.clone() {
+            Some(shared) => Box::pin(inspect::fetch_depths(shared)),
             None => Box::pin(std::future::ready(Err("the bus is not connected".to_owned()))),
         }
     }
 
-    fn serve(&mut self, served: Served) {
-        if let Some(shared) = &self.shared {
+    fn set_served(&mut self, served: ServedQueues) {
+        if let Some(shared) = &self.state {
             // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
-            shared.serving.send_modify(|serving| {
-                serving.workers.extend(served.workers);
-                serving.calls = served.calls;
-                serving.declared = served.declared;
+            shared.active_queues.send_modify(|serving| {
+                serving.worker_queues.extend(served.worker_queues);
+                serving.call_queues = served.call_queues;
+                serving.declarations = served.declarations;
             });
         }
     }
@@ -193,30 +211,30 @@ impl Bus for AmqpBus {
     /// Waits until the open deliveries are settled, then publishes the messages that follow
     /// from them. Does not wait for a broker that is not connected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        let (loops, phase) = (self.loops.take(), self.phase.clone());
+        let (loops, phase) = (self.tasks.take(), self.phase.clone());
         Box::pin(async move {
             // If the caller drops this future at its deadline, that also aborts the tasks.
             let Some(mut loops) = loops else { return };
-            phase.send_replace(Phase::EndConsuming);
+            phase.send_replace(ShutdownPhase::StopConsuming);
             // An error means that the task panicked; it has ended in any case.
             let _ = (&mut loops.consumer).await;
-            phase.send_replace(Phase::EndPublishing);
+            phase.send_replace(ShutdownPhase::StopPublishing);
             let _ = (&mut loops.publisher).await;
         })
     }
 }
 
 /// The tasks of the bus; they are aborted on drop.
-struct Loops {
+struct BusTasks {
     consumer: actix_rt::task::JoinHandle<()>,
     publisher: actix_rt::task::JoinHandle<()>,
     /// Aborted with the others: what it has not quarantined is redelivered.
-    aside: actix_rt::task::JoinHandle<()>,
+    quarantine: actix_rt::task::JoinHandle<()>,
 }
 
-impl Drop for Loops {
+impl Drop for BusTasks {
     fn drop(&mut self) {
-        self.aside.abort();
+        self.quarantine.abort();
         self.consumer.abort();
         self.publisher.abort();
     }

@@ -2,18 +2,18 @@
 //! message that is rejected, expires or is delivered too often then goes to the reply queue, and
 //! the manager learns of it (docs/operations.md).
 
-use super::connection::{Pauses, millis};
-use super::management::{Management, encoded};
-use super::shared::Shared;
-use super::turns::Turns;
-use crate::engine::words::quoted;
+use super::connection::{ReconnectBackoff, millis};
+use super::management::{ManagementApi, encode_segment};
+use super::policy_lock::PolicyLock;
+use super::state::AmqpState;
+use crate::engine::text::quote;
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the broker may take to apply a policy to its queues.
-const APPLIED_AFTER: Duration = Duration::from_secs(2);
+const APPLY_DELAY: Duration = Duration::from_secs(2);
 
 /// Below 0, the default priority of policies, so that a policy of the user takes precedence.
 const PRIORITY: i64 = -1;
@@ -26,24 +26,28 @@ const QUEUES_SHOWN_MAX: usize = 10;
 
 /// Sets the policy, and sets it again when queues are added by a reload or by the retry of a job
 /// whose definition was replaced.
-pub(super) async fn keep(shared: Rc<Shared>) {
-    let Some(management) = shared.management.clone() else { return };
-    let mut serving = shared.serving.subscribe();
+pub(super) async fn maintain(state: Rc<AmqpState>) {
+    let Some(management) = state.management.clone() else { return };
+    let mut serving = state.active_queues.subscribe();
     let mut set_for: Vec<Arc<str>> = Vec::new();
     loop {
-        let queues = serving.borrow_and_update().workers.clone();
+        let queues = serving.borrow_and_update().worker_queues.clone();
         let queues: Vec<Arc<str>> =
-            queues.into_iter().filter(|queue| **queue != *shared.settings.reply_queue).collect();
+            queues.into_iter().filter(|queue| **queue != *state.settings.reply_queue).collect();
         if queues != set_for && !queues.is_empty() {
             set_for.clone_from(&queues);
             let (vhost, reply_queue) =
-                (encoded(shared.address.vhost()), shared.settings.reply_queue.clone());
-            let wanted =
-                Arc::new(Wanted { management: management.clone(), vhost, reply_queue, queues });
+                (encode_segment(state.address.vhost()), state.settings.reply_queue.clone());
+            let policy = Arc::new(DeadLetterPolicy {
+                management: management.clone(),
+                vhost,
+                reply_queue,
+                queues,
+            });
             set_policy(
-                &wanted,
-                &shared.turns,
-                Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max),
+                &policy,
+                &state.policy_lock,
+                ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max),
             )
             .await;
         }
@@ -53,21 +57,25 @@ pub(super) async fn keep(shared: Rc<Shared>) {
     }
 }
 
-async fn set_policy(wanted: &Arc<Wanted>, turns: &Turns, mut pauses: Pauses) {
-    while let Err(reason) = wanted.set_in_turn(turns).await {
-        let pause = pauses.next();
+async fn set_policy(
+    policy: &Arc<DeadLetterPolicy>,
+    turns: &PolicyLock,
+    mut pauses: ReconnectBackoff,
+) {
+    while let Err(reason) = policy.set_exclusively(turns).await {
+        let pause = pauses.next_delay();
         tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
         tokio::time::sleep(pause).await;
     }
     tracing::info!(
-        policy = wanted.reply_queue,
-        queues = wanted.queues.len(),
+        policy = policy.reply_queue,
+        queues = policy.queues.len(),
         "the dead-letter policy is set"
     );
-    tokio::time::sleep(APPLIED_AFTER).await;
-    match wanted.in_background(Wanted::without_dead_letters).await {
+    tokio::time::sleep(APPLY_DELAY).await;
+    match policy.run_blocking(DeadLetterPolicy::find_overridden_queues).await {
         Ok(others) if others.is_empty() => tracing::info!(
-            policy = wanted.reply_queue,
+            policy = policy.reply_queue,
             "no other policy keeps dead letters from the reply queue"
         ),
         Ok(others) => tracing::warn!(
@@ -83,8 +91,8 @@ async fn set_policy(wanted: &Arc<Wanted>, turns: &Turns, mut pauses: Pauses) {
 }
 
 /// The policy that is to be set.
-struct Wanted {
-    management: Management,
+struct DeadLetterPolicy {
+    management: ManagementApi,
     vhost: String,
     reply_queue: String,
     queues: Vec<Arc<str>>,
@@ -92,36 +100,40 @@ struct Wanted {
 
 /// The status of the dead-letter policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyLook {
+pub struct PolicyStatus {
     /// Whether it is set.
     pub is_set: bool,
     /// Queues with another policy, which sends their dead letters elsewhere.
-    pub others: Vec<String>,
+    pub overridden_queues: Vec<String>,
     /// Rules that may drop waiting replies, such as `message-ttl 60000, by the policy "short"`.
-    pub drops_replies: Vec<String>,
+    pub reply_drop_rules: Vec<String>,
 }
 
 /// The keys of policies by which the broker drops waiting messages, or the queue itself. The
 /// arguments of queues have the same keys, with the prefix `x-`.
-const DROPPING: [&str; 5] =
+const DROP_KEYS: [&str; 5] =
     ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
 /// Returns whether the policy is set, and which of `queues` have another one.
-pub(super) fn look(
-    management: Management,
+pub(super) fn inspect_policy(
+    management: ManagementApi,
     vhost: &str,
     reply_queue: String,
     queues: Vec<Arc<str>>,
-) -> Result<PolicyLook, String> {
-    let wanted = Wanted { management, vhost: encoded(vhost), reply_queue, queues };
-    let policies: Vec<Policy> = wanted.listed(&format!("/api/policies/{}", wanted.vhost))?;
-    let is_set = policies.iter().any(|policy| policy.name == wanted.reply_queue);
-    let drops_replies = wanted.drops_replies()?;
-    Ok(PolicyLook { is_set, others: wanted.without_dead_letters()?, drops_replies })
+) -> Result<PolicyStatus, String> {
+    let policy = DeadLetterPolicy { management, vhost: encode_segment(vhost), reply_queue, queues };
+    let policies: Vec<ListedPolicy> = policy.list(&format!("/api/policies/{}", policy.vhost))?;
+    let is_set = policies.iter().any(|listed| listed.name == policy.reply_queue);
+    let drops_replies = policy.find_reply_drop_rules()?;
+    Ok(PolicyStatus {
+        is_set,
+        overridden_queues: policy.find_overridden_queues()?,
+        reply_drop_rules: drops_replies,
+    })
 }
 
 #[derive(Deserialize)]
-struct Queue {
+struct ListedQueuePolicy {
     name: String,
     /// The name of the policy that applies to the queue.
     #[serde(default)]
@@ -132,36 +144,36 @@ struct Queue {
 
 /// The part of a queue's statistics that names its operator policy.
 #[derive(Deserialize)]
-struct OperatorPolicy {
+struct ListedOperatorPolicy {
     #[serde(default)]
     operator_policy: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Policy {
+struct ListedPolicy {
     name: String,
     #[serde(default)]
     definition: serde_json::Value,
 }
 
-impl Wanted {
-    async fn in_background<T: Send + 'static>(
+impl DeadLetterPolicy {
+    async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Wanted) -> Result<T, String> + Send + 'static,
+        work: impl FnOnce(&DeadLetterPolicy) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        let wanted = self.clone();
-        let done = actix_rt::task::spawn_blocking(move || work(&wanted)).await;
+        let policy = self.clone();
+        let done = actix_rt::task::spawn_blocking(move || work(&policy)).await;
         done.map_err(|error| error.to_string()).flatten()
     }
 
-    async fn set_in_turn(self: &Arc<Self>, turns: &Turns) -> Result<(), String> {
-        let turn = turns.to_set_policy().await;
-        let set = move |wanted: &Wanted| {
+    async fn set_exclusively(self: &Arc<Self>, turns: &PolicyLock) -> Result<(), String> {
+        let turn = turns.lock_for_policy().await;
+        let set = move |policy: &DeadLetterPolicy| {
             // The request continues if nobody waits for it any more, and so must the lock.
             let _turn = turn;
-            wanted.set()
+            policy.set()
         };
-        self.in_background(set).await
+        self.run_blocking(set).await
     }
 
     fn set(&self) -> Result<(), String> {
@@ -182,9 +194,9 @@ impl Wanted {
                 "priority": PRIORITY,
                 "apply-to": "queues",
             });
-            self.management.call(
+            self.management.send_request(
                 "PUT",
-                &format!("/api/policies/{}/{}", self.vhost, encoded(&name)),
+                &format!("/api/policies/{}/{}", self.vhost, encode_segment(&name)),
                 Some(policy.to_string()),
             )?;
         }
@@ -193,26 +205,27 @@ impl Wanted {
 
     /// Returns the rules that may drop replies waiting in the reply queue; none if the queue does
     /// not exist.
-    fn drops_replies(&self) -> Result<Vec<String>, String> {
-        let queues: Vec<Queue> = self.listed(&format!(
+    fn find_reply_drop_rules(&self) -> Result<Vec<String>, String> {
+        let queues: Vec<ListedQueuePolicy> = self.list(&format!(
             "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
             self.vhost
         ))?;
         let Some(queue) = queues.into_iter().find(|queue| queue.name == self.reply_queue) else {
             return Ok(Vec::new());
         };
-        let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
+        let policies: Vec<ListedPolicy> = self.list(&format!("/api/policies/{}", self.vhost))?;
         // Only the statistics name the operator policy, and only some users may list these
         // policies.
         let path = format!(
             "/api/queues/{}/{}?columns=operator_policy",
             self.vhost,
-            encoded(&self.reply_queue)
+            encode_segment(&self.reply_queue)
         );
-        let by_operator = self.read::<OperatorPolicy>(&path).ok().and_then(|of| of.operator_policy);
+        let by_operator =
+            self.get_json::<ListedOperatorPolicy>(&path).ok().and_then(|of| of.operator_policy);
         let path = format!("/api/operator-policies/{}", self.vhost);
-        let operators: Vec<Policy> = self.listed(&path).unwrap_or_default();
-        let named = |kind, name: Option<&String>, policies: &'_ [Policy]| {
+        let operators: Vec<ListedPolicy> = self.list(&path).unwrap_or_default();
+        let named = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
             let found = policies.iter().find(|policy| Some(&policy.name) == name)?;
             Some((kind, found.name.clone(), found.definition.clone()))
         };
@@ -220,60 +233,60 @@ impl Wanted {
             named("policy", queue.policy.as_ref(), &policies),
             named("operator policy", by_operator.as_ref(), &operators),
         ];
-        Ok(dropping(&queue.arguments, policies.into_iter().flatten()))
+        Ok(drop_rules(&queue.arguments, policies.into_iter().flatten()))
     }
 
     /// Returns some of the step queues whose dead letters go elsewhere or nowhere, because of
     /// another policy.
-    fn without_dead_letters(&self) -> Result<Vec<String>, String> {
+    fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
         // With statistics, the names of the policies would be some seconds old.
-        let queues: Vec<Queue> = self.listed(&format!(
+        let queues: Vec<ListedQueuePolicy> = self.list(&format!(
             "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
             self.vhost
         ))?;
-        let policies: Vec<Policy> = self.listed(&format!("/api/policies/{}", self.vhost))?;
-        Ok(others(&self.reply_queue, &self.queues, queues, &policies))
+        let policies: Vec<ListedPolicy> = self.list(&format!("/api/policies/{}", self.vhost))?;
+        Ok(overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
     }
 
-    fn listed<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
-        self.read(path)
+    fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        self.get_json(path)
     }
 
-    fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.management.call("GET", path, None)?)
+    fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        serde_json::from_str(&self.management.send_request("GET", path, None)?)
             .map_err(|error| error.to_string())
     }
 }
 
 /// Returns the rules that drop messages of a queue with these arguments and policies. Each policy
 /// comes with its kind and name.
-fn dropping(
+fn drop_rules(
     arguments: &serde_json::Value,
     policies: impl Iterator<Item = (&'static str, String, serde_json::Value)>,
 ) -> Vec<String> {
-    let by_argument = DROPPING.iter().filter_map(|key| {
+    let by_argument = DROP_KEYS.iter().filter_map(|key| {
         let key = format!("x-{key}");
         // A negative limit means none.
         let value = arguments.get(&key).filter(|value| value.as_i64() != Some(-1))?;
         Some(format!("{key} {value}, by its declaration"))
     });
     let by_policy = policies.flat_map(|(kind, name, definition)| {
-        let told = |key: &&str| {
-            Some(format!("{key} {}, by the {kind} {}", definition.get(*key)?, quoted(&name)))
+        let describe = |key: &&str| {
+            Some(format!("{key} {}, by the {kind} {}", definition.get(*key)?, quote(&name)))
         };
-        DROPPING.iter().filter_map(told).collect::<Vec<String>>()
+        DROP_KEYS.iter().filter_map(describe).collect::<Vec<String>>()
     });
     by_policy.chain(by_argument).collect()
 }
 
 /// Returns the step queues with a known policy that does not send dead letters to the reply queue.
-fn others(
+fn overridden_queues(
     reply_queue: &str,
     step_queues: &[Arc<str>],
-    listed: Vec<Queue>,
-    policies: &[Policy],
+    listed: Vec<ListedQueuePolicy>,
+    policies: &[ListedPolicy],
 ) -> Vec<String> {
-    let goes_elsewhere = |queue: &Queue| {
+    let goes_elsewhere = |queue: &ListedQueuePolicy| {
         let policy = queue
             .policy
             .as_ref()
@@ -286,7 +299,7 @@ fn others(
             key.is_none_or(|key| *key != *reply_queue)
         })
     };
-    let ours = |queue: &Queue| step_queues.iter().any(|name| **name == *queue.name);
+    let ours = |queue: &ListedQueuePolicy| step_queues.iter().any(|name| **name == *queue.name);
     listed
         .into_iter()
         .filter(|queue| ours(queue) && goes_elsewhere(queue))
@@ -335,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_queue_with_a_known_policy_of_another_is_told() {
+    fn only_a_queue_with_a_known_foreign_policy_is_reported() {
         let listed = r#"[{"name":"mine","policy":"workflow-manager"},
             {"name":"theirs","policy":"other"},
             {"name":"none","policy":null},
@@ -347,17 +360,17 @@ mod tests {
              "definition":{"dead-letter-routing-key":"workflow-manager"}},
             {"name":"other","definition":{"max-length":10}}]"#;
         let steps = ["mine", "theirs", "none", "unknown", "by-argument"].map(Arc::from);
-        let told = others(
+        let reported = overridden_queues(
             "workflow-manager",
             &steps,
             serde_json::from_str(listed).expect("queues"),
-            &serde_json::from_str::<Vec<Policy>>(policies).expect("policies"),
+            &serde_json::from_str::<Vec<ListedPolicy>>(policies).expect("policies"),
         );
-        assert_eq!(told, ["theirs"]);
+        assert_eq!(reported, ["theirs"]);
     }
 
     #[test]
-    fn what_may_drop_replies_is_told_with_where_it_comes_from() {
+    fn drop_rules_for_replies_are_reported_with_their_source() {
         let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
         let short = json(r#"{"message-ttl":60000,"ha-mode":"all"}"#);
         let bound = json(r#"{"max-length":1000}"#);
@@ -365,7 +378,7 @@ mod tests {
         let policies =
             [("policy", "short".to_owned(), short), ("operator policy", "bound".to_owned(), bound)];
         assert_eq!(
-            dropping(&set, policies.into_iter()),
+            drop_rules(&set, policies.into_iter()),
             [
                 r#"message-ttl 60000, by the policy "short""#,
                 r#"max-length 1000, by the operator policy "bound""#,
@@ -374,8 +387,8 @@ mod tests {
         );
         let good = json(r#"{"x-queue-type":"classic"}"#);
         let ours = ("policy", "ours".to_owned(), json(r#"{"dead-letter-exchange":""}"#));
-        assert!(dropping(&good, [ours].into_iter()).is_empty());
+        assert!(drop_rules(&good, [ours].into_iter()).is_empty());
         // An empty table may come as an empty list.
-        assert!(dropping(&json("[]"), std::iter::empty()).is_empty());
+        assert!(drop_rules(&json("[]"), std::iter::empty()).is_empty());
     }
 }

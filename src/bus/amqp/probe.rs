@@ -2,12 +2,12 @@
 //! queues. One message is sent through a temporary queue; nothing else is changed.
 
 use super::connection::{BrokerAddress, channel_error, close};
-use super::inspect::{in_background, queue_look};
-use super::management::Management;
-use super::policy::{self, PolicyLook};
-use super::queues::{Queues, short};
+use super::inspect::{queue_status, run_blocking};
+use super::management::ManagementApi;
+use super::policy::{self, PolicyStatus};
+use super::queues::{QueueDeclarer, short_string};
 use super::settings::AmqpSettings;
-use crate::bus::QueueLook;
+use crate::bus::QueueStatus;
 use futures_util::future::join_all;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
@@ -20,19 +20,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the message may take to pass through its queue.
-const TRIAL_MAX: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of probing a broker.
 #[derive(Debug)]
-pub struct Probe {
+pub struct BrokerProbe {
     /// Whether the manager may declare, publish and consume; if not, why, in one sentence.
-    pub may_work: Result<(), String>,
+    pub permissions: Result<(), String>,
     /// The queue that workers reply to.
-    pub reply_queue: QueueLook,
+    pub reply_queue: QueueStatus,
     /// The status of the requested queues, in the same order.
-    pub queues: Vec<QueueLook>,
+    pub queues: Vec<QueueStatus>,
     /// The status of the dead-letter policy; `None` without the management API.
-    pub policy: Option<Result<PolicyLook, String>>,
+    pub policy: Option<Result<PolicyStatus, String>>,
 }
 
 /// Probes the broker of `settings`, and `queues` on it.
@@ -40,37 +40,50 @@ pub struct Probe {
 /// # Errors
 ///
 /// Says in one sentence, without the password, why the broker cannot be reached.
-pub async fn probe(settings: &AmqpSettings, queues: &[Arc<str>]) -> Result<Probe, String> {
+pub async fn probe_broker(
+    settings: &AmqpSettings,
+    queues: &[Arc<str>],
+) -> Result<BrokerProbe, String> {
     let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
     let connection = Rc::new(address.open("doctor").await?);
     let name = format!("{}.doctor", settings.reply_queue);
-    let may_work = match tokio::time::timeout(TRIAL_MAX, try_out(&connection, &name)).await {
-        Ok(tried) => tried.map_err(|(what, error)| refused(&address, what, &error)),
+    let may_work = match tokio::time::timeout(CHECK_TIMEOUT, check_permissions(&connection, &name))
+        .await
+    {
+        Ok(tried) => tried.map_err(|(what, error)| explain_failure(&address, what, &error)),
         Err(_) => Err(format!(
-            "a message did not come through within {TRIAL_MAX:?}: is the broker blocked (memory or \
+            "a message did not come through within {CHECK_TIMEOUT:?}: is the broker blocked (memory or \
              disk alarm)?"
         )),
     };
-    let looks = Queues::new(connection.clone());
-    let reply_queue = queue_look(&address, looks.look(&settings.reply_queue).await, None);
-    let found = join_all(queues.iter().map(|queue| looks.look(queue))).await;
-    let found = found.into_iter().map(|found| queue_look(&address, found, None)).collect();
-    drop(looks);
+    let declarer = QueueDeclarer::new(connection.clone());
+    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await, None);
+    let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
+    let found = found.into_iter().map(|found| queue_status(&address, found, None)).collect();
+    drop(declarer);
     close(&connection).await;
-    let policy = match Management::of(settings).map_err(|error| error.to_string())? {
+    let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {
         None => None,
         Some(management) => {
             let (vhost, reply_queue) = (address.vhost().to_owned(), settings.reply_queue.clone());
             let queues = queues.to_vec();
-            Some(in_background(move || policy::look(management, &vhost, reply_queue, queues)).await)
+            Some(
+                run_blocking(move || {
+                    policy::inspect_policy(management, &vhost, reply_queue, queues)
+                })
+                .await,
+            )
         }
     };
-    Ok(Probe { may_work, reply_queue, queues: found, policy })
+    Ok(BrokerProbe { permissions: may_work, reply_queue, queues: found, policy })
 }
 
 /// Sends a message to itself, through a queue that only this connection may use and that is deleted
 /// with it. An error comes with the action that failed.
-async fn try_out(connection: &Connection, queue: &str) -> Result<(), (&'static str, lapin::Error)> {
+async fn check_permissions(
+    connection: &Connection,
+    queue: &str,
+) -> Result<(), (&'static str, lapin::Error)> {
     let during = |what: &'static str| move |error| (what, error);
     let channel = connection.create_channel().await.map_err(during("open a channel"))?;
     let confirm = ConfirmSelectOptions::default();
@@ -80,22 +93,23 @@ async fn try_out(connection: &Connection, queue: &str) -> Result<(), (&'static s
         auto_delete: true,
         ..QueueDeclareOptions::default()
     };
-    let declaring = channel.queue_declare(short(queue), options, FieldTable::default());
+    let declaring = channel.queue_declare(short_string(queue), options, FieldTable::default());
     declaring.await.map_err(during("declare a queue (permission \"configure\")"))?;
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let properties = BasicProperties::default();
     let publish = "publish to the default exchange (permission \"write\")";
-    let published = channel.basic_publish("".into(), short(queue), options, b"doctor", properties);
+    let published =
+        channel.basic_publish("".into(), short_string(queue), options, b"doctor", properties);
     let confirmed = published.await.map_err(during(publish))?.await.map_err(during(publish))?;
     debug_assert!(matches!(confirmed, Confirmation::Ack(None)), "{confirmed:?}");
-    let taking = channel.basic_get(short(queue), BasicGetOptions { no_ack: true });
+    let taking = channel.basic_get(short_string(queue), BasicGetOptions { no_ack: true });
     taking.await.map_err(during("take from a queue (permission \"read\")"))?;
-    let deleting = channel.queue_delete(short(queue), QueueDeleteOptions::default());
+    let deleting = channel.queue_delete(short_string(queue), QueueDeleteOptions::default());
     deleting.await.map_err(during("delete a queue (permission \"configure\")"))?;
     Ok(())
 }
 
-fn refused(address: &BrokerAddress, what: &str, error: &lapin::Error) -> String {
+fn explain_failure(address: &BrokerAddress, what: &str, error: &lapin::Error) -> String {
     match channel_error(error) {
         Some((_, said)) => format!("it may not {what}: {said}"),
         None => format!("it could not {what}: {}", address.explain(error)),

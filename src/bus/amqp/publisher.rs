@@ -4,12 +4,17 @@
 //! The [`Backlog`] outlives connections; a [`PublisherConnection`] is one of them. A message is in
 //! exactly one place: waiting, parked, delayed, or published on a connection.
 
-use super::backlog::{Backlog, Order};
-use super::connection::{self, Pauses, channel_error, fail_point, last_number, millis};
-use super::link::{Answered, Link, Published, QueueState, SILENT_AFTER, properties};
-use super::queues::Found;
-use super::shared::{Phase, Shared, Side, reached};
-use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR, Publication};
+use super::backlog::{Backlog, PublisherCommand};
+use super::connection::{
+    self, ReconnectBackoff, channel_error, fail_point, millis, parse_size_limit,
+};
+use super::publisher_connection::{
+    NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, UNRESPONSIVE_AFTER,
+    properties,
+};
+use super::queues::QueueCheck;
+use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
+use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR_KIND, Publication};
 use crate::clock;
 use futures_util::StreamExt;
 use lapin::Event;
@@ -21,74 +26,78 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How many commands are taken from the inbox at once.
-const TAKEN_MAX: usize = 512;
+const COMMANDS_PER_TURN: usize = 512;
 
 /// The backoff before a negatively confirmed message is sent again. It doubles with each nack, up
 /// to the longest pause before a reconnect.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+const NACK_BACKOFF: Duration = Duration::from_millis(100);
 
 /// The delay before a queue is checked again whose state the broker could not tell.
-const QUEUE_PAUSE: Duration = Duration::from_secs(5);
+const QUEUE_RECHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// How often a message may close its channel before it is retried only rarely.
-const KILLS_MAX: u32 = 3;
+const CHANNEL_CLOSURES_MAX: u32 = 3;
 
 /// Publishes over any number of connections, until the bus is closed.
 pub(super) async fn run(
-    shared: Rc<Shared>,
-    (inbox, looked_for): (mpsc::UnboundedReceiver<Order>, mpsc::UnboundedReceiver<Vec<Arc<str>>>),
+    state: Rc<AmqpState>,
+    (inbox, recheck_requests): (
+        mpsc::UnboundedReceiver<PublisherCommand>,
+        mpsc::UnboundedReceiver<Vec<Arc<str>>>,
+    ),
     unconfirmed: Rc<Cell<usize>>,
-    mut phases: watch::Receiver<Phase>,
+    mut phases: watch::Receiver<ShutdownPhase>,
 ) {
-    let mut pauses = Pauses::new(shared.settings.reconnect_min, shared.settings.reconnect_max);
+    let mut pauses =
+        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let mut publisher = Publisher {
-        backlog: Backlog::of(&shared.settings.served.workers),
-        shared: shared.clone(),
+        backlog: Backlog::new(&state.settings.served.worker_queues),
+        state: state.clone(),
         inbox,
-        looked_for,
+        recheck_requests,
         unconfirmed,
-        numbers: 0,
+        last_number: 0,
     };
     loop {
         let opened = tokio::select! {
             biased;
-            () = reached(&mut phases, Phase::EndPublishing) => break,
-            opened = Box::pin(Link::open(&shared)) => opened,
+            () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
+            opened = Box::pin(PublisherConnection::open(&state)) => opened,
         };
         let end = match opened {
             Ok(mut link) => {
-                let since = clock::ticks();
+                let since = clock::timer_now();
                 tracing::info!(
-                    server = %shared.address,
+                    server = %state.address,
                     unconfirmed = publisher.unconfirmed.get(),
                     "publishing step messages"
                 );
-                shared.board.up(Side::Publisher);
+                state.state_reporter.set_up(Side::Publisher);
                 let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
-                publisher.take_back(&mut link);
-                if since.elapsed() >= shared.settings.reconnect_min {
+                publisher.requeue_unsettled(&mut link);
+                if since.elapsed() >= state.settings.reconnect_min {
                     pauses.reset();
                 }
-                if let End::Lost(reason) = &end {
-                    shared.board.down(Side::Publisher, reason);
+                if let PublishEnd::Lost(reason) = &end {
+                    state.state_reporter.set_down(Side::Publisher, reason);
                 }
                 connection::close(&link.connection).await;
                 end
             }
-            Err(reason) => End::Lost(reason),
+            Err(reason) => PublishEnd::Lost(reason),
         };
-        let End::Lost(reason) = end else { break };
-        let pause = pauses.next();
-        shared.down(Side::Publisher, &reason, pause);
+        let PublishEnd::Lost(reason) = end else { break };
+        let pause = pauses.next_delay();
+        state.report_down(Side::Publisher, &reason, pause);
         tokio::select! {
-            () = reached(&mut phases, Phase::EndPublishing) => break,
+            () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    shared.board.down(Side::Publisher, "closed");
+    state.state_reporter.set_down(Side::Publisher, "closed");
 }
 
-enum End {
+enum PublishEnd {
     /// The bus is closed.
     Closed,
     /// The connection is lost or useless, for this reason.
@@ -96,141 +105,153 @@ enum End {
 }
 
 struct Publisher {
-    shared: Rc<Shared>,
-    inbox: mpsc::UnboundedReceiver<Order>,
+    state: Rc<AmqpState>,
+    inbox: mpsc::UnboundedReceiver<PublisherCommand>,
     /// Requests to check queues on which steps wait.
-    looked_for: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
+    recheck_requests: mpsc::UnboundedReceiver<Vec<Arc<str>>>,
     unconfirmed: Rc<Cell<usize>>,
     backlog: Backlog,
-    numbers: u64,
+    last_number: u64,
 }
 
 /// What the publisher waits for while it is connected.
-enum Happened {
-    Answered(Answered),
-    Passed(lapin::Result<()>),
-    Looked(Arc<str>, Found),
-    LookedFor(u64, Arc<str>, Found),
-    LookFor(Vec<Arc<str>>),
-    Heard(Option<Event>),
-    Taken,
-    Due,
-    Ending,
+enum PublisherEvent {
+    Confirmed(NumberedConfirm),
+    BarrierPassed(lapin::Result<()>),
+    QueueChecked(Arc<str>, QueueCheck),
+    QueueRechecked(u64, Arc<str>, QueueCheck),
+    RecheckRequested(Vec<Arc<str>>),
+    ConnectionEvent(Option<Event>),
+    CommandsReceived,
+    TimerDue,
+    Closing,
 }
 
 impl Publisher {
-    async fn serve(&mut self, link: &mut Link, phases: &mut watch::Receiver<Phase>) -> End {
-        self.backlog.queues.iter().for_each(|queue| link.look(queue));
-        let (mut taken, mut is_ending) = (Vec::with_capacity(TAKEN_MAX), false);
+    async fn serve(
+        &mut self,
+        link: &mut PublisherConnection,
+        phases: &mut watch::Receiver<ShutdownPhase>,
+    ) -> PublishEnd {
+        self.backlog.known_queues.iter().for_each(|queue| link.check_queue(queue));
+        let (mut taken, mut is_ending) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
         loop {
             // Withdrawals that came meanwhile must take effect before messages go out.
             let waiting = self.inbox.len();
-            let orders: Vec<Order> =
+            let orders: Vec<PublisherCommand> =
                 (0..waiting).map_while(|_| self.inbox.try_recv().ok()).collect();
-            self.follow(link, orders);
+            self.apply_commands(link, orders);
             if let Err(reason) = self.publish_burst(link).await {
-                return End::Lost(reason);
+                return PublishEnd::Lost(reason);
             }
-            if let Err(reason) = self.settle_certain(link) {
-                return End::Lost(reason);
+            if let Err(reason) = self.settle_unambiguous(link) {
+                return PublishEnd::Lost(reason);
             }
             // Messages that came back since the burst go out now, for no other event need follow.
-            if self.may_publish(link) {
+            if self.can_publish(link) {
                 continue;
             }
-            link.raise_barrier();
-            if is_ending && self.is_done(link) {
-                return End::Closed;
+            link.start_barrier();
+            if is_ending && self.is_drained(link) {
+                return PublishEnd::Closed;
             }
             let due = link
-                .looks_again
+                .scheduled_checks
                 .keys()
                 .next()
                 .into_iter()
                 .chain(self.backlog.delayed.keys().next())
                 .map(|(at, _)| *at)
-                .chain(link.silent_at())
+                .chain(link.unresponsive_at())
                 .min();
-            let happened = tokio::select! {
-                Some(answered) = link.flight.next() => Happened::Answered(answered),
-                Some(passed) = link.barrier.next() => Happened::Passed(passed),
-                Some((queue, found)) = link.looks.next() => Happened::Looked(queue, found),
-                Some((of, (queue, found))) = link.probes.next() => {
-                    Happened::LookedFor(of, queue, found)
+            let event = tokio::select! {
+                Some(answered) = link.pending_confirms.next() => PublisherEvent::Confirmed(answered),
+                Some(passed) = link.barrier.next() => PublisherEvent::BarrierPassed(passed),
+                Some((queue, found)) = link.queue_checks.next() => PublisherEvent::QueueChecked(queue, found),
+                Some((of, (queue, found))) = link.queue_rechecks.next() => {
+                    PublisherEvent::QueueRechecked(of, queue, found)
                 }
                 // Not before the last checks have ended: a slow broker gets no more of them.
-                Some(queues) = self.looked_for.recv(), if link.probes.is_empty() => {
-                    Happened::LookFor(queues)
+                Some(queues) = self.recheck_requests.recv(), if link.queue_rechecks.is_empty() => {
+                    PublisherEvent::RecheckRequested(queues)
                 }
-                event = link.events.next() => Happened::Heard(event),
-                count = self.inbox.recv_many(&mut taken, TAKEN_MAX),
+                event = link.events.next() => PublisherEvent::ConnectionEvent(event),
+                count = self.inbox.recv_many(&mut taken, COMMANDS_PER_TURN),
                     if !is_ending || !self.inbox.is_closed() =>
                 {
-                    if count == 0 { Happened::Ending } else { Happened::Taken }
+                    if count == 0 { PublisherEvent::Closing } else { PublisherEvent::CommandsReceived }
                 }
-                () = tokio::time::sleep_until(due.unwrap_or_else(clock::ticks)),
-                    if due.is_some() => Happened::Due,
-                () = reached(phases, Phase::EndPublishing), if !is_ending => Happened::Ending,
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
+                    if due.is_some() => PublisherEvent::TimerDue,
+                () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_ending => PublisherEvent::Closing,
             };
-            let went_on = match happened {
-                Happened::Answered(answered) => self.answered(link, vec![answered]).await,
-                Happened::Passed(passed) => self.passed(link, passed).await,
-                Happened::Looked(queue, found) => self.looked(link, queue, found),
-                Happened::LookedFor(of, queue, found) => {
-                    self.looked_for(link, of, queue, &found);
+            let went_on = match event {
+                PublisherEvent::Confirmed(answered) => {
+                    self.handle_confirms(link, vec![answered]).await
+                }
+                PublisherEvent::BarrierPassed(passed) => self.handle_barrier(link, passed).await,
+                PublisherEvent::QueueChecked(queue, found) => {
+                    self.handle_queue_check(link, queue, found)
+                }
+                PublisherEvent::QueueRechecked(of, queue, found) => {
+                    self.handle_queue_recheck(link, of, queue, &found);
                     Ok(())
                 }
-                Happened::LookFor(queues) => {
-                    queues.iter().for_each(|queue| link.look_for(queue));
+                PublisherEvent::RecheckRequested(queues) => {
+                    queues.iter().for_each(|queue| link.recheck_queue(queue));
                     Ok(())
                 }
-                Happened::Heard(event) => self.heard(link, event),
-                Happened::Taken => {
-                    self.follow(link, taken.drain(..));
+                PublisherEvent::ConnectionEvent(event) => self.handle_connection_event(link, event),
+                PublisherEvent::CommandsReceived => {
+                    self.apply_commands(link, taken.drain(..));
                     Ok(())
                 }
-                Happened::Due => {
-                    self.due(link);
+                PublisherEvent::TimerDue => {
+                    self.handle_timers(link);
                     Ok(())
                 }
-                Happened::Ending => {
+                PublisherEvent::Closing => {
                     is_ending = true;
                     Ok(())
                 }
             };
             if let Err(reason) = went_on {
-                return End::Lost(reason);
+                return PublishEnd::Lost(reason);
             }
         }
     }
 
-    fn follow(&mut self, link: &mut Link, orders: impl IntoIterator<Item = Order>) {
-        let forgotten = self.backlog.follow(orders, |withdrawn| link.void(withdrawn));
-        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(forgotten));
+    fn apply_commands(
+        &mut self,
+        link: &mut PublisherConnection,
+        orders: impl IntoIterator<Item = PublisherCommand>,
+    ) {
+        let removed = self.backlog.apply(orders, |withdrawn| link.mark_withdrawn(withdrawn));
+        self.unconfirmed.set(self.unconfirmed.get().saturating_sub(removed));
     }
 
     /// Publishes all that may go out now, in one write.
-    async fn publish_burst(&mut self, link: &mut Link) -> Result<(), String> {
+    async fn publish_burst(&mut self, link: &mut PublisherConnection) -> Result<(), String> {
         if self.backlog.waiting.is_empty() {
             return Ok(());
         }
         let (burst, mut answers) = (link.burst(), Vec::new());
-        let held = burst.hold();
-        let pumped = self.pump(link);
+        let corked = burst.hold();
+        let published = self.publish_waiting(link);
         // The library gets a message only when its future is polled for the first time.
-        link.drain(&mut answers);
-        drop(held);
-        pumped.map_err(|error| self.shared.address.explain(&error))?;
-        self.answered(link, answers).await
+        link.drain_confirms(&mut answers);
+        drop(corked);
+        published.map_err(|error| self.state.address.explain(&error))?;
+        self.handle_confirms(link, answers).await
     }
 
     /// Settles the messages whose confirms need no barrier.
-    fn settle_certain(&mut self, link: &mut Link) -> Result<(), String> {
-        let certain = link.certain();
-        if !certain.is_empty() {
-            fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
+    fn settle_unambiguous(&mut self, link: &mut PublisherConnection) -> Result<(), String> {
+        let confirms = link.take_unambiguous();
+        if !confirms.is_empty() {
+            fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
         }
-        certain.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
+        confirms.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
         Ok(())
     }
 
@@ -240,44 +261,50 @@ impl Publisher {
     /// confirmed them. Nothing is given to a blocked connection, because lapin would keep it in
     /// memory. The first message over the budget in bytes still goes out: a single message may be
     /// larger than the budget.
-    fn may_publish(&self, link: &Link) -> bool {
-        let flight_max = self.shared.settings.unconfirmed_max;
+    fn can_publish(&self, link: &PublisherConnection) -> bool {
+        let flight_max = self.state.settings.unconfirmed_max;
         !self.backlog.waiting.is_empty()
             && !link.is_blocked
-            && link.flight.len() < flight_max
+            && link.pending_confirms.len() < flight_max
             && link.published.len() < 2 * flight_max
-            && link.published_bytes < self.shared.settings.unconfirmed_bytes_max
+            && link.published_bytes < self.state.settings.unconfirmed_bytes_max
     }
 
     /// Publishes the waiting messages for which the connection has room.
-    fn pump(&mut self, link: &mut Link) -> lapin::Result<()> {
-        while self.may_publish(link) {
-            let Some(mut held) = self.backlog.waiting.pop_front() else { break };
-            let queue = &held.message.to.queue;
+    fn publish_waiting(&mut self, link: &mut PublisherConnection) -> lapin::Result<()> {
+        while self.can_publish(link) {
+            let Some(mut pending) = self.backlog.waiting.pop_front() else { break };
+            let queue = &pending.message.address.queue;
             // A caller's queue belongs to the caller: it is neither checked nor declared.
-            let foreign =
-                (held.message.addressee == Addressee::Caller).then_some(&QueueState::There(0));
-            match foreign.or_else(|| link.states.get(queue)) {
-                Some(QueueState::There(generation)) => {
-                    if std::mem::take(&mut held.again) {
-                        (self.shared.sink)(BusEvent::Noted(BusNotice::Resent));
+            let caller_queue =
+                (pending.message.addressee == Addressee::Caller).then_some(&QueueState::Exists(0));
+            match caller_queue.or_else(|| link.queue_states.get(queue)) {
+                Some(QueueState::Exists(generation)) => {
+                    if std::mem::take(&mut pending.is_resend) {
+                        (self.state.sink)(BusEvent::Notice(BusNotice::Resent));
                     }
-                    let alone = held.kills > 0
-                        || link.body_bytes_max.is_some_and(|max| held.message.body.len() > max);
+                    let needs_own_channel = pending.channel_closures > 0
+                        || link.body_bytes_max.is_some_and(|max| pending.message.body.len() > max);
                     let generation = *generation;
-                    self.numbers += 1;
+                    self.last_number += 1;
                     let (reply_queue, user) =
-                        (&self.shared.settings.reply_queue, self.shared.address.user());
-                    let properties = properties(&held.message, reply_queue, user);
-                    link.publish(self.numbers, held, generation, alone, properties);
+                        (&self.state.settings.reply_queue, self.state.address.user());
+                    let properties = properties(&pending.message, reply_queue, user);
+                    link.publish(
+                        self.last_number,
+                        pending,
+                        generation,
+                        needs_own_channel,
+                        properties,
+                    );
                     fail_point("amqp::publish")?;
                 }
                 known => {
                     if known.is_none() {
-                        self.backlog.queues.insert(queue.clone());
-                        link.look(queue);
+                        self.backlog.known_queues.insert(queue.clone());
+                        link.check_queue(queue);
                     }
-                    self.backlog.parked.entry(queue.clone()).or_default().push_back(held);
+                    self.backlog.parked.entry(queue.clone()).or_default().push_back(pending);
                 }
             }
         }
@@ -285,8 +312,9 @@ impl Publisher {
     }
 
     /// Returns whether nothing is left that would end within a short wait.
-    fn is_done(&self, link: &Link) -> bool {
-        let is_looking = |queue: &Arc<str>| link.states.get(queue) == Some(&QueueState::Looking);
+    fn is_drained(&self, link: &PublisherConnection) -> bool {
+        let is_looking =
+            |queue: &Arc<str>| link.queue_states.get(queue) == Some(&QueueState::Checking);
         self.inbox.is_empty()
             && link.published.is_empty()
             && self.backlog.waiting.is_empty()
@@ -294,96 +322,113 @@ impl Publisher {
     }
 
     /// Handles these confirms and all others that are ready.
-    async fn answered(
+    async fn handle_confirms(
         &mut self,
-        link: &mut Link,
-        mut answers: Vec<Answered>,
+        link: &mut PublisherConnection,
+        mut answers: Vec<NumberedConfirm>,
     ) -> Result<(), String> {
-        link.drain(&mut answers);
+        link.drain_confirms(&mut answers);
         let mut closed = None;
         for (id, answer) in answers {
             match answer {
-                Ok(answer) => link.note(id, answer),
-                Err(error) if link.published.get(&id).is_some_and(|published| published.alone) => {
-                    self.killed(link, id, &error)?
+                Ok(answer) => link.note_confirm(id, answer),
+                Err(error)
+                    if link
+                        .published
+                        .get(&id)
+                        .is_some_and(|published| published.has_own_channel) =>
+                {
+                    self.handle_own_channel_failure(link, id, &error)?
                 }
                 Err(error) => closed = Some(error),
             }
         }
         match closed {
-            Some(error) => self.channel_closed(link, error).await,
+            Some(error) => self.handle_channel_closed(link, error).await,
             None => Ok(()),
         }
     }
 
-    async fn passed(&mut self, link: &mut Link, passed: lapin::Result<()>) -> Result<(), String> {
+    async fn handle_barrier(
+        &mut self,
+        link: &mut PublisherConnection,
+        passed: lapin::Result<()>,
+    ) -> Result<(), String> {
         if let Err(error) = passed {
-            return self.channel_closed(link, error).await;
+            return self.handle_channel_closed(link, error).await;
         }
-        fail_point("amqp::confirm").map_err(|error| self.shared.address.explain(&error))?;
-        let settled = link.settled();
+        fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
+        let settled = link.take_before_barrier();
         // Confirms that were not taken yet may tell which messages were returned.
         let mut answers = Vec::new();
-        link.drain(&mut answers);
-        let (notes, failures): (Vec<Answered>, Vec<Answered>) =
+        link.drain_confirms(&mut answers);
+        let (notes, failures): (Vec<NumberedConfirm>, Vec<NumberedConfirm>) =
             answers.into_iter().partition(|(_, answer)| answer.is_ok());
-        notes
-            .into_iter()
-            .for_each(|(id, answer)| answer.into_iter().for_each(|answer| link.note(id, answer)));
+        notes.into_iter().for_each(|(id, answer)| {
+            answer.into_iter().for_each(|answer| link.note_confirm(id, answer))
+        });
         settled.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
-        self.answered(link, failures).await
+        self.handle_confirms(link, failures).await
     }
 
-    fn settle(&mut self, link: &mut Link, id: u64, is_taken: bool) {
-        let Some(Published { mut held, generation, lost, .. }) = link.remove(id) else { return };
-        let (message, queue) = (held.message.id.as_str(), held.message.to.queue.clone());
-        let was_returned = link.was_returned(&held.message);
-        if link.is_silent {
-            link.is_silent = false;
+    fn settle(&mut self, link: &mut PublisherConnection, id: u64, is_taken: bool) {
+        let Some(PublishedMessage {
+            pending: mut held,
+            queue_generation: generation,
+            is_queue_lost: lost,
+            ..
+        }) = link.remove(id)
+        else {
+            return;
+        };
+        let (message, queue) = (held.message.id.as_str(), held.message.address.queue.clone());
+        let was_returned = link.take_return(&held.message);
+        if link.is_unresponsive {
+            link.is_unresponsive = false;
             tracing::info!("the broker confirms messages again");
-            self.shared.board.silent(None);
+            self.state.state_reporter.set_unresponsive(None);
         }
-        if held.is_void && (was_returned || lost || !is_taken) {
-            self.one_less();
+        if held.is_withdrawn && (was_returned || lost || !is_taken) {
+            self.decrement_unconfirmed();
         } else if was_returned && held.message.addressee == Addressee::Caller {
-            self.is_done_with(BusEvent::Unroutable(held.message.receipt));
+            self.report_done(BusEvent::Unroutable(held.message.confirm_token));
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
-            (self.shared.sink)(BusEvent::Noted(BusNotice::Returned));
+            (self.state.sink)(BusEvent::Notice(BusNotice::Returned));
             // A message published before its queue was found again says nothing new.
-            if link.is_of(generation, &queue) {
-                link.look(&queue);
-                self.backlog.lost.insert(queue);
+            if link.is_current_generation(generation, &queue) {
+                link.check_queue(&queue);
+                self.backlog.lost_queues.insert(queue);
             }
             self.backlog.waiting.push_back(held);
         } else if is_taken {
-            self.shared.full.borrow_mut().remove(&queue);
-            self.is_done_with(BusEvent::Taken(held.message.receipt));
+            self.state.full_queues.borrow_mut().remove(&queue);
+            self.report_done(BusEvent::Confirmed(held.message.confirm_token));
         } else {
-            (self.shared.sink)(BusEvent::Noted(BusNotice::Refused));
-            let pause = REFUSED_PAUSE
-                .saturating_mul(1 << held.refusals.min(16))
-                .min(self.shared.settings.reconnect_max);
+            (self.state.sink)(BusEvent::Notice(BusNotice::Nacked));
+            let pause = NACK_BACKOFF
+                .saturating_mul(1 << held.nacks.min(16))
+                .min(self.state.settings.reconnect_max);
             tracing::debug!(
                 message,
                 %queue,
                 retry_in_ms = millis(pause),
                 "the broker does not take it: its queue may be full"
             );
-            held.refusals += 1;
-            self.shared.full.borrow_mut().insert(queue);
-            self.backlog.delayed.insert((clock::ticks() + pause, id), held);
+            held.nacks += 1;
+            self.state.full_queues.borrow_mut().insert(queue);
+            self.backlog.delayed.insert((clock::timer_now() + pause, id), held);
         }
     }
 
     /// Reports a message that needs no further work: the broker has it, or it is for a caller whose
     /// queue does not exist.
-    fn is_done_with(&self, event: BusEvent) {
-        self.one_less();
-        (self.shared.sink)(event);
+    fn report_done(&self, event: BusEvent) {
+        self.decrement_unconfirmed();
+        (self.state.sink)(event);
     }
 
-    fn one_less(&self) {
+    fn decrement_unconfirmed(&self) {
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(1));
     }
 
@@ -391,57 +436,71 @@ impl Publisher {
 
     /// Handles the closing of the shared channel. Only a message that is too large causes that; the
     /// others go out again at once.
-    async fn channel_closed(&mut self, link: &mut Link, error: lapin::Error) -> Result<(), String> {
+    async fn handle_channel_closed(
+        &mut self,
+        link: &mut PublisherConnection,
+        error: lapin::Error,
+    ) -> Result<(), String> {
         if !link.is_connected() {
-            return Err(self.shared.address.explain(&error));
+            return Err(self.state.address.explain(&error));
         }
         let error = link.closing_reason(error).await;
-        let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(&error) else {
-            return Err(self.shared.address.explain(&error));
+        let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(&error) else {
+            return Err(self.state.address.explain(&error));
         };
-        link.body_bytes_max = last_number(said).or(link.body_bytes_max);
-        let size = |published: &Published| published.bytes;
+        link.body_bytes_max = parse_size_limit(broker_text).or(link.body_bytes_max);
+        let size = |published: &PublishedMessage| published.body_bytes;
         let largest = link.published.values().map(size).max().unwrap_or_default();
         // The broker names no size. Whichever message it was, the largest is too large as well.
-        let is_suspect = |published: &Published| {
+        let is_suspect = |published: &PublishedMessage| {
             size(published) == largest
                 || link.body_bytes_max.is_some_and(|max| size(published) > max)
         };
         for published in link.published.values_mut().filter(|published| is_suspect(published)) {
-            published.held.kills += 1;
+            published.pending.channel_closures += 1;
         }
         tracing::warn!(
-            reason = said,
+            reason = broker_text,
             largest_bytes = largest,
             "a step message closed its channel: such ones get channels of their own"
         );
-        self.take_back(link);
-        link.reopen().await.map_err(|error| self.shared.address.explain(&error))
+        self.requeue_unsettled(link);
+        link.reopen_channel().await.map_err(|error| self.state.address.explain(&error))
     }
 
     /// Handles the failure of a message that was published on a channel of its own.
-    fn killed(&mut self, link: &mut Link, id: u64, error: &lapin::Error) -> Result<(), String> {
+    fn handle_own_channel_failure(
+        &mut self,
+        link: &mut PublisherConnection,
+        id: u64,
+        error: &lapin::Error,
+    ) -> Result<(), String> {
         if !link.is_connected() {
-            return Err(self.shared.address.explain(error));
+            return Err(self.state.address.explain(error));
         }
-        let Some(Published { mut held, .. }) = link.remove(id) else { return Ok(()) };
-        if held.is_void {
-            self.one_less();
+        let Some(PublishedMessage { pending: mut held, .. }) = link.remove(id) else {
+            return Ok(());
+        };
+        if held.is_withdrawn {
+            self.decrement_unconfirmed();
             return Ok(());
         }
-        let (message, queue) = (held.message.id.as_str(), &held.message.to.queue);
+        let (message, queue) = (held.message.id.as_str(), &held.message.address.queue);
         let bytes = held.message.body.len();
-        let mut pause = if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) =
-            channel_error(error)
-        {
-            link.body_bytes_max = last_number(said).or(link.body_bytes_max);
-            held.kills += 1;
-            if held.kills < KILLS_MAX { REFUSED_PAUSE } else { self.shared.settings.reconnect_max }
-        } else {
-            tracing::warn!(message, %queue, %error, "a message could not be published");
-            QUEUE_PAUSE
-        };
-        if held.kills == KILLS_MAX {
+        let mut pause =
+            if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
+                link.body_bytes_max = parse_size_limit(said).or(link.body_bytes_max);
+                held.channel_closures += 1;
+                if held.channel_closures < CHANNEL_CLOSURES_MAX {
+                    NACK_BACKOFF
+                } else {
+                    self.state.settings.reconnect_max
+                }
+            } else {
+                tracing::warn!(message, %queue, %error, "a message could not be published");
+                QUEUE_RECHECK_DELAY
+            };
+        if held.channel_closures == CHANNEL_CLOSURES_MAX {
             tracing::error!(
                 message, %queue, bytes, bytes_max = link.body_bytes_max, %error,
                 retry_in_ms = millis(pause),
@@ -449,118 +508,145 @@ impl Publisher {
                  limits.step_message_bytes_max"
             );
         }
-        if held.message.addressee == Addressee::Caller && held.kills >= KILLS_MAX {
+        if held.message.addressee == Addressee::Caller
+            && held.channel_closures >= CHANNEL_CLOSURES_MAX
+        {
             // The caller must at least learn that the job has ended.
-            held.message.kind = Some(ERROR);
-            held.message.body = Body::error(
+            held.message.kind = Some(ERROR_KIND);
+            held.message.body = Body::from_error(
                 &format!(
                     "the result has {bytes} bytes, more than the broker takes: pass large data by \
                      reference"
                 ),
                 false,
             );
-            pause = REFUSED_PAUSE;
+            pause = NACK_BACKOFF;
         }
-        self.backlog.delayed.insert((clock::ticks() + pause, id), held);
+        self.backlog.delayed.insert((clock::timer_now() + pause, id), held);
         Ok(())
     }
 
     /// Puts messages without a valid confirm in front of the waiting ones, to be sent again.
-    fn take_back(&mut self, link: &mut Link) {
-        for (mut held, is_queue_gone) in link.take_back().into_iter().rev() {
+    fn requeue_unsettled(&mut self, link: &mut PublisherConnection) {
+        for (mut held, is_queue_gone) in link.take_unsettled().into_iter().rev() {
             if is_queue_gone {
-                self.backlog.lost.insert(held.message.to.queue.clone());
+                self.backlog.lost_queues.insert(held.message.address.queue.clone());
             }
-            if held.is_void {
-                self.one_less();
+            if held.is_withdrawn {
+                self.decrement_unconfirmed();
                 continue;
             }
-            held.again = true;
+            held.is_resend = true;
             self.backlog.waiting.push_front(held);
         }
     }
 
     // ---- queues
 
-    fn looked(&mut self, link: &mut Link, queue: Arc<str>, found: Found) -> Result<(), String> {
+    fn handle_queue_check(
+        &mut self,
+        link: &mut PublisherConnection,
+        queue: Arc<str>,
+        found: QueueCheck,
+    ) -> Result<(), String> {
         match found {
-            Found::There { .. } | Found::Locked if !self.backlog.lost.contains(&queue) => {
-                self.found(link, &queue)
+            QueueCheck::Exists { .. } | QueueCheck::Exclusive
+                if !self.backlog.lost_queues.contains(&queue) =>
+            {
+                self.handle_queue_found(link, &queue)
             }
-            Found::There { .. } | Found::Locked | Found::Missing => self.missing(link, queue),
-            Found::Lost(error) if !link.is_connected() => {
-                return Err(self.shared.address.explain(&error));
+            QueueCheck::Exists { .. } | QueueCheck::Exclusive | QueueCheck::Missing => {
+                self.handle_queue_missing(link, queue)
             }
-            Found::Lost(error) => self.look_again(link, queue, &error.to_string()),
-            Found::Refused(said) => self.look_again(link, queue, &said),
+            QueueCheck::Lost(error) if !link.is_connected() => {
+                return Err(self.state.address.explain(&error));
+            }
+            QueueCheck::Lost(error) => self.schedule_queue_check(link, queue, &error.to_string()),
+            QueueCheck::Refused(said) => self.schedule_queue_check(link, queue, &said),
         }
         Ok(())
     }
 
     /// Handles the repeated check of a queue that existed as of `generation`. If anything newer is
     /// known of the queue, that was handled already.
-    fn looked_for(&mut self, link: &mut Link, of: u64, queue: Arc<str>, found: &Found) {
-        if matches!(found, Found::Missing) && link.is_of(of, &queue) {
-            link.states.insert(queue.clone(), QueueState::Looking);
-            self.missing(link, queue);
+    fn handle_queue_recheck(
+        &mut self,
+        link: &mut PublisherConnection,
+        generation: u64,
+        queue: Arc<str>,
+        found: &QueueCheck,
+    ) {
+        if matches!(found, QueueCheck::Missing) && link.is_current_generation(generation, &queue) {
+            link.queue_states.insert(queue.clone(), QueueState::Checking);
+            self.handle_queue_missing(link, queue);
         }
     }
 
-    fn found(&mut self, link: &mut Link, queue: &Arc<str>) {
-        link.found(queue);
+    fn handle_queue_found(&mut self, link: &mut PublisherConnection, queue: &Arc<str>) {
+        link.mark_queue_found(queue);
         let parked = self.backlog.parked.remove(queue).unwrap_or_default();
-        parked.into_iter().rev().for_each(|held| self.backlog.waiting.push_front(held));
+        parked.into_iter().rev().for_each(|pending| self.backlog.waiting.push_front(pending));
     }
 
-    fn missing(&mut self, link: &mut Link, queue: Arc<str>) {
-        self.backlog.lost.remove(&queue);
+    fn handle_queue_missing(&mut self, link: &mut PublisherConnection, queue: Arc<str>) {
+        self.backlog.lost_queues.remove(&queue);
         // Unconfirmed messages that are on their way to the queue stay with this bus. A confirm
         // that comes now is from the lost queue.
         for published in link
             .published
             .values_mut()
-            .filter(|published| is_to_worker(&published.held.message, &queue))
+            .filter(|published| is_to_worker(&published.pending.message, &queue))
         {
-            published.lost = true;
+            published.is_queue_lost = true;
         }
-        let (taken, answered) = oneshot::channel();
+        let (journaled, answered) = oneshot::channel();
         tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its \
                                  running steps are journaled as unconfirmed");
-        (self.shared.sink)(BusEvent::QueueMissing { queue: queue.clone(), taken });
-        let shape = self.shared.shape_of(&queue);
+        (self.state.sink)(BusEvent::QueueMissing { queue: queue.clone(), journaled });
+        let shape = self.state.properties_for(&queue);
         link.declare_after(queue, shape, answered);
     }
 
-    fn look_again(&mut self, link: &mut Link, queue: Arc<str>, reason: &str) {
+    fn schedule_queue_check(
+        &mut self,
+        link: &mut PublisherConnection,
+        queue: Arc<str>,
+        reason: &str,
+    ) {
         tracing::warn!(
             %queue,
             reason,
-            retry_in_ms = millis(QUEUE_PAUSE),
+            retry_in_ms = millis(QUEUE_RECHECK_DELAY),
             "the queue cannot be used"
         );
-        link.states.insert(queue.clone(), QueueState::Refused);
-        self.numbers += 1;
-        link.looks_again.insert((clock::ticks() + QUEUE_PAUSE, self.numbers), queue);
+        link.queue_states.insert(queue.clone(), QueueState::Unusable);
+        self.last_number += 1;
+        link.scheduled_checks
+            .insert((clock::timer_now() + QUEUE_RECHECK_DELAY, self.last_number), queue);
     }
 
     // ---- the rest
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "lapin's events are non-exhaustive")]
-    fn heard(&mut self, link: &mut Link, event: Option<Event>) -> Result<(), String> {
+    fn handle_connection_event(
+        &mut self,
+        link: &mut PublisherConnection,
+        event: Option<Event>,
+    ) -> Result<(), String> {
         match event {
             Some(Event::ConnectionBlocked(reason)) => {
                 tracing::warn!(reason, "the broker blocks publishing");
                 link.is_blocked = true;
-                self.shared.board.blocked(Some(reason));
+                self.state.state_reporter.set_blocked(Some(reason));
             }
             Some(Event::ConnectionUnblocked) => {
                 tracing::info!("the broker takes messages again");
                 link.is_blocked = false;
-                self.shared.board.blocked(None);
+                self.state.state_reporter.set_blocked(None);
             }
             // Errors of a channel are handled where the channel is used.
             Some(Event::Error(error)) if channel_error(&error).is_none() => {
-                return Err(self.shared.address.explain(&error));
+                return Err(self.state.address.explain(&error));
             }
             Some(_) => {}
             None => return Err("the connection's events have ended".to_owned()),
@@ -568,29 +654,30 @@ impl Publisher {
         Ok(())
     }
 
-    fn due(&mut self, link: &mut Link) {
-        let now = clock::ticks();
-        if link.silent_at().is_some_and(|at| at <= now) {
-            link.is_silent = true;
+    fn handle_timers(&mut self, link: &mut PublisherConnection) {
+        let now = clock::timer_now();
+        if link.unresponsive_at().is_some_and(|at| at <= now) {
+            link.is_unresponsive = true;
             tracing::warn!(
                 unconfirmed = link.published.len(),
                 "the broker confirms nothing: has the network stopped, or the broker?"
             );
-            self.shared.board.silent(Some(SILENT_AFTER));
+            self.state.state_reporter.set_unresponsive(Some(UNRESPONSIVE_AFTER));
         }
         while let Some(entry) =
             self.backlog.delayed.first_entry().filter(|entry| entry.key().0 <= now)
         {
             self.backlog.waiting.push_back(entry.remove());
         }
-        while let Some(entry) = link.looks_again.first_entry().filter(|entry| entry.key().0 <= now)
+        while let Some(entry) =
+            link.scheduled_checks.first_entry().filter(|entry| entry.key().0 <= now)
         {
             let queue = entry.remove();
-            link.look(&queue);
+            link.check_queue(&queue);
         }
     }
 }
 
 fn is_to_worker(message: &Publication, queue: &str) -> bool {
-    message.addressee == Addressee::Worker && *message.to.queue == *queue
+    message.addressee == Addressee::Worker && *message.address.queue == *queue
 }

@@ -2,9 +2,9 @@
 //! its own, for checking a missing queue closes the channel.
 
 use super::connection::channel_error;
+use super::policy_lock::PolicyLock;
+use super::queue_properties::QueueProperties;
 use super::settings::AmqpSettings;
-use super::shapes::Shape;
-use super::turns::Turns;
 use crate::settings::ReplyQueueType;
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::AMQPSoftError;
@@ -20,9 +20,9 @@ const CHANNELS_MAX: usize = 16;
 
 /// The result of checking or declaring a queue.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum QueueCheck {
     /// It exists, with whatever arguments.
-    There {
+    Exists {
         /// How many consumers it has.
         consumers: u32,
         /// How many messages wait in it.
@@ -31,7 +31,7 @@ pub(super) enum Found {
     /// It does not exist.
     Missing,
     /// It exists as an exclusive queue of another connection.
-    Locked,
+    Exclusive,
     /// The broker cannot tell or does not allow it, for this reason of its own.
     Refused(String),
     /// The connection or channel was lost.
@@ -39,24 +39,24 @@ pub(super) enum Found {
 }
 
 /// Checks and declares queues on one connection.
-pub(super) struct Queues {
+pub(super) struct QueueDeclarer {
     connection: Rc<Connection>,
-    idle: RefCell<Vec<Channel>>,
+    idle_channels: RefCell<Vec<Channel>>,
     permits: Semaphore,
 }
 
-impl Queues {
-    pub(super) fn new(connection: Rc<Connection>) -> Rc<Queues> {
-        Rc::new(Queues {
+impl QueueDeclarer {
+    pub(super) fn new(connection: Rc<Connection>) -> Rc<QueueDeclarer> {
+        Rc::new(QueueDeclarer {
             connection,
-            idle: RefCell::default(),
+            idle_channels: RefCell::default(),
             permits: Semaphore::new(CHANNELS_MAX),
         })
     }
 
     /// Checks whether `queue` exists.
-    pub(super) async fn look(&self, queue: &str) -> Found {
-        self.ask(
+    pub(super) async fn check(&self, queue: &str) -> QueueCheck {
+        self.send_declare(
             queue,
             QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() },
             FieldTable::default(),
@@ -66,17 +66,17 @@ impl Queues {
 
     /// Declares `queue`. A queue that exists with other properties counts as existing: it is used
     /// as it is.
-    pub(super) async fn declare(&self, queue: &str, shape: Shape) -> Found {
-        let Shape { durable, auto_delete, arguments } = shape;
+    pub(super) async fn declare(&self, queue: &str, properties: QueueProperties) -> QueueCheck {
+        let QueueProperties { durable, auto_delete, arguments } = properties;
         let options =
             QueueDeclareOptions { durable, auto_delete, ..QueueDeclareOptions::default() };
-        self.ask(queue, options, arguments).await
+        self.send_declare(queue, options, arguments).await
     }
 
     /// Checks whether the reply queue exists, and declares it if it is missing.
-    pub(super) async fn reply_queue(&self, settings: &AmqpSettings) -> Found {
-        let found = self.look(&settings.reply_queue).await;
-        if !matches!(found, Found::Missing) {
+    pub(super) async fn ensure_reply_queue(&self, settings: &AmqpSettings) -> QueueCheck {
+        let found = self.check(&settings.reply_queue).await;
+        if !matches!(found, QueueCheck::Missing) {
             return found;
         }
         tracing::info!(
@@ -84,7 +84,8 @@ impl Queues {
             kind = ?settings.reply_queue_type,
             "declaring the reply queue"
         );
-        let durable = |arguments: FieldTable| Shape { arguments, ..Shape::default() };
+        let durable =
+            |arguments: FieldTable| QueueProperties { arguments, ..QueueProperties::default() };
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
         let mut arguments = FieldTable::default();
         match settings.reply_queue_type {
@@ -100,14 +101,14 @@ impl Queues {
                 match self.declare(&settings.reply_queue, durable(unlimited)).await {
                     // Brokers before 4.0 have no limit by default, and no value that means
                     // "unlimited".
-                    Found::Refused(said) if said.contains("x-delivery-limit") => {
+                    QueueCheck::Refused(said) if said.contains("x-delivery-limit") => {
                         self.declare(&settings.reply_queue, durable(arguments)).await
                     }
-                    found @ (Found::There { .. }
-                    | Found::Missing
-                    | Found::Locked
-                    | Found::Refused(_)
-                    | Found::Lost(_)) => found,
+                    found @ (QueueCheck::Exists { .. }
+                    | QueueCheck::Missing
+                    | QueueCheck::Exclusive
+                    | QueueCheck::Refused(_)
+                    | QueueCheck::Lost(_)) => found,
                 }
             }
         }
@@ -118,37 +119,43 @@ impl Queues {
     pub(super) async fn declare_after(
         &self,
         queue: &str,
-        shape: Shape,
-        taken: oneshot::Receiver<()>,
-        turns: &Turns,
-    ) -> Found {
+        properties: QueueProperties,
+        journaled: oneshot::Receiver<()>,
+        policy_lock: &PolicyLock,
+    ) -> QueueCheck {
         // If the sender was dropped, there is nothing to wait for.
-        let _ = taken.await;
-        let _turn = turns.to_declare().await;
-        self.declare(queue, shape).await
+        let _ = journaled.await;
+        let _guard = policy_lock.lock_for_declare().await;
+        self.declare(queue, properties).await
     }
 
-    async fn ask(&self, queue: &str, options: QueueDeclareOptions, arguments: FieldTable) -> Found {
+    async fn send_declare(
+        &self,
+        queue: &str,
+        options: QueueDeclareOptions,
+        arguments: FieldTable,
+    ) -> QueueCheck {
         // Nobody closes the semaphore, so there is no error.
         let _permit = self.permits.acquire().await;
-        let channel = match self.channel().await {
+        let channel = match self.acquire_channel().await {
             Ok(channel) => channel,
-            Err(error) => return Found::Lost(error),
+            Err(error) => return QueueCheck::Lost(error),
         };
-        match channel.queue_declare(short(queue), options, arguments).await {
+        match channel.queue_declare(short_string(queue), options, arguments).await {
             Ok(declared) => {
-                self.idle.borrow_mut().push(channel);
-                Found::There {
+                self.idle_channels.borrow_mut().push(channel);
+                QueueCheck::Exists {
                     consumers: declared.consumer_count(),
                     messages: declared.message_count(),
                 }
             }
-            Err(error) => found_by(&error, options.passive),
+            Err(error) => check_from_error(&error, options.passive),
         }
     }
 
-    async fn channel(&self) -> lapin::Result<Channel> {
-        let idle = self.idle.borrow_mut().pop().filter(|channel| channel.status().connected());
+    async fn acquire_channel(&self) -> lapin::Result<Channel> {
+        let idle =
+            self.idle_channels.borrow_mut().pop().filter(|channel| channel.status().connected());
         match idle {
             Some(channel) => Ok(channel),
             None => self.connection.create_channel().await,
@@ -157,28 +164,28 @@ impl Queues {
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "whatever else the broker says is a refusal")]
-fn found_by(error: &lapin::Error, passive: bool) -> Found {
+fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
     match channel_error(error) {
         // The home node of a queue may be down. Its messages are not lost then.
         Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => {
-            Found::Refused(said.to_owned())
+            QueueCheck::Refused(said.to_owned())
         }
-        Some((AMQPSoftError::NOTFOUND, _)) if passive => Found::Missing,
-        Some((AMQPSoftError::RESOURCELOCKED, _)) => Found::Locked,
+        Some((AMQPSoftError::NOTFOUND, _)) if passive => QueueCheck::Missing,
+        Some((AMQPSoftError::RESOURCELOCKED, _)) => QueueCheck::Exclusive,
         // Only an existing queue can have other arguments.
         Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => {
-            Found::There { consumers: 0, messages: 0 }
+            QueueCheck::Exists { consumers: 0, messages: 0 }
         }
-        Some((_, said)) => Found::Refused(said.to_owned()),
-        None => Found::Lost(error.clone()),
+        Some((_, said)) => QueueCheck::Refused(said.to_owned()),
+        None => QueueCheck::Lost(error.clone()),
     }
 }
 
 /// Converts to a short string of the protocol. Longer names are rejected where definitions and
 /// settings are loaded.
-pub(super) fn short(text: impl Into<String>) -> ShortString {
+pub(super) fn short_string(text: impl Into<String>) -> ShortString {
     ShortString::try_new(text).unwrap_or_default()
 }
 
 /// A queue by name, with the result of its check.
-pub(super) type Looked = (Arc<str>, Found);
+pub(super) type CheckedQueue = (Arc<str>, QueueCheck);

@@ -1,7 +1,7 @@
 //! The settings of a bus over AMQP, and the errors in them that prevent any connection.
 
-use super::credentials::masked;
-use crate::bus::Served;
+use super::credentials::mask_credentials;
+use crate::bus::ServedQueues;
 use crate::engine::QueueDeclaration;
 use crate::settings::{AmqpSection, REPLY_QUEUE_BYTES_MAX, ReplyQueueType, UnreadableMessages};
 use crate::trust::Authorities;
@@ -43,23 +43,28 @@ pub struct AmqpSettings {
     pub heartbeat: Duration,
     /// The queues that the bus serves. After each reconnect it checks the worker queues, and those
     /// published to.
-    pub served: Served,
+    pub served: ServedQueues,
     /// The certificate authorities that are trusted.
     pub authorities: Authorities,
     /// Whether the process already ran without this bus. A reply queue with another consumer does
     /// not stop the process then.
-    pub joins: bool,
+    pub is_added_later: bool,
 }
 
 impl AmqpSettings {
     /// Returns these settings with other trusted authorities.
-    pub fn trusting(self, authorities: Authorities) -> AmqpSettings {
+    pub fn with_authorities(self, authorities: Authorities) -> AmqpSettings {
         AmqpSettings { authorities, ..self }
     }
 
     /// Creates the settings of a bus from their section, for a virtual host; if empty, the one of
     /// the address.
-    pub fn of(section: &AmqpSection, vhost: &str, served: Served, joins: bool) -> AmqpSettings {
+    pub fn from_section(
+        section: &AmqpSection,
+        vhost: &str,
+        served: ServedQueues,
+        is_added_later: bool,
+    ) -> AmqpSettings {
         AmqpSettings {
             server: section.server.0.clone(),
             vhost: (!vhost.is_empty()).then(|| vhost.to_owned()),
@@ -78,7 +83,7 @@ impl AmqpSettings {
             heartbeat: section.heartbeat.0,
             served,
             authorities: Authorities::default(),
-            joins,
+            is_added_later,
         }
     }
 }
@@ -86,9 +91,9 @@ impl AmqpSettings {
 impl fmt::Debug for AmqpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AmqpSettings")
-            .field("server", &masked(&self.server))
+            .field("server", &mask_credentials(&self.server))
             .field("vhost", &self.vhost)
-            .field("management", &masked(&self.management))
+            .field("management", &mask_credentials(&self.management))
             .field("reply_queue", &self.reply_queue)
             .field("reply_queue_type", &self.reply_queue_type)
             .field("declaration", &self.declaration)
@@ -102,7 +107,7 @@ impl fmt::Debug for AmqpSettings {
             .field("reconnect_max", &self.reconnect_max)
             .field("heartbeat", &self.heartbeat)
             .field("served", &self.served)
-            .field("joins", &self.joins)
+            .field("joins", &self.is_added_later)
             .finish()
     }
 }
@@ -163,9 +168,9 @@ pub(super) mod tests {
             reconnect_min: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
-            served: Served::default(),
+            served: ServedQueues::default(),
             authorities: Authorities::default(),
-            joins: false,
+            is_added_later: false,
         }
     }
 }

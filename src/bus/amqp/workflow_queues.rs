@@ -1,11 +1,11 @@
 //! Consumes the queues of workflows, on which calls ask for jobs. Each has its own channel: a queue
 //! that cannot be consumed holds up neither the others nor the replies.
 
-use super::call_room::CallRoom;
+use super::call_budget::CallBudget;
 use super::connection::{LastReason, channel_error, millis};
-use super::lane::{Ended, Lane, Source};
-use super::queues::{Found, Queues, short};
-use super::shared::{Phase, Shared, reached};
+use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
+use super::queues::{QueueCheck, QueueDeclarer, short_string};
+use super::state::{AmqpState, ShutdownPhase, wait_for_phase};
 use crate::bus::BusEvent;
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
@@ -18,84 +18,88 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// The delay before a queue that cannot be consumed is tried again.
-const QUEUE_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The delay before a queue is consumed with another prefetch.
-const REFITTED_AFTER: Duration = Duration::from_secs(1);
+const PREFETCH_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Consumes all workflow queues on one connection. Dropping it aborts that.
-pub(super) struct WorkflowQueues(actix_rt::task::JoinHandle<()>);
+pub(super) struct WorkflowQueueConsumers(actix_rt::task::JoinHandle<()>);
 
 /// Starts to consume the workflow queues. A reload may add queues; those of removed workflows are
 /// no longer consumed.
-pub(super) fn consume(
-    shared: &Rc<Shared>,
+pub(super) fn start(
+    state: &Rc<AmqpState>,
     connection: &Rc<Connection>,
-    phases: &watch::Receiver<Phase>,
-) -> WorkflowQueues {
-    WorkflowQueues(actix_rt::spawn(consume_all(shared.clone(), connection.clone(), phases.clone())))
+    phases: &watch::Receiver<ShutdownPhase>,
+) -> WorkflowQueueConsumers {
+    WorkflowQueueConsumers(actix_rt::spawn(run_consumers(
+        state.clone(),
+        connection.clone(),
+        phases.clone(),
+    )))
 }
 
-async fn consume_all(
-    shared: Rc<Shared>,
+async fn run_consumers(
+    state: Rc<AmqpState>,
     connection: Rc<Connection>,
-    mut phases: watch::Receiver<Phase>,
+    mut phases: watch::Receiver<ShutdownPhase>,
 ) {
-    let looks = Queues::new(connection.clone());
-    let mut serving = shared.serving.subscribe();
-    let mut consumers: BTreeMap<Arc<str>, QueueConsumer> = BTreeMap::new();
+    let declarer = QueueDeclarer::new(connection.clone());
+    let mut serving = state.active_queues.subscribe();
+    let mut consumers: BTreeMap<Arc<str>, ConsumerTask> = BTreeMap::new();
     loop {
-        let queues = serving.borrow_and_update().calls.clone();
+        let queues = serving.borrow_and_update().call_queues.clone();
         // What is sent to a workflow that is no longer loaded waits in its queue.
-        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        let (remaining, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
-        consumers = kept;
-        join_all(removed.into_values().map(QueueConsumer::end)).await;
+        consumers = remaining;
+        join_all(removed.into_values().map(ConsumerTask::stop)).await;
         for queue in queues {
             let start = || {
-                let consumed = WorkflowQueue {
-                    shared: shared.clone(),
+                let consumed = WorkflowQueueConsumer {
+                    state: state.clone(),
                     connection: connection.clone(),
-                    queues: looks.clone(),
+                    queues: declarer.clone(),
                     queue: queue.clone(),
                 };
-                let (phase, phases) = watch::channel(Phase::Open);
-                QueueConsumer { running: actix_rt::spawn(consumed.run(phases)), phase }
+                let (phase, phases) = watch::channel(ShutdownPhase::Open);
+                ConsumerTask { running: actix_rt::spawn(consumed.run(phases)), phase }
             };
             consumers.entry(queue.clone()).or_insert_with(start);
         }
         tokio::select! {
-            () = reached(&mut phases, Phase::EndConsuming) => break,
+            () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
             changed = serving.changed() => if changed.is_err() { break },
         }
     }
-    join_all(consumers.into_values().map(QueueConsumer::end)).await;
+    join_all(consumers.into_values().map(ConsumerTask::stop)).await;
 }
 
 /// The task that consumes one workflow queue. Dropping it aborts the task.
-struct QueueConsumer {
+struct ConsumerTask {
     running: actix_rt::task::JoinHandle<()>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ShutdownPhase>,
 }
 
-impl QueueConsumer {
+impl ConsumerTask {
     /// Stops consuming, and waits until open deliveries are settled.
-    async fn end(mut self) {
-        self.phase.send_replace(Phase::EndConsuming);
+    async fn stop(mut self) {
+        self.phase.send_replace(ShutdownPhase::StopConsuming);
         // An error means that the task panicked; it has ended in any case.
         let _ = (&mut self.running).await;
     }
 }
 
-impl Drop for QueueConsumer {
+impl Drop for ConsumerTask {
     fn drop(&mut self) {
         self.running.abort();
     }
 }
 
-impl WorkflowQueues {
+impl WorkflowQueueConsumers {
     /// Waits in an orderly shutdown until open deliveries are settled; otherwise aborts.
-    pub(super) async fn end(mut self, is_orderly: bool) {
+    pub(super) async fn stop(mut self, is_orderly: bool) {
         if is_orderly {
             // An error means that the task panicked; it has ended in any case.
             let _ = (&mut self.0).await;
@@ -103,52 +107,53 @@ impl WorkflowQueues {
     }
 }
 
-impl Drop for WorkflowQueues {
+impl Drop for WorkflowQueueConsumers {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-struct WorkflowQueue {
-    shared: Rc<Shared>,
+struct WorkflowQueueConsumer {
+    state: Rc<AmqpState>,
     connection: Rc<Connection>,
-    queues: Rc<Queues>,
+    queues: Rc<QueueDeclarer>,
     queue: Arc<str>,
 }
 
-impl WorkflowQueue {
-    async fn run(self, mut phases: watch::Receiver<Phase>) {
+impl WorkflowQueueConsumer {
+    async fn run(self, mut phases: watch::Receiver<ShutdownPhase>) {
         let mut last_reason = LastReason::default();
-        let settings = &self.shared.settings;
-        let room = CallRoom::new(settings.replies_bytes_max, settings.prefetch);
-        let mut lane = Lane::new(self.shared.clone(), Source::Calls(self.queue.clone(), room));
+        let settings = &self.state.settings;
+        let budget = CallBudget::new(settings.replies_bytes_max, settings.prefetch);
+        let mut consumer =
+            QueueConsumer::new(self.state.clone(), Source::Calls(self.queue.clone(), budget));
         while self.connection.status().connected() {
             let opened = tokio::select! {
                 biased;
-                () = reached(&mut phases, Phase::EndConsuming) => return,
-                opened = self.open(lane.prefetch()) => opened,
+                () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => return,
+                opened = self.open(consumer.prefetch()) => opened,
             };
             let reason = match opened {
                 Ok((channel, deliveries)) => {
                     last_reason = LastReason::default();
-                    let ended = lane.serve(&channel, deliveries, None, &mut phases).await;
+                    let ended = consumer.serve(&channel, deliveries, None, &mut phases).await;
                     // Closing requeues what is not settled. An error means that the channel is
                     // closed already.
                     let _ = channel.close(200, "closed by workflow-manager".into()).await;
                     match ended {
-                        Ended::Closed => return,
-                        Ended::Refitted => {
+                        ConsumeEnd::Closed => return,
+                        ConsumeEnd::PrefetchChanged => {
                             // After this delay the requeued calls are no longer in memory.
                             tokio::select! {
-                                () = reached(&mut phases, Phase::EndConsuming) => return,
-                                () = tokio::time::sleep(REFITTED_AFTER) => continue,
+                                () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => return,
+                                () = tokio::time::sleep(PREFETCH_CHANGE_DELAY) => continue,
                             }
                         }
-                        Ended::Cancelled => {
+                        ConsumeEnd::Cancelled => {
                             "the broker ended the consumer: the queue was deleted or moved"
                                 .to_owned()
                         }
-                        Ended::Failed(error) => self.shared.address.explain(&error),
+                        ConsumeEnd::Failed(error) => self.state.address.explain(&error),
                     }
                 }
                 Err(reason) => reason,
@@ -157,24 +162,24 @@ impl WorkflowQueue {
                 // The consumer of the replies reports the reason, and reconnects.
                 return;
             }
-            if last_reason.is_news(&reason) {
+            if last_reason.record_if_new(&reason) {
                 tracing::warn!(
                     queue = %self.queue,
                     reason,
-                    retry_in_ms = millis(QUEUE_PAUSE),
+                    retry_in_ms = millis(RETRY_DELAY),
                     "a workflow's queue is not consumed"
                 );
             } else {
                 tracing::debug!(
                     queue = %self.queue,
                     reason,
-                    retry_in_ms = millis(QUEUE_PAUSE),
+                    retry_in_ms = millis(RETRY_DELAY),
                     "a workflow's queue is not consumed"
                 );
             }
             tokio::select! {
-                () = reached(&mut phases, Phase::EndConsuming) => return,
-                () = tokio::time::sleep(QUEUE_PAUSE) => {}
+                () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => return,
+                () = tokio::time::sleep(RETRY_DELAY) => {}
             }
         }
     }
@@ -182,34 +187,35 @@ impl WorkflowQueue {
     async fn open(&self, prefetch: u16) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
             Some((_, said)) => said.to_owned(),
-            None => self.shared.address.explain(&error),
+            None => self.state.address.explain(&error),
         };
-        let found = match self.queues.look(&self.queue).await {
-            Found::Missing => {
+        let found = match self.queues.check(&self.queue).await {
+            QueueCheck::Missing => {
                 // Steps may send to this queue as to a worker's queue. The messages that waited in
                 // it are lost.
-                let (taken, answered) = oneshot::channel();
-                (self.shared.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), taken });
-                let shape = self.shared.shape_of(&self.queue);
-                let turns = &self.shared.turns;
+                let (journaled, answered) = oneshot::channel();
+                (self.state.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), journaled });
+                let shape = self.state.properties_for(&self.queue);
+                let turns = &self.state.policy_lock;
                 self.queues.declare_after(&self.queue, shape, answered, turns).await
             }
-            found @ (Found::There { .. } | Found::Locked | Found::Refused(_) | Found::Lost(_)) => {
-                found
-            }
+            found @ (QueueCheck::Exists { .. }
+            | QueueCheck::Exclusive
+            | QueueCheck::Refused(_)
+            | QueueCheck::Lost(_)) => found,
         };
         match found {
-            Found::There { .. } | Found::Missing => {}
-            Found::Locked => {
+            QueueCheck::Exists { .. } | QueueCheck::Missing => {}
+            QueueCheck::Exclusive => {
                 return Err("it is an exclusive queue of another connection".to_owned());
             }
-            Found::Refused(said) => return Err(said),
-            Found::Lost(error) => return Err(explain(error)),
+            QueueCheck::Refused(said) => return Err(said),
+            QueueCheck::Lost(error) => return Err(explain(error)),
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(explain)?;
         let consuming = channel.basic_consume(
-            short(&*self.queue),
+            short_string(&*self.queue),
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),

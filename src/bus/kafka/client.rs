@@ -14,36 +14,36 @@ use tokio::sync::mpsc;
 pub(super) const BATCH_BYTES: usize = 128 * 1024;
 
 /// How long the library waits for a missing topic that may be in creation.
-const TOPIC_AWAITED_MS: u32 = 5_000;
+const TOPIC_WAIT_MS: u32 = 5_000;
 
 /// The longest time that the library lets an application not poll. The bus does not poll while
 /// there is no room, however long that takes.
-const POLLED_WITHIN_MS: u32 = 86_400_000;
+const POLL_INTERVAL_MAX_MS: u32 = 86_400_000;
 
 /// An event from a thread of the library.
-pub(super) enum Told {
+pub(super) enum ClientEvent {
     /// A message was written, in this partition at this offset, or failed.
-    Delivered { number: usize, taken: Result<(i32, i64), RDKafkaErrorCode> },
+    Delivered { number: usize, result: Result<(i32, i64), RDKafkaErrorCode> },
     /// A producer was closed. It reports nothing more of the messages up to this number.
-    ProducerEnded { last: usize },
+    ProducerClosed { last: usize },
     /// No broker can be reached.
-    AllDown,
+    AllBrokersDown,
     /// An error in the library's words. It does not say whether the client still works.
     Error(String),
 }
 
 /// Forwards the events of a client's threads.
 #[derive(Clone)]
-pub(super) struct Context(pub(super) mpsc::UnboundedSender<Told>);
+pub(super) struct EventContext(pub(super) mpsc::UnboundedSender<ClientEvent>);
 
-impl Context {
+impl EventContext {
     /// Creates the context of a client whose events are ignored: its calls return their errors.
-    pub(super) fn of_nobody() -> Context {
-        Context(mpsc::unbounded_channel().0)
+    pub(super) fn without_listener() -> EventContext {
+        EventContext(mpsc::unbounded_channel().0)
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for EventContext {
     /// Logs a line of the library. The bus reports errors in its state; these lines give details.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         match level {
@@ -60,47 +60,49 @@ impl ClientContext for Context {
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
     fn error(&self, error: KafkaError, reason: &str) {
-        let told = match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AllBrokersDown) => Told::AllDown,
-            _ => Told::Error(reason.to_owned()),
+        let event = match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AllBrokersDown) => ClientEvent::AllBrokersDown,
+            _ => ClientEvent::Error(reason.to_owned()),
         };
         // Sending fails only once the event loop has ended.
-        let _ = self.0.send(told);
+        let _ = self.0.send(event);
     }
 }
 
-impl ConsumerContext for Context {}
+impl ConsumerContext for EventContext {}
 
-impl ProducerContext for Context {
+impl ProducerContext for EventContext {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        let taken = match result {
+        let outcome = match result {
             Ok(record) => Ok((record.partition(), record.offset())),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
         };
-        let _ = self.0.send(Told::Delivered { number, taken });
+        let _ = self.0.send(ClientEvent::Delivered { number, result: outcome });
     }
 }
 
 /// Builds the properties of each client.
-pub(super) struct Configs<'s>(&'s KafkaSection);
+pub(super) struct ClientConfigs<'s>(&'s KafkaSection);
 
-impl Configs<'_> {
-    pub(super) fn of(section: &KafkaSection) -> Configs<'_> {
-        Configs(section)
+impl ClientConfigs<'_> {
+    pub(super) fn new(section: &KafkaSection) -> ClientConfigs<'_> {
+        ClientConfigs(section)
     }
 
     /// Checks whether the library accepts the properties.
     pub(super) fn check(&self) -> Result<(), String> {
-        for config in [self.producer(), self.consumer(&self.0.reply_topic), self.admin()] {
+        for config in
+            [self.producer_config(), self.consumer_config(&self.0.reply_topic), self.admin_config()]
+        {
             // This makes no connection, because nothing is requested.
             config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
         }
         Ok(())
     }
 
-    fn common(&self) -> ClientConfig {
+    fn common_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         let is_debugged = self.0.properties.0.contains_key("debug");
         config.set_log_level(if is_debugged {
@@ -120,8 +122,8 @@ impl Configs<'_> {
 
     /// Returns the properties of a producer. It keeps a message until all in-sync replicas have it,
     /// however long that takes; no message is duplicated or skipped on the way.
-    pub(super) fn producer(&self) -> ClientConfig {
-        let mut config = self.common();
+    pub(super) fn producer_config(&self) -> ClientConfig {
+        let mut config = self.common_config();
         config
             .set("acks", "all")
             .set("enable.idempotence", "true")
@@ -130,7 +132,7 @@ impl Configs<'_> {
             .set("batch.size", BATCH_BYTES.to_string())
             .set("queue.buffering.max.messages", "0")
             .set("queue.buffering.max.kbytes", "2147483647")
-            .set("topic.metadata.propagation.max.ms", TOPIC_AWAITED_MS.to_string());
+            .set("topic.metadata.propagation.max.ms", TOPIC_WAIT_MS.to_string());
         if !self.0.properties.0.contains_key("linger.ms") {
             config.set("linger.ms", "1");
         }
@@ -140,9 +142,9 @@ impl Configs<'_> {
     /// Returns the properties of a consumer. It reads what it is assigned and commits nothing, and
     /// skips records of aborted transactions. The library needs the name of a group, which it does
     /// not join.
-    pub(super) fn consumer(&self, group: &str) -> ClientConfig {
+    pub(super) fn consumer_config(&self, group: &str) -> ClientConfig {
         let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
-        let mut config = self.common();
+        let mut config = self.common_config();
         config
             .set("group.id", group)
             .set("enable.auto.commit", "false")
@@ -152,13 +154,13 @@ impl Configs<'_> {
             .set("isolation.level", "read_committed")
             .set("queued.min.messages", self.0.prefetch.clamp(1, 10_000_000).to_string())
             .set("queued.max.messages.kbytes", kibibytes)
-            .set("max.poll.interval.ms", POLLED_WITHIN_MS.to_string());
+            .set("max.poll.interval.ms", POLL_INTERVAL_MAX_MS.to_string());
         config
     }
 
     /// Returns the properties of the client that inspects and creates topics.
-    pub(super) fn admin(&self) -> ClientConfig {
-        self.common()
+    pub(super) fn admin_config(&self) -> ClientConfig {
+        self.common_config()
     }
 }
 
@@ -176,11 +178,11 @@ pub(super) fn explain(error: &KafkaError) -> String {
 }
 
 /// Closes a client on its own thread, because closing may wait for threads of the library.
-pub(super) struct Ending<T: Send + 'static>(Option<T>);
+pub(super) struct ClosedOnThread<T: Send + 'static>(Option<T>);
 
-impl<T: Send + 'static> Ending<T> {
-    pub(super) fn new(client: T) -> Ending<T> {
-        Ending(Some(client))
+impl<T: Send + 'static> ClosedOnThread<T> {
+    pub(super) fn new(client: T) -> ClosedOnThread<T> {
+        ClosedOnThread(Some(client))
     }
 
     pub(super) fn get(&self) -> Option<&T> {
@@ -188,11 +190,11 @@ impl<T: Send + 'static> Ending<T> {
     }
 
     /// Closes the client, then calls `then`.
-    pub(super) fn end(mut self, then: impl FnOnce() + Send + 'static) {
-        self.end_on_thread(then);
+    pub(super) fn close_then(mut self, then: impl FnOnce() + Send + 'static) {
+        self.close_on_thread(then);
     }
 
-    fn end_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
+    fn close_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
         if let Some(client) = self.0.take() {
             thread::spawn(move || {
                 drop(client);
@@ -202,36 +204,37 @@ impl<T: Send + 'static> Ending<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Ending<T> {
+impl<T: Send + 'static> Drop for ClosedOnThread<T> {
     fn drop(&mut self) {
-        self.end_on_thread(|| ());
+        self.close_on_thread(|| ());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial;
+    use super::super::test_support;
     use super::*;
 
     /// The tests with brokers do not show what these settings are for: most would pass without
     /// them.
     #[test]
-    fn what_the_promise_rests_on_is_set_whatever_the_settings_say() {
-        let mut section = trial::section();
+    fn guarantees_are_configured_whatever_the_settings_say() {
+        let mut section = test_support::section();
         for (name, _) in PRODUCER.into_iter().chain(CONSUMER) {
             section.properties.0.insert(name.to_owned(), "other".to_owned());
         }
-        let configs = Configs::of(&section);
-        for (config, wanted) in
-            [(configs.producer(), &PRODUCER[..]), (configs.consumer("g"), &CONSUMER[..])]
-        {
+        let configs = ClientConfigs::new(&section);
+        for (config, wanted) in [
+            (configs.producer_config(), &PRODUCER[..]),
+            (configs.consumer_config("g"), &CONSUMER[..]),
+        ] {
             for (name, value) in wanted {
                 assert_eq!(config.get(name), Some(*value), "{name}");
             }
             assert_eq!(config.get("allow.auto.create.topics"), Some("false"));
             assert_eq!(config.get("bootstrap.servers"), Some("127.0.0.1:1"));
         }
-        assert!(configs.producer().get("transactional.id").is_none());
+        assert!(configs.producer_config().get("transactional.id").is_none());
     }
 
     const PRODUCER: [(&str, &str); 4] = [
@@ -251,12 +254,12 @@ mod tests {
     ];
 
     #[test]
-    fn properties_that_the_library_does_not_know_are_told() {
-        let mut section = trial::section();
-        assert_eq!(Configs::of(&section).check(), Ok(()));
+    fn unknown_properties_are_reported() {
+        let mut section = test_support::section();
+        assert_eq!(ClientConfigs::new(&section).check(), Ok(()));
         section.properties.0.insert("sasl.mechanism".to_owned(), "GUESSING".to_owned());
         section.properties.0.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
-        let why = Configs::of(&section).check().expect_err("unknown");
+        let why = ClientConfigs::new(&section).check().expect_err("unknown");
         assert!(why.contains("GUESSING") || why.contains("sasl"), "{why}");
     }
 }

@@ -1,7 +1,7 @@
 //! Inspects topics, and creates them. Whatever waits for brokers runs on a thread that may block.
 
-use super::client::{Configs, Context, Ending, explain};
-use super::topic::{Keeps, Topic, TopicLook, retention};
+use super::client::{ClientConfigs, ClosedOnThread, EventContext, explain};
+use super::topic::{TopicInfo, TopicRetention, TopicStatus, retention_for};
 use crate::settings::KafkaSection;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::config::ClientConfig;
@@ -11,25 +11,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The partitions of the reply topic. It is read by one process, so one is enough.
-const PARTITIONS_OF_REPLIES: i32 = 1;
+const REPLY_TOPIC_PARTITIONS: i32 = 1;
 
 /// What to inspect of a topic.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct TopicQuery {
     pub(super) topic: String,
     /// The partitions whose watermarks are needed; `None`: all.
-    pub(super) ends_of: Option<Vec<i32>>,
+    pub(super) watermarks_of: Option<Vec<i32>>,
 }
 
 /// Asks the brokers about topics, over its own client.
 #[derive(Clone)]
-pub(super) struct Cluster(Arc<Ending<AdminClient<Context>>>);
+pub(super) struct TopicAdmin(Arc<ClosedOnThread<AdminClient<EventContext>>>);
 
-impl Cluster {
-    pub(super) fn new(section: &KafkaSection, context: Context) -> Result<Cluster, String> {
-        let config: ClientConfig = Configs::of(section).admin();
+impl TopicAdmin {
+    pub(super) fn new(section: &KafkaSection, context: EventContext) -> Result<TopicAdmin, String> {
+        let config: ClientConfig = ClientConfigs::new(section).admin_config();
         let admin = config.create_with_context(context).map_err(|error| explain(&error))?;
-        Ok(Cluster(Arc::new(Ending::new(admin))))
+        Ok(TopicAdmin(Arc::new(ClosedOnThread::new(admin))))
     }
 
     /// Returns the status of these topics, in the same order.
@@ -37,34 +37,34 @@ impl Cluster {
     /// # Errors
     ///
     /// The brokers do not answer.
-    pub(super) async fn look(
+    pub(super) async fn inspect_topics(
         &self,
-        questions: Vec<Question>,
+        queries: Vec<TopicQuery>,
         timeout: Duration,
-    ) -> Result<Vec<TopicLook>, String> {
+    ) -> Result<Vec<TopicStatus>, String> {
         let cluster = self.clone();
-        let asked = questions.clone();
-        let looked = actix_rt::task::spawn_blocking(move || {
-            let look = |question: &Question| cluster.look_at(question, timeout);
-            asked.iter().map(look).collect::<Result<Vec<_>, String>>()
+        let blocking_queries = queries.clone();
+        let inspected = actix_rt::task::spawn_blocking(move || {
+            let inspect = |question: &TopicQuery| cluster.inspect_topic(question, timeout);
+            blocking_queries.iter().map(inspect).collect::<Result<Vec<_>, String>>()
         });
-        let mut looks = looked.await.map_err(|error| error.to_string())??;
-        let there = questions.iter().zip(&mut looks);
-        let there = there.filter_map(|(question, look)| match look {
-            TopicLook::There(topic) => Some((question.topic.as_str(), topic)),
-            TopicLook::Missing | TopicLook::Refused(_) => None,
+        let mut statuses = inspected.await.map_err(|error| error.to_string())??;
+        let existing = queries.iter().zip(&mut statuses);
+        let there = existing.filter_map(|(question, look)| match look {
+            TopicStatus::Exists(topic) => Some((question.topic.as_str(), topic)),
+            TopicStatus::Missing | TopicStatus::Refused(_) => None,
         });
-        self.look_at_keeps(there.collect(), timeout).await;
-        Ok(looks)
+        self.load_retention(there.collect(), timeout).await;
+        Ok(statuses)
     }
 
-    fn look_at(&self, question: &Question, timeout: Duration) -> Result<TopicLook, String> {
+    fn inspect_topic(&self, query: &TopicQuery, timeout: Duration) -> Result<TopicStatus, String> {
         let Some(admin) = self.0.get() else { return Err("the client has ended".to_owned()) };
-        let (client, name) = (admin.inner(), question.topic.as_str());
+        let (client, name) = (admin.inner(), query.topic.as_str());
         let found = client.fetch_metadata(Some(name), timeout);
         let found = found.map_err(|error| explain(&error))?;
         let Some(topic) = found.topics().iter().find(|topic| topic.name() == name) else {
-            return Ok(TopicLook::Missing);
+            return Ok(TopicStatus::Missing);
         };
         match topic.error().map(RDKafkaErrorCode::from) {
             None | Some(RDKafkaErrorCode::NoError | RDKafkaErrorCode::LeaderNotAvailable) => {}
@@ -72,31 +72,35 @@ impl Cluster {
                 RDKafkaErrorCode::UnknownTopicOrPartition
                 | RDKafkaErrorCode::UnknownTopic
                 | RDKafkaErrorCode::UnknownPartition,
-            ) => return Ok(TopicLook::Missing),
-            Some(other) => return Ok(TopicLook::Refused(other.to_string())),
+            ) => return Ok(TopicStatus::Missing),
+            Some(other) => return Ok(TopicStatus::Refused(other.to_string())),
         }
         let partitions = i32::try_from(topic.partitions().len()).unwrap_or(i32::MAX);
         if partitions == 0 {
-            return Ok(TopicLook::Missing);
+            return Ok(TopicStatus::Missing);
         }
         let all = || (0..partitions).collect();
         let mut ends = BTreeMap::new();
-        for partition in question.ends_of.clone().unwrap_or_else(all) {
+        for partition in query.watermarks_of.clone().unwrap_or_else(all) {
             if partition >= partitions {
                 continue;
             }
             match client.fetch_watermarks(name, partition, timeout) {
                 Ok(found) => drop(ends.insert(partition, found)),
                 // The topic was deleted meanwhile.
-                Err(error) if is_of_topic(&error) => return Ok(TopicLook::Missing),
+                Err(error) if is_missing_topic_error(&error) => return Ok(TopicStatus::Missing),
                 Err(error) => return Err(explain(&error)),
             }
         }
-        Ok(TopicLook::There(Topic { partitions, ends, keeps: Keeps::default() }))
+        Ok(TopicStatus::Exists(TopicInfo {
+            partitions,
+            watermarks: ends,
+            retention: TopicRetention::default(),
+        }))
     }
 
     /// Loads the retention of topics. Without permission for that it stays unknown.
-    async fn look_at_keeps(&self, mut topics: Vec<(&str, &mut Topic)>, timeout: Duration) {
+    async fn load_retention(&self, mut topics: Vec<(&str, &mut TopicInfo)>, timeout: Duration) {
         let Some(admin) = self.0.get() else { return };
         let wanted: Vec<ResourceSpecifier<'_>> =
             topics.iter().map(|(name, _)| ResourceSpecifier::Topic(name)).collect();
@@ -115,24 +119,27 @@ impl Cluster {
         for ((_, topic), described) in topics.iter_mut().zip(described) {
             let Ok(settings) = described else { continue };
             let value = |name: &str| settings.get(name).and_then(|entry| entry.value.as_deref());
-            topic.keeps = Keeps::of(value("retention.ms"), value("cleanup.policy"));
+            topic.retention =
+                TopicRetention::from_config(value("retention.ms"), value("cleanup.policy"));
         }
     }
 
     /// Creates the topic of a queue whose steps wait for up to `reply_timeout`. An existing topic
     /// counts as created.
-    pub(super) async fn create(
+    pub(super) async fn create_topic(
         &self,
         section: &KafkaSection,
         topic: &str,
-        wait: Option<Duration>,
+        reply_timeout: Option<Duration>,
     ) -> Result<(), String> {
         let partitions =
-            if topic == section.reply_topic { PARTITIONS_OF_REPLIES } else { section.partitions };
-        let kept = retention(section.retention.0, wait).as_millis().to_string();
+            if topic == section.reply_topic { REPLY_TOPIC_PARTITIONS } else { section.partitions };
+        let retention_ms =
+            retention_for(section.retention.0, reply_timeout).as_millis().to_string();
         let bytes = section.message_bytes_max.to_string();
         let replication = TopicReplication::Fixed(section.replication);
-        let mut new = NewTopic::new(topic, partitions, replication).set("retention.ms", &kept);
+        let mut new =
+            NewTopic::new(topic, partitions, replication).set("retention.ms", &retention_ms);
         // Replies have their own limit, which names who sent too much.
         if topic != section.reply_topic {
             new = new.set("max.message.bytes", &bytes);
@@ -146,7 +153,12 @@ impl Cluster {
             Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
             Some(Err((_, code))) => Err(code.to_string()),
             Some(Ok(_)) | None => {
-                tracing::info!(topic, partitions, retention_ms = kept, "a topic is created");
+                tracing::info!(
+                    topic,
+                    partitions,
+                    retention_ms = retention_ms,
+                    "a topic is created"
+                );
                 Ok(())
             }
         }
@@ -155,13 +167,13 @@ impl Cluster {
 
 /// Returns whether an error says that a topic, or a partition of it, does not exist.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
-pub(super) fn is_of_topic(error: &KafkaError) -> bool {
-    error.rdkafka_error_code().is_some_and(is_code_of_topic)
+pub(super) fn is_missing_topic_error(error: &KafkaError) -> bool {
+    error.rdkafka_error_code().is_some_and(is_missing_topic_code)
 }
 
 /// Returns whether a code says that a topic, or a partition of it, does not exist.
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
-pub(super) fn is_code_of_topic(code: RDKafkaErrorCode) -> bool {
+pub(super) fn is_missing_topic_code(code: RDKafkaErrorCode) -> bool {
     matches!(
         code,
         RDKafkaErrorCode::UnknownTopicOrPartition
@@ -172,13 +184,13 @@ pub(super) fn is_code_of_topic(code: RDKafkaErrorCode) -> bool {
 
 /// The result of inspecting all topics of a bus.
 #[derive(Debug)]
-pub struct Survey {
+pub struct TopicSurvey {
     /// Whether the reply topic exists.
-    pub has_replies: bool,
+    pub has_reply_topic: bool,
     /// Unusable topics, each with its name and the reason.
-    pub objections: Vec<(String, String)>,
+    pub problems: Vec<(String, String)>,
     /// The queues whose topics do not exist.
-    pub missing: Vec<Arc<str>>,
+    pub missing_queues: Vec<Arc<str>>,
 }
 
 /// Inspects the topics of queues and the reply topic, without changing anything. `reply_timeouts`
@@ -187,32 +199,35 @@ pub struct Survey {
 /// # Errors
 ///
 /// The brokers do not answer.
-pub async fn survey(
+pub async fn survey_topics(
     section: &KafkaSection,
-    waits: &BTreeMap<Arc<str>, Option<Duration>>,
-) -> Result<Survey, String> {
-    let cluster = Cluster::new(section, Context::of_nobody())?;
-    let topics = waits.keys().map(|queue| section.topic(queue));
+    reply_timeouts: &BTreeMap<Arc<str>, Option<Duration>>,
+) -> Result<TopicSurvey, String> {
+    let cluster = TopicAdmin::new(section, EventContext::without_listener())?;
+    let topics = reply_timeouts.keys().map(|queue| section.topic(queue));
     let asked = std::iter::once(section.reply_topic.clone()).chain(topics);
-    let question = |topic: String| Question { topic, ends_of: Some(Vec::new()) };
-    let mut looks =
-        cluster.look(asked.map(question).collect(), section.request_timeout.0).await?.into_iter();
-    let mut survey = Survey { has_replies: true, objections: Vec::new(), missing: Vec::new() };
-    match looks.next() {
-        Some(TopicLook::Refused(why)) => {
-            survey.objections.push((section.reply_topic.clone(), why));
+    let question = |topic: String| TopicQuery { topic, watermarks_of: Some(Vec::new()) };
+    let mut statuses = cluster
+        .inspect_topics(asked.map(question).collect(), section.request_timeout.0)
+        .await?
+        .into_iter();
+    let mut survey =
+        TopicSurvey { has_reply_topic: true, problems: Vec::new(), missing_queues: Vec::new() };
+    match statuses.next() {
+        Some(TopicStatus::Refused(why)) => {
+            survey.problems.push((section.reply_topic.clone(), why));
         }
-        Some(TopicLook::There(_)) => {}
-        Some(TopicLook::Missing) | None => survey.has_replies = false,
+        Some(TopicStatus::Exists(_)) => {}
+        Some(TopicStatus::Missing) | None => survey.has_reply_topic = false,
     }
-    for ((queue, wait), look) in waits.iter().zip(looks) {
+    for ((queue, wait), look) in reply_timeouts.iter().zip(statuses) {
         let topic = section.topic(queue);
         match look {
-            TopicLook::Missing => survey.missing.push(queue.clone()),
-            TopicLook::Refused(why) => survey.objections.push((topic, why)),
-            TopicLook::There(found) => {
-                let objection = found.keeps.objection(&topic, *wait);
-                survey.objections.extend(objection.map(|why| (topic, why)));
+            TopicStatus::Missing => survey.missing_queues.push(queue.clone()),
+            TopicStatus::Refused(why) => survey.problems.push((topic, why)),
+            TopicStatus::Exists(found) => {
+                let objection = found.retention.check_retention(&topic, *wait);
+                survey.problems.extend(objection.map(|why| (topic, why)));
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Inspects how far the workers of queues are behind: the committed offsets of their groups, and
 //! their members.
 
-use super::client::{Configs, Context, explain};
-use super::cluster::is_code_of_topic;
-use crate::bus::QueueLook;
+use super::client::{ClientConfigs, EventContext, explain};
+use super::cluster::is_missing_topic_code;
+use crate::bus::QueueStatus;
 use crate::settings::KafkaSection;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -13,27 +13,29 @@ use std::sync::Arc;
 
 /// Inspects queues over its own clients, because inspections are rare and must not disturb the
 /// event loop.
-pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueLook> {
+pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
     let count = queues.len();
-    let looked = actix_rt::task::spawn_blocking(move || {
-        let look = |queue: &Arc<str>| look(&section, queue).unwrap_or_else(QueueLook::Unknown);
-        queues.iter().map(look).collect()
+    let inspected = actix_rt::task::spawn_blocking(move || {
+        let inspect =
+            |queue: &Arc<str>| inspect_queue(&section, queue).unwrap_or_else(QueueStatus::Unknown);
+        queues.iter().map(inspect).collect()
     });
-    looked.await.unwrap_or_else(|error| vec![QueueLook::Unknown(error.to_string()); count])
+    inspected.await.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); count])
 }
 
-fn look(section: &KafkaSection, queue: &str) -> Result<QueueLook, String> {
+fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, String> {
     let (topic, group) = (section.topic(queue), section.group(queue));
     let timeout = section.request_timeout.0;
-    let config = Configs::of(section).consumer(&group);
-    let consumer: BaseConsumer<Context> =
-        config.create_with_context(Context::of_nobody()).map_err(|error| explain(&error))?;
+    let config = ClientConfigs::new(section).consumer_config(&group);
+    let consumer: BaseConsumer<EventContext> = config
+        .create_with_context(EventContext::without_listener())
+        .map_err(|error| explain(&error))?;
     let metadata = consumer.fetch_metadata(Some(&topic), timeout);
     let metadata = metadata.map_err(|error| explain(&error))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let Some(found) = found else { return Ok(QueueLook::Missing) };
+    let Some(found) = found else { return Ok(QueueStatus::Missing) };
     match found.error().map(RDKafkaErrorCode::from) {
-        Some(code) if is_code_of_topic(code) => return Ok(QueueLook::Missing),
+        Some(code) if is_missing_topic_code(code) => return Ok(QueueStatus::Missing),
         Some(RDKafkaErrorCode::NoError) | None => {}
         Some(code) => return Err(code.to_string()),
     }
@@ -66,7 +68,7 @@ fn look(section: &KafkaSection, queue: &str) -> Result<QueueLook, String> {
     let groups = groups.map_err(|error| explain(&error))?;
     let members = groups.groups().iter().find(|found| found.name() == group);
     let consumers = members.map_or(0, |found| found.members().len());
-    Ok(QueueLook::There {
+    Ok(QueueStatus::Exists {
         messages: u32::try_from(behind).unwrap_or(u32::MAX),
         unacknowledged: None,
         consumers: u32::try_from(consumers).unwrap_or(u32::MAX),

@@ -24,36 +24,39 @@
 //! test_support  parts for tests, without brokers
 //! ```
 
+mod backoff;
 mod client;
 mod cluster;
+mod event_loop;
 mod inspect;
-mod link;
-mod pauses;
 mod publisher;
 mod reader;
 mod record;
 mod topic;
 mod window;
 
-use super::event::watched;
-use super::{Addressee, Bus, BusEvent, EventSink, Over, Position, Publication, QueueLook, Served};
+use super::event::run_reporting_panic;
+use super::{
+    Addressee, AttemptEnd, Bus, BusEvent, EventSink, Publication, QueueStatus, ServedQueues,
+    TopicOffset,
+};
 use crate::settings::KafkaSection;
-use client::Configs;
+use client::ClientConfigs;
+use event_loop::{Command, EventLoop, EventLoopPhase};
 use futures_util::future::LocalBoxFuture;
-use link::{Command, Link, Phase};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-pub use cluster::{Survey, survey};
+pub use cluster::{TopicSurvey, survey_topics};
 
 /// Validated settings, and the offsets from which the bus continues.
 #[derive(Debug)]
 pub struct Connector {
     section: KafkaSection,
-    served: Served,
-    positions: Vec<Position>,
+    served: ServedQueues,
+    offsets: Vec<TopicOffset>,
 }
 
 impl Connector {
@@ -64,45 +67,49 @@ impl Connector {
     /// The client library rejects its properties, for the reason in the text.
     pub fn new(
         section: KafkaSection,
-        served: Served,
-        positions: Vec<Position>,
+        served: ServedQueues,
+        offsets: Vec<TopicOffset>,
     ) -> Result<Connector, String> {
-        Configs::of(&section).check()?;
-        Ok(Connector { section, served, positions })
+        ClientConfigs::new(&section).check()?;
+        Ok(Connector { section, served, offsets })
     }
 }
 
 /// The bus over Kafka. If it is dropped without being closed, its task is aborted.
 pub struct KafkaBus {
     commands: mpsc::UnboundedSender<Command>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<EventLoopPhase>,
     unconfirmed: Rc<Cell<usize>>,
     section: Arc<KafkaSection>,
     sink: EventSink,
-    run: Option<actix_rt::task::JoinHandle<()>>,
+    task: Option<actix_rt::task::JoinHandle<()>>,
 }
 
 impl KafkaBus {
     /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
     /// arbiter.
     pub fn connect(connector: Connector, sink: EventSink) -> KafkaBus {
-        let Connector { section, served, positions } = connector;
+        let Connector { section, served, offsets: positions } = connector;
         let (commands, inbox) = mpsc::unbounded_channel();
-        let (phase, phases) = watch::channel(Phase::Open);
+        let (phase, phases) = watch::channel(EventLoopPhase::Open);
         let (unconfirmed, section) = (Rc::new(Cell::new(0)), Arc::new(section));
-        let link =
-            Link::new(section.clone(), served, &positions, (sink.clone(), unconfirmed.clone()));
+        let link = EventLoop::new(
+            section.clone(),
+            served,
+            &positions,
+            (sink.clone(), unconfirmed.clone()),
+        );
         let run = match link {
             Ok(link) => {
                 let run = link.run(inbox, phases);
-                Some(actix_rt::spawn(watched(sink.clone(), run)))
+                Some(actix_rt::spawn(run_reporting_panic(sink.clone(), run)))
             }
             Err(why) => {
-                sink(BusEvent::Refused(format!("a bus over Kafka cannot be made: {why}")));
+                sink(BusEvent::Fatal(format!("a bus over Kafka cannot be made: {why}")));
                 None
             }
         };
-        KafkaBus { commands, phase, unconfirmed, section, sink, run }
+        KafkaBus { commands, phase, unconfirmed, section, sink, task: run }
     }
 }
 
@@ -110,7 +117,7 @@ impl Bus for KafkaBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
             // There are no calls over Kafka, so no caller waits there.
-            Addressee::Caller => (self.sink)(BusEvent::Unroutable(message.receipt)),
+            Addressee::Caller => (self.sink)(BusEvent::Unroutable(message.confirm_token)),
             Addressee::Worker => {
                 self.unconfirmed.set(self.unconfirmed.get() + 1);
                 // Sending fails only once the bus is closed. The message is journaled as
@@ -121,7 +128,7 @@ impl Bus for KafkaBus {
     }
 
     /// Withdraws the message unless the client library has it already.
-    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
         let _ = self.commands.send(Command::Withdraw(id.to_owned()));
     }
 
@@ -129,24 +136,24 @@ impl Bus for KafkaBus {
         self.unconfirmed.get()
     }
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
         Box::pin(inspect::inspect(self.section.clone(), queues))
     }
 
-    fn serve(&mut self, served: Served) {
+    fn set_served(&mut self, served: ServedQueues) {
         // Sending fails only once the bus is closed.
-        let _ = self.commands.send(Command::Serve(served));
+        let _ = self.commands.send(Command::SetServed(served));
     }
 
     /// Waits until the open replies are settled, then publishes the messages that follow from
     /// them. Does not wait for brokers that are unavailable.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        let (run, phase) = (self.run.take(), self.phase.clone());
+        let (run, phase) = (self.task.take(), self.phase.clone());
         Box::pin(async move {
             // If the caller drops this future at its deadline, that also aborts the task.
             let Some(run) = run else { return };
-            let mut run = Running(run);
-            phase.send_replace(Phase::EndConsuming);
+            let mut run = AbortOnDrop(run);
+            phase.send_replace(EventLoopPhase::Stopping);
             // An error means that the task panicked; it has ended in any case.
             let _ = (&mut run.0).await;
         })
@@ -155,18 +162,18 @@ impl Bus for KafkaBus {
 
 impl Drop for KafkaBus {
     fn drop(&mut self) {
-        self.run.iter().for_each(actix_rt::task::JoinHandle::abort);
+        self.task.iter().for_each(actix_rt::task::JoinHandle::abort);
     }
 }
 
 /// A task that is aborted on drop.
-struct Running(actix_rt::task::JoinHandle<()>);
+struct AbortOnDrop(actix_rt::task::JoinHandle<()>);
 
-impl Drop for Running {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 #[cfg(test)]
-mod trial;
+mod test_support;

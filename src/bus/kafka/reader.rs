@@ -1,11 +1,13 @@
 //! Reads the reply topic: records become deliveries, and settlements become offsets.
 
-use super::client::{Configs, Context, Ending, explain};
-use super::cluster::is_of_topic;
-use super::record::{Record, Said, Unreadable};
-use super::topic::Topic;
-use super::window::{Begin, Window};
-use crate::bus::{BusEvent, Delivery, EventSink, Position, Settled, Settlement, Verdict};
+use super::client::{ClientConfigs, ClosedOnThread, EventContext, explain};
+use super::cluster::is_missing_topic_error;
+use super::record::{ReplyContent, ReplyRecord, UnreadableRecord};
+use super::topic::TopicInfo;
+use super::window::{PartitionWindow, StartOffset};
+use crate::bus::{
+    BusEvent, Delivery, Disposition, EventSink, SettleCommand, Settlement, TopicOffset,
+};
 use crate::settings::KafkaSection;
 use futures_util::FutureExt;
 use rdkafka::TopicPartitionList;
@@ -18,70 +20,72 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// How many records are taken before anything else is handled.
-const TAKEN_MAX: usize = 64;
+const RECORDS_PER_TURN: usize = 64;
 
-type Client = Ending<StreamConsumer<Context>>;
+type Client = ClosedOnThread<StreamConsumer<EventContext>>;
 
 /// An event of the consumer.
-pub(super) enum Heard {
+pub(super) enum ReaderEvent {
     /// Records, in order.
-    Records(Vec<Record>),
+    Records(Vec<ReplyRecord>),
     /// All records of this partition have been read.
-    End(i32),
+    PartitionEnd(i32),
     /// The topic has changed.
-    Changed(String),
+    TopicChanged(String),
     /// The topic lacks the next record to be read, or a broker says so. The library stops reading.
     Stopped(String),
     /// Another error, after which the library retries by itself.
-    Trouble(String),
+    Error(String),
 }
 
 /// A record that is not settled.
-struct Kept {
+struct UnsettledRecord {
     partition: i32,
     offset: i64,
-    said: Said,
+    content: ReplyContent,
 }
 
 /// Reads the reply topic, over any number of connections.
-pub(super) struct Reader {
+pub(super) struct ReplyReader {
     section: Arc<KafkaSection>,
     topic: Arc<str>,
     sink: EventSink,
     consumer: Rc<Client>,
-    context: Context,
-    windows: BTreeMap<i32, Window>,
+    context: EventContext,
+    windows: BTreeMap<i32, PartitionWindow>,
     /// Whether the consumer reads the partitions in `windows`.
     pub(super) is_assigned: bool,
     /// How far partitions were read that ended before that at the last check.
-    suspects: BTreeMap<i32, i64>,
+    suspected_losses: BTreeMap<i32, i64>,
     /// The offsets in the journal at which reading continues, of partitions that were not seen yet.
-    known: BTreeMap<i32, i64>,
-    kept: HashMap<u64, Kept>,
-    bytes: usize,
-    tags: u64,
+    journaled_offsets: BTreeMap<i32, i64>,
+    unsettled: HashMap<u64, UnsettledRecord>,
+    unsettled_bytes: usize,
+    last_tag: u64,
     /// Counts how often the topic was recreated. Commands for records of earlier epochs are void.
     epoch: u64,
-    settle: mpsc::UnboundedSender<Settled>,
-    pub(super) verdicts: mpsc::UnboundedReceiver<Settled>,
+    command_sender: mpsc::UnboundedSender<SettleCommand>,
+    pub(super) commands: mpsc::UnboundedReceiver<SettleCommand>,
     /// The ends that were seen when the bus connected, of partitions that are not settled up to
     /// them.
-    goals: BTreeMap<i32, i64>,
+    catch_up_targets: BTreeMap<i32, i64>,
 }
 
-impl Reader {
+impl ReplyReader {
     pub(super) fn new(
         section: Arc<KafkaSection>,
-        positions: &[Position],
+        offsets: &[TopicOffset],
         sink: EventSink,
-        context: Context,
-    ) -> Result<Reader, String> {
-        let consumer = consumer(&section, &context)?;
+        context: EventContext,
+    ) -> Result<ReplyReader, String> {
+        let consumer = create_consumer(&section, &context)?;
         let topic: Arc<str> = section.reply_topic.as_str().into();
-        let of_replies = positions.iter().filter(|position| position.topic == topic);
+        let reply_offsets = offsets.iter().filter(|position| position.topic == topic);
         let (settle, verdicts) = mpsc::unbounded_channel();
-        Ok(Reader {
-            known: of_replies.map(|position| (position.partition, position.offset)).collect(),
+        Ok(ReplyReader {
+            journaled_offsets: reply_offsets
+                .map(|position| (position.partition, position.offset))
+                .collect(),
             section,
             topic,
             sink,
@@ -89,38 +93,38 @@ impl Reader {
             context,
             windows: BTreeMap::new(),
             is_assigned: false,
-            suspects: BTreeMap::new(),
-            kept: HashMap::new(),
-            bytes: 0,
-            tags: 0,
+            suspected_losses: BTreeMap::new(),
+            unsettled: HashMap::new(),
+            unsettled_bytes: 0,
+            last_tag: 0,
             epoch: 0,
-            settle,
-            verdicts,
-            goals: BTreeMap::new(),
+            command_sender: settle,
+            commands: verdicts,
+            catch_up_targets: BTreeMap::new(),
         })
     }
 
     /// Reads the existing topic from where reading stopped. Returns `true` if records are lost that
     /// were to be read.
-    pub(super) fn found(&mut self, topic: &Topic) -> Result<bool, String> {
+    pub(super) fn handle_topic_found(&mut self, topic: &TopicInfo) -> Result<bool, String> {
         let (mut is_lost, mut is_news) = (false, !self.is_assigned);
-        for (partition, (low, high)) in &topic.ends {
+        for (partition, (low, high)) in &topic.watermarks {
             let known = match self.windows.get(partition) {
                 Some(window) => Some(window.next()),
-                None => self.known.remove(partition),
+                None => self.journaled_offsets.remove(partition),
             };
-            let is_doubtful = self.is_doubtful(*partition, known, *high);
-            let begin = match Begin::of(known, *low, *high) {
-                Begin::Lost(at) if is_doubtful => Begin::At(known.unwrap_or(at)),
-                begin @ (Begin::At(_) | Begin::Lost(_)) => begin,
+            let is_doubtful = self.is_end_doubtful(*partition, known, *high);
+            let begin = match StartOffset::from_known(known, *low, *high) {
+                StartOffset::AfterLoss(at) if is_doubtful => StartOffset::At(known.unwrap_or(at)),
+                begin @ (StartOffset::At(_) | StartOffset::AfterLoss(_)) => begin,
             };
             match begin {
-                Begin::At(_) if self.windows.contains_key(partition) => {}
-                Begin::At(at) => {
+                StartOffset::At(_) if self.windows.contains_key(partition) => {}
+                StartOffset::At(at) => {
                     is_news = true;
-                    self.windows.insert(*partition, Window::new(at, known.is_some()));
+                    self.windows.insert(*partition, PartitionWindow::new(at, known.is_some()));
                 }
-                Begin::Lost(at) => {
+                StartOffset::AfterLoss(at) => {
                     tracing::warn!(
                         topic = &*self.topic,
                         partition,
@@ -131,14 +135,14 @@ impl Reader {
                          It was made anew, or did not keep replies for long enough"
                     );
                     (is_lost, is_news) = (true, true);
-                    self.windows.insert(*partition, Window::new(at, false));
+                    self.windows.insert(*partition, PartitionWindow::new(at, false));
                 }
             }
         }
         if is_lost {
-            self.forget();
+            self.void_unsettled();
             // The client knows only the lost topic.
-            self.consumer = consumer(&self.section, &self.context)?;
+            self.consumer = create_consumer(&self.section, &self.context)?;
         }
         if is_news {
             self.assign()?;
@@ -148,25 +152,25 @@ impl Reader {
 
     /// Returns whether an end of a partition before what was read may be outdated. It counts if it
     /// is still there at the next check.
-    fn is_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
+    fn is_end_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
         let Some(known) = known.filter(|known| *known > high) else {
-            self.suspects.remove(&partition);
+            self.suspected_losses.remove(&partition);
             return false;
         };
-        let before = self.suspects.insert(partition, known);
+        let before = self.suspected_losses.insert(partition, known);
         before.is_none_or(|before| before <= high)
     }
 
     /// Handles a missing topic. Returns `true` if it had records that were to be read.
-    pub(super) fn missing(&mut self) -> Result<bool, String> {
+    pub(super) fn handle_topic_missing(&mut self) -> Result<bool, String> {
         let had = |position: i64| position > 0;
         let is_lost = self.windows.values().any(|window| had(window.next()))
-            || self.known.values().any(|known| had(*known));
+            || self.journaled_offsets.values().any(|known| had(*known));
         self.windows.clear();
-        self.known.clear();
-        self.forget();
+        self.journaled_offsets.clear();
+        self.void_unsettled();
         self.pause();
-        self.consumer = consumer(&self.section, &self.context)?;
+        self.consumer = create_consumer(&self.section, &self.context)?;
         Ok(is_lost)
     }
 
@@ -181,11 +185,11 @@ impl Reader {
     }
 
     /// Makes commands for the records read so far void.
-    fn forget(&mut self) {
+    fn void_unsettled(&mut self) {
         self.epoch += 1;
-        self.suspects.clear();
-        self.kept.clear();
-        self.bytes = 0;
+        self.suspected_losses.clear();
+        self.unsettled.clear();
+        self.unsettled_bytes = 0;
     }
 
     fn assign(&mut self) -> Result<(), String> {
@@ -206,187 +210,202 @@ impl Reader {
 
     /// Starts to catch up: all that is in the topic now is read before a missing reply counts as
     /// not sent.
-    pub(super) fn catch_up(&mut self, topic: &Topic) {
-        self.goals = topic.ends.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
-        self.reach_goals();
+    pub(super) fn start_catch_up(&mut self, topic: &TopicInfo) {
+        self.catch_up_targets =
+            topic.watermarks.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
+        self.update_catch_up();
     }
 
     /// Returns whether catching up is done.
     pub(super) fn has_caught_up(&self) -> bool {
-        self.goals.is_empty()
+        self.catch_up_targets.is_empty()
     }
 
-    fn reach_goals(&mut self) {
-        let Reader { goals, windows, .. } = self;
+    fn update_catch_up(&mut self) {
+        let ReplyReader { catch_up_targets: goals, windows, .. } = self;
         goals.retain(|partition, goal| {
-            windows.get(partition).is_some_and(|window| window.position() < *goal)
+            windows.get(partition).is_some_and(|window| window.settled_offset() < *goal)
         });
     }
 
     /// Returns whether there is room for more records.
-    pub(super) fn has_room(&self) -> bool {
-        self.kept.len() < self.section.prefetch && self.bytes <= self.section.replies_bytes_max
+    pub(super) fn has_capacity(&self) -> bool {
+        self.unsettled.len() < self.section.prefetch
+            && self.unsettled_bytes <= self.section.replies_bytes_max
     }
 
     /// Waits for the next event of the consumer. Dropping the future loses nothing.
-    pub(super) fn next(&self) -> impl Future<Output = Heard> + use<> {
+    pub(super) fn next_event(&self) -> impl Future<Output = ReaderEvent> + use<> {
         let consumer = self.consumer.clone();
         async move {
             let Some(consumer) = consumer.get() else { return std::future::pending().await };
-            let first = consumer.recv().await.map(|message| Record::of(&message));
+            let first = consumer.recv().await.map(|message| ReplyRecord::parse(&message));
             let mut records = match first {
                 Ok(record) => vec![record],
-                Err(error) => return heard(&error),
+                Err(error) => return event_from_error(&error),
             };
             // An error that is taken here occurs again, or is the end of a partition.
-            while records.len() < TAKEN_MAX {
+            while records.len() < RECORDS_PER_TURN {
                 let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
-                records.push(Record::of(&message));
+                records.push(ReplyRecord::parse(&message));
             }
-            Heard::Records(records)
+            ReaderEvent::Records(records)
         }
     }
 
     /// Handles the end of a partition. The last offsets may belong to records that nobody reads.
-    pub(super) fn ended(&mut self, partition: i32) {
-        if self.windows.get(&partition).is_some_and(Window::is_settled) {
-            self.goals.remove(&partition);
+    pub(super) fn handle_partition_end(&mut self, partition: i32) {
+        if self.windows.get(&partition).is_some_and(PartitionWindow::is_settled) {
+            self.catch_up_targets.remove(&partition);
         }
     }
 
     /// Delivers a record to the manager.
-    pub(super) fn deliver(&mut self, record: Record) {
-        let Record { partition, offset, said } = record;
+    pub(super) fn deliver(&mut self, record: ReplyRecord) {
+        let ReplyRecord { partition, offset, content } = record;
         let Some(window) = self.windows.get_mut(&partition) else { return };
-        if !window.read(offset) {
+        if !window.record_read(offset) {
             return;
         }
-        match said {
+        match content {
             Ok(said) => {
-                self.tags += 1;
-                self.bytes += said.body.len();
-                self.kept.insert(self.tags, Kept { partition, offset, said: said.clone() });
-                self.hand_over(self.tags, said, false);
+                self.last_tag += 1;
+                self.unsettled_bytes += said.body.len();
+                self.unsettled.insert(
+                    self.last_tag,
+                    UnsettledRecord { partition, offset, content: said.clone() },
+                );
+                self.report_delivery(self.last_tag, said, false);
             }
-            Err(Unreadable { reason, bytes }) => {
+            Err(UnreadableRecord { reason, bytes }) => {
                 window.settle(offset);
                 (self.sink)(BusEvent::Unreadable {
                     queue: self.topic.clone(),
                     reason: format!("{reason} (partition {partition}, offset {offset})"),
                     correlation_id: None,
                     bytes,
-                    is_kept: true,
+                    is_quarantined: true,
                 });
             }
         }
     }
 
-    fn hand_over(&self, tag: u64, said: Said, redelivered: bool) {
-        let Said { correlation_id, kind, attempt, body } = said;
-        let settlement = Settlement::new(tag, self.epoch, self.settle.clone());
+    fn report_delivery(&self, tag: u64, content: ReplyContent, redelivered: bool) {
+        let ReplyContent { correlation_id, kind, attempt, body } = content;
+        let settlement = Settlement::new(tag, self.epoch, self.command_sender.clone());
         let delivery = Delivery::new(correlation_id, body, settlement);
         (self.sink)(BusEvent::Reply(Delivery { kind, attempt, redelivered, ..delivery }));
     }
 
     /// Applies this command and all others that are ready.
-    pub(super) fn settle(&mut self, first: Settled) {
+    pub(super) fn settle(&mut self, first: SettleCommand) {
         let mut next = Some(first);
-        while let Some(Settled { tag, epoch, verdict, .. }) = next {
+        while let Some(SettleCommand { tag, epoch, disposition: verdict, .. }) = next {
             if epoch == self.epoch {
-                self.take(tag, verdict);
+                self.apply_disposition(tag, verdict);
             }
-            next = self.verdicts.try_recv().ok();
+            next = self.commands.try_recv().ok();
         }
-        self.reach_goals();
+        self.update_catch_up();
     }
 
-    fn take(&mut self, tag: u64, verdict: Verdict) {
-        match verdict {
-            Verdict::Ack => {
-                let Some(Kept { partition, offset, said }) = self.kept.remove(&tag) else { return };
-                self.bytes = self.bytes.saturating_sub(said.body.len());
+    fn apply_disposition(&mut self, tag: u64, disposition: Disposition) {
+        match disposition {
+            Disposition::Ack => {
+                let Some(UnsettledRecord { partition, offset, content: said }) =
+                    self.unsettled.remove(&tag)
+                else {
+                    return;
+                };
+                self.unsettled_bytes = self.unsettled_bytes.saturating_sub(said.body.len());
                 if let Some(window) = self.windows.get_mut(&partition) {
                     window.settle(offset);
                 }
             }
             // The record is delivered again from memory. The offset does not pass it meanwhile.
-            Verdict::Requeue => {
-                if let Some(kept) = self.kept.get(&tag) {
-                    self.hand_over(tag, kept.said.clone(), true);
+            Disposition::Requeue => {
+                if let Some(kept) = self.unsettled.get(&tag) {
+                    self.report_delivery(tag, kept.content.clone(), true);
                 }
             }
         }
     }
 
     /// Reports the offsets that have changed.
-    pub(super) fn tell_positions(&mut self) {
+    pub(super) fn report_offsets(&mut self) {
         for (partition, window) in &mut self.windows {
-            if let Some(offset) = window.news() {
+            if let Some(offset) = window.take_change() {
                 let topic = self.topic.clone();
-                let position = Position { topic, partition: *partition, offset };
-                (self.sink)(BusEvent::Reached(position));
+                let position = TopicOffset { topic, partition: *partition, offset };
+                (self.sink)(BusEvent::OffsetReached(position));
             }
         }
     }
 
     /// Returns how many records are not settled.
     pub(super) fn unsettled(&self) -> usize {
-        self.kept.len()
+        self.unsettled.len()
     }
 }
 
-fn consumer(section: &KafkaSection, context: &Context) -> Result<Rc<Client>, String> {
-    let config = Configs::of(section).consumer(&section.reply_topic);
+fn create_consumer(section: &KafkaSection, context: &EventContext) -> Result<Rc<Client>, String> {
+    let config = ClientConfigs::new(section).consumer_config(&section.reply_topic);
     let consumer = config.create_with_context(context.clone());
-    Ok(Rc::new(Ending::new(consumer.map_err(|error| explain(&error))?)))
+    Ok(Rc::new(ClosedOnThread::new(consumer.map_err(|error| explain(&error))?)))
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
-fn heard(error: &KafkaError) -> Heard {
+fn event_from_error(error: &KafkaError) -> ReaderEvent {
     use rdkafka::error::RDKafkaErrorCode::{AutoOffsetReset, OffsetOutOfRange};
     match error {
-        KafkaError::PartitionEOF(partition) => Heard::End(*partition),
-        error if is_of_topic(error) => Heard::Changed(explain(error)),
+        KafkaError::PartitionEOF(partition) => ReaderEvent::PartitionEnd(*partition),
+        error if is_missing_topic_error(error) => ReaderEvent::TopicChanged(explain(error)),
         error => match error.rdkafka_error_code() {
-            Some(AutoOffsetReset | OffsetOutOfRange) => Heard::Stopped(explain(error)),
-            _ => Heard::Trouble(explain(error)),
+            Some(AutoOffsetReset | OffsetOutOfRange) => ReaderEvent::Stopped(explain(error)),
+            _ => ReaderEvent::Error(explain(error)),
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{self, Heard};
+    use super::super::test_support::{self, RecordedEvents};
     use super::*;
 
     const TOPIC: &str = "workflow-manager";
 
     /// Creates a reader with this offset in the journal.
-    fn reader(position: i64, change: impl FnOnce(&mut KafkaSection)) -> (Reader, Heard) {
-        let (sink, heard) = Heard::sink();
-        let mut section = trial::section();
+    fn reader(
+        position: i64,
+        change: impl FnOnce(&mut KafkaSection),
+    ) -> (ReplyReader, RecordedEvents) {
+        let (sink, heard) = RecordedEvents::channel();
+        let mut section = test_support::section();
         change(&mut section);
-        let known = [trial::position(TOPIC, position)];
-        let reader = Reader::new(Arc::new(section), &known, sink, trial::context());
+        let known = [test_support::offset(TOPIC, position)];
+        let reader = ReplyReader::new(Arc::new(section), &known, sink, test_support::context());
         (reader.expect("a client"), heard)
     }
 
     /// Creates the topic with one partition that has these records.
-    fn topic(low: i64, high: i64) -> Topic {
-        Topic { partitions: 1, ends: [(0, (low, high))].into(), ..Topic::default() }
+    fn topic(low: i64, high: i64) -> TopicInfo {
+        TopicInfo { partitions: 1, watermarks: [(0, (low, high))].into(), ..TopicInfo::default() }
     }
 
-    fn deliver(reader: &mut Reader, offset: i64) {
-        let said = Ok(Said { body: "{}".into(), ..Said::default() });
-        reader.deliver(Record { partition: 0, offset, said });
+    fn deliver(reader: &mut ReplyReader, offset: i64) {
+        let content = Ok(ReplyContent { body: "{}".into(), ..ReplyContent::default() });
+        reader.deliver(ReplyRecord { partition: 0, offset, content });
     }
 
     /// Returns the replies and offsets that were reported.
-    fn told(reader: &mut Reader, heard: &mut Heard) -> (Vec<Delivery>, Vec<i64>) {
-        reader.tell_positions();
+    fn reported(
+        reader: &mut ReplyReader,
+        events: &mut RecordedEvents,
+    ) -> (Vec<Delivery>, Vec<i64>) {
+        reader.report_offsets();
         let (mut replies, mut positions) = (Vec::new(), Vec::new());
-        for event in heard.all() {
-            if let BusEvent::Reached(position) = event {
+        for event in events.take_all() {
+            if let BusEvent::OffsetReached(position) = event {
                 positions.push(position.offset);
             } else if let BusEvent::Reply(delivery) = event {
                 replies.push(delivery);
@@ -397,93 +416,105 @@ mod tests {
         (replies, positions)
     }
 
-    fn settle(reader: &mut Reader) {
-        let verdict = reader.verdicts.try_recv().expect("a verdict");
-        reader.settle(verdict);
+    fn settle(reader: &mut ReplyReader) {
+        let command = reader.commands.try_recv().expect("a verdict");
+        reader.settle(command);
     }
 
     #[tokio::test]
-    async fn an_end_before_what_was_read_counts_at_the_second_look() {
+    async fn an_end_before_what_was_read_counts_at_the_second_check() {
         let (mut reader, mut heard) = reader(10, |_| ());
-        assert_eq!(reader.found(&topic(0, 9)), Ok(false), "what a broker tells may be old");
-        assert_eq!(reader.found(&topic(0, 10)), Ok(false), "and so it was");
-        assert_eq!(reader.found(&topic(0, 9)), Ok(false));
-        assert_eq!(told(&mut reader, &mut heard).1, [0; 0]);
-        assert_eq!(reader.found(&topic(0, 9)), Ok(true));
-        assert_eq!(told(&mut reader, &mut heard).1, [0], "the topic is read from its beginning");
+        assert_eq!(
+            reader.handle_topic_found(&topic(0, 9)),
+            Ok(false),
+            "what a broker tells may be old"
+        );
+        assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "and so it was");
+        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(false));
+        assert_eq!(reported(&mut reader, &mut heard).1, [0; 0]);
+        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(true));
+        assert_eq!(
+            reported(&mut reader, &mut heard).1,
+            [0],
+            "the topic is read from its beginning"
+        );
     }
 
     #[tokio::test]
-    async fn a_log_that_begins_behind_the_position_has_lost_replies() {
+    async fn a_log_that_begins_after_the_offset_has_lost_replies() {
         let (mut reader, mut heard) = reader(10, |_| ());
-        assert_eq!(reader.found(&topic(20, 30)), Ok(true));
-        assert_eq!(told(&mut reader, &mut heard).1, [20]);
-        assert_eq!(reader.found(&topic(25, 30)), Ok(true), "and again");
+        assert_eq!(reader.handle_topic_found(&topic(20, 30)), Ok(true));
+        assert_eq!(reported(&mut reader, &mut heard).1, [20]);
+        assert_eq!(reader.handle_topic_found(&topic(25, 30)), Ok(true), "and again");
     }
 
     #[tokio::test]
-    async fn a_topic_that_is_not_there_has_lost_replies_if_it_ever_had_any() {
-        assert_eq!(reader(10, |_| ()).0.missing(), Ok(true));
+    async fn a_missing_topic_has_lost_replies_if_it_had_any() {
+        assert_eq!(reader(10, |_| ()).0.handle_topic_missing(), Ok(true));
         let (mut fresh, _heard) = reader(0, |_| ());
-        assert_eq!(fresh.missing(), Ok(false));
-        assert_eq!(fresh.found(&topic(0, 0)), Ok(false));
+        assert_eq!(fresh.handle_topic_missing(), Ok(false));
+        assert_eq!(fresh.handle_topic_found(&topic(0, 0)), Ok(false));
         deliver(&mut fresh, 0);
-        assert_eq!((fresh.missing(), fresh.missing()), (Ok(true), Ok(false)), "told once");
+        assert_eq!(
+            (fresh.handle_topic_missing(), fresh.handle_topic_missing()),
+            (Ok(true), Ok(false)),
+            "told once"
+        );
     }
 
     #[tokio::test]
-    async fn a_reply_that_is_given_back_comes_again_and_no_position_passes_it() {
+    async fn a_requeued_reply_is_delivered_again_and_no_offset_passes_it() {
         let (mut reader, mut heard) = reader(0, |_| ());
-        reader.found(&topic(0, 2)).expect("read");
+        reader.handle_topic_found(&topic(0, 2)).expect("read");
         (0..2).for_each(|offset| deliver(&mut reader, offset));
-        let (mut replies, positions) = told(&mut reader, &mut heard);
+        let (mut replies, positions) = reported(&mut reader, &mut heard);
         assert_eq!((replies.len(), positions.len()), (2, 0));
         replies.pop().expect("the second").ack();
         drop(replies);
         settle(&mut reader);
-        let (mut again, positions) = told(&mut reader, &mut heard);
+        let (mut again, positions) = reported(&mut reader, &mut heard);
         assert_eq!((again.len(), positions.len()), (1, 0));
         assert!(again[0].redelivered && &again[0].body[..] == b"{}");
         again.pop().expect("it").ack();
         settle(&mut reader);
-        assert_eq!(told(&mut reader, &mut heard).1, [2]);
+        assert_eq!(reported(&mut reader, &mut heard).1, [2]);
     }
 
     #[tokio::test]
-    async fn no_more_is_read_than_there_is_room_for() {
+    async fn no_more_records_are_read_than_allowed() {
         for (prefetch, bytes_max) in [(2, usize::MAX), (1_000, 3)] {
             let (mut reader, mut heard) = reader(0, |section| {
                 (section.prefetch, section.replies_bytes_max) = (prefetch, bytes_max);
             });
-            reader.found(&topic(0, 2)).expect("read");
+            reader.handle_topic_found(&topic(0, 2)).expect("read");
             deliver(&mut reader, 0);
-            assert!(reader.has_room());
+            assert!(reader.has_capacity());
             deliver(&mut reader, 1);
-            assert!(!reader.has_room());
-            told(&mut reader, &mut heard).0.pop().expect("a reply").ack();
+            assert!(!reader.has_capacity());
+            reported(&mut reader, &mut heard).0.pop().expect("a reply").ack();
             settle(&mut reader);
-            assert!(reader.has_room());
+            assert!(reader.has_capacity());
         }
     }
 
     #[tokio::test]
-    async fn what_lay_in_the_topic_is_read_before_anything_counts_as_late() {
+    async fn existing_replies_are_settled_before_the_reader_has_caught_up() {
         let (mut reader, mut heard) = reader(0, |_| ());
-        reader.found(&topic(0, 2)).expect("read");
-        reader.catch_up(&topic(0, 2));
+        reader.handle_topic_found(&topic(0, 2)).expect("read");
+        reader.start_catch_up(&topic(0, 2));
         (0..2).for_each(|offset| deliver(&mut reader, offset));
         assert!(!reader.has_caught_up(), "the replies have no verdict");
-        told(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        reported(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
         assert!(reader.has_caught_up());
         // The last offsets may belong to records that nobody reads: ends of transactions.
-        reader.catch_up(&topic(0, 4));
+        reader.start_catch_up(&topic(0, 4));
         deliver(&mut reader, 2);
-        reader.ended(0);
+        reader.handle_partition_end(0);
         assert!(!reader.has_caught_up());
-        told(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        reported(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
-        reader.ended(0);
+        reader.handle_partition_end(0);
         assert!(reader.has_caught_up());
     }
 }

@@ -15,15 +15,15 @@ pub(super) const SPRING_CORRELATION: &str = "kafka_correlationId";
 pub(super) const SPRING_REPLY_TOPIC: &str = "kafka_replyTopic";
 
 /// A record, parsed.
-pub(super) struct Record {
+pub(super) struct ReplyRecord {
     pub(super) partition: i32,
     pub(super) offset: i64,
-    pub(super) said: Result<Said, Unreadable>,
+    pub(super) content: Result<ReplyContent, UnreadableRecord>,
 }
 
 /// The content of a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ReplyContent {
     pub(super) correlation_id: Option<String>,
     pub(super) kind: Option<String>,
     pub(super) attempt: Option<u32>,
@@ -32,59 +32,59 @@ pub(super) struct Said {
 
 /// A record that cannot be read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableRecord {
     pub(super) reason: String,
     pub(super) bytes: usize,
 }
 
-impl Record {
-    pub(super) fn of(message: &impl Message) -> Record {
-        let said = read(message).map_err(|reason| Unreadable {
+impl ReplyRecord {
+    pub(super) fn parse(message: &impl Message) -> ReplyRecord {
+        let content = parse_content(message).map_err(|reason| UnreadableRecord {
             reason,
             bytes: message.payload().map_or(0, <[u8]>::len),
         });
-        Record { partition: message.partition(), offset: message.offset(), said }
+        ReplyRecord { partition: message.partition(), offset: message.offset(), content }
     }
 }
 
-fn read(message: &impl Message) -> Result<Said, String> {
-    let mut said = message.headers().map_or(Ok(Said::default()), read_headers)?;
-    said.correlation_id = said.correlation_id.or_else(|| message.key().and_then(text));
-    said.body = message.payload().map(Bytes::copy_from_slice).unwrap_or_default();
-    Ok(said)
+fn parse_content(message: &impl Message) -> Result<ReplyContent, String> {
+    let mut content = message.headers().map_or(Ok(ReplyContent::default()), parse_headers)?;
+    content.correlation_id = content.correlation_id.or_else(|| message.key().and_then(parse_text));
+    content.body = message.payload().map(Bytes::copy_from_slice).unwrap_or_default();
+    Ok(content)
 }
 
-fn read_headers(headers: &impl Headers) -> Result<Said, String> {
+fn parse_headers(headers: &impl Headers) -> Result<ReplyContent, String> {
     if headers.count() > HEADERS_MAX {
         return Err(format!("it has {} headers, more than {HEADERS_MAX}", headers.count()));
     }
-    let (mut said, mut spring) = (Said::default(), None);
+    let (mut content, mut spring) = (ReplyContent::default(), None);
     for at in 0..headers.count() {
         // The library assumes that the names of headers are UTF-8, and panics where one is not.
         let header = catch_unwind(AssertUnwindSafe(|| headers.get(at)));
         let header = header.map_err(|_| "the name of a header is no UTF-8".to_owned())?;
-        let value = header.value.and_then(text);
+        let value = header.value.and_then(parse_text);
         // Of several headers with one name the last counts, as in other clients.
         match header.key {
-            "correlation_id" => said.correlation_id = value,
+            "correlation_id" => content.correlation_id = value,
             SPRING_CORRELATION => spring = value,
-            "type" => said.kind = value,
-            "attempt" => said.attempt = value.as_deref().and_then(digits),
+            "type" => content.kind = value,
+            "attempt" => content.attempt = value.as_deref().and_then(parse_digits),
             _ => {}
         }
     }
-    said.correlation_id = said.correlation_id.or(spring);
-    Ok(said)
+    content.correlation_id = content.correlation_id.or(spring);
+    Ok(content)
 }
 
 /// Returns a value if it is a text of allowed length.
-fn text(value: &[u8]) -> Option<String> {
+fn parse_text(value: &[u8]) -> Option<String> {
     let is_short = value.len() <= VALUE_BYTES_MAX;
     is_short.then(|| std::str::from_utf8(value).ok().map(str::to_owned))?
 }
 
 /// Parses digits alone, without sign or space.
-fn digits(text: &str) -> Option<u32> {
+fn parse_digits(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
@@ -98,14 +98,14 @@ mod tests {
         key: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
         body: Option<&[u8]>,
-    ) -> Result<Said, Unreadable> {
+    ) -> Result<ReplyContent, UnreadableRecord> {
         let headers = headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
             headers.insert(Header { key, value: *value })
         });
         let (key, body) = (key.map(<[u8]>::to_vec), body.map(<[u8]>::to_vec));
         let time = Timestamp::NotAvailable;
         let message = OwnedMessage::new(body, key, "t".into(), time, 0, 7, Some(headers));
-        Record::of(&message).said
+        ReplyRecord::parse(&message).content
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_headers_say_it_costs_at_most_their_record() {
+    fn invalid_headers_cost_at_most_their_record() {
         let long = [b'x'; VALUE_BYTES_MAX + 1];
         let odd: [(&str, Option<&[u8]>); 6] = [
             ("correlation_id", Some(&long)),
@@ -132,7 +132,7 @@ mod tests {
             ("", None),
             ("job", Some(b"{}")),
         ];
-        assert_eq!(record(Some(&long), &odd, None), Ok(Said::default()));
+        assert_eq!(record(Some(&long), &odd, None), Ok(ReplyContent::default()));
         let attempts = [("attempt", Some(&b"1"[..])), ("attempt", Some(&b"2"[..]))];
         assert_eq!(record(None, &attempts, None).expect("readable").attempt, Some(2));
         let many = vec![("a", None); HEADERS_MAX + 1];
@@ -153,7 +153,7 @@ mod tests {
                 panic!("as the library does")
             }
         }
-        let reason = read_headers(&Broken).expect_err("unreadable");
+        let reason = parse_headers(&Broken).expect_err("unreadable");
         assert!(reason.contains("UTF-8"), "{reason}");
     }
 }

@@ -4,65 +4,68 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How much longer than the longest timeout of a step a created topic retains messages.
-const LONGER_BY: Duration = Duration::from_secs(24 * 3600);
+const RETENTION_MARGIN: Duration = Duration::from_secs(24 * 3600);
 
 /// The status of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TopicLook {
+pub(super) enum TopicStatus {
     /// It does not exist.
     Missing,
     /// The brokers refuse the information, for this reason of their own.
     Refused(String),
     /// It exists.
-    There(Topic),
+    Exists(TopicInfo),
 }
 
 /// An existing topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Topic {
+pub(super) struct TopicInfo {
     /// The number of partitions.
     pub(super) partitions: i32,
     /// The first offset and the offset after the last, of the requested partitions.
-    pub(super) ends: BTreeMap<i32, (i64, i64)>,
-    pub(super) keeps: Keeps,
+    pub(super) watermarks: BTreeMap<i32, (i64, i64)>,
+    pub(super) retention: TopicRetention,
 }
 
 /// How long a topic retains messages, as far as the brokers report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Keeps {
+pub(super) struct TopicRetention {
     /// `None`: for ever, or unknown.
-    pub(super) span: Option<Duration>,
+    pub(super) duration: Option<Duration>,
     /// Whether it retains only the last of several messages with one key.
     pub(super) is_compacted: bool,
 }
 
-impl Keeps {
+impl TopicRetention {
     /// Parses the topic's settings `retention.ms` and `cleanup.policy`.
-    pub(super) fn of(retention_ms: Option<&str>, cleanup_policy: Option<&str>) -> Keeps {
+    pub(super) fn from_config(
+        retention_ms: Option<&str>,
+        cleanup_policy: Option<&str>,
+    ) -> TopicRetention {
         let millis = retention_ms.and_then(|text| text.trim().parse::<u64>().ok());
         let policies = cleanup_policy.unwrap_or("delete");
         let has = |policy: &str| policies.split(',').any(|found| found.trim() == policy);
-        Keeps {
-            span: millis.filter(|_| has("delete")).map(Duration::from_millis),
+        TopicRetention {
+            duration: millis.filter(|_| has("delete")).map(Duration::from_millis),
             is_compacted: has("compact"),
         }
     }
 
     /// Returns why messages for which a step waits up to `wait` cannot be in this topic, if that is
     /// so.
-    pub(super) fn objection(&self, topic: &str, wait: Option<Duration>) -> Option<String> {
+    pub(super) fn check_retention(&self, topic: &str, wait: Option<Duration>) -> Option<String> {
         if self.is_compacted {
             return Some(format!(
                 "the topic {topic} is compacted, which deletes messages that still wait: set its \
                  cleanup.policy to delete"
             ));
         }
-        let (kept, wait) = (self.span?, wait?);
-        (kept < wait).then(|| {
+        let (retained, wait) = (self.duration?, wait?);
+        (retained < wait).then(|| {
             format!(
                 "the topic {topic} keeps messages for {}, and a step waits {} for its reply: set \
                  its retention.ms to {} or more, or give the step a shorter timeout",
-                humantime::format_duration(kept),
+                humantime::format_duration(retained),
                 humantime::format_duration(wait),
                 wait.as_millis()
             )
@@ -71,15 +74,15 @@ impl Keeps {
 }
 
 /// Returns the retention of a created topic: that of the setting, or longer than any step waits.
-pub(super) fn retention(setting: Duration, wait: Option<Duration>) -> Duration {
-    wait.map_or(setting, |wait| setting.max(wait + LONGER_BY))
+pub(super) fn retention_for(setting: Duration, wait: Option<Duration>) -> Duration {
+    wait.map_or(setting, |wait| setting.max(wait + RETENTION_MARGIN))
 }
 
 /// Returns whether the topic was recreated: it ends before what was written to it.
-pub(super) fn is_another(written: &BTreeMap<i32, i64>, found: &Topic) -> bool {
+pub(super) fn was_recreated(written: &BTreeMap<i32, i64>, found: &TopicInfo) -> bool {
     written.iter().any(|(partition, next)| {
         let is_gone = *partition >= found.partitions;
-        is_gone || found.ends.get(partition).is_some_and(|(_, high)| high < next)
+        is_gone || found.watermarks.get(partition).is_some_and(|(_, high)| high < next)
     })
 }
 
@@ -90,43 +93,53 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn a_topic_that_keeps_messages_for_less_than_a_step_waits_is_refused() {
-        let keeps = Keeps::of(Some("3600000"), Some("delete"));
-        assert_eq!(keeps.objection("t", Some(HOUR)), None);
-        let why = keeps.objection("t", Some(2 * HOUR)).expect("an objection");
+    fn a_topic_with_a_shorter_retention_than_a_step_waits_is_rejected() {
+        let retention = TopicRetention::from_config(Some("3600000"), Some("delete"));
+        assert_eq!(retention.check_retention("t", Some(HOUR)), None);
+        let why = retention.check_retention("t", Some(2 * HOUR)).expect("an objection");
         assert!(why.contains("keeps messages for 1h") && why.contains("7200000 or more"), "{why}");
-        assert_eq!(keeps.objection("t", None), None);
-        assert_eq!(Keeps::of(Some("-1"), None).objection("t", Some(HOUR)), None, "for ever");
-        assert_eq!(Keeps::of(None, None).objection("t", Some(HOUR)), None, "not told");
+        assert_eq!(retention.check_retention("t", None), None);
+        assert_eq!(
+            TopicRetention::from_config(Some("-1"), None).check_retention("t", Some(HOUR)),
+            None,
+            "for ever"
+        );
+        assert_eq!(
+            TopicRetention::from_config(None, None).check_retention("t", Some(HOUR)),
+            None,
+            "not told"
+        );
     }
 
     #[test]
     fn a_compacted_topic_is_refused() {
         for policy in ["compact", "compact,delete", "delete, compact"] {
-            let why = Keeps::of(None, Some(policy)).objection("t", None).expect("an objection");
+            let why = TopicRetention::from_config(None, Some(policy))
+                .check_retention("t", None)
+                .expect("an objection");
             assert!(why.contains("compacted"), "{why}");
         }
         // Without `delete` the retention deletes nothing.
-        assert_eq!(Keeps::of(Some("1"), Some("compact")).span, None);
+        assert_eq!(TopicRetention::from_config(Some("1"), Some("compact")).duration, None);
     }
 
     #[test]
     fn topics_are_created_with_a_longer_retention_than_any_step_waits() {
         let week = 7 * 24 * HOUR;
-        assert_eq!(retention(week, None), week);
-        assert_eq!(retention(week, Some(HOUR)), week);
-        assert_eq!(retention(week, Some(week)), week + 24 * HOUR);
+        assert_eq!(retention_for(week, None), week);
+        assert_eq!(retention_for(week, Some(HOUR)), week);
+        assert_eq!(retention_for(week, Some(week)), week + 24 * HOUR);
     }
 
     #[test]
-    fn a_topic_that_ends_before_what_was_written_is_another() {
+    fn a_topic_that_ends_before_what_was_written_was_recreated() {
         let found = |high: i64| {
             let ends = [(0, (0, high)), (1, (0, 5))].into();
-            Topic { partitions: 2, ends, keeps: Keeps::default() }
+            TopicInfo { partitions: 2, watermarks: ends, retention: TopicRetention::default() }
         };
-        assert!(!is_another(&[(0, 7)].into(), &found(7)));
-        assert!(!is_another(&[(0, 7)].into(), &found(9)));
-        assert!(is_another(&[(0, 7), (1, 5)].into(), &found(6)));
-        assert!(is_another(&[(2, 1)].into(), &found(9)), "it has fewer partitions");
+        assert!(!was_recreated(&[(0, 7)].into(), &found(7)));
+        assert!(!was_recreated(&[(0, 7)].into(), &found(9)));
+        assert!(was_recreated(&[(0, 7), (1, 5)].into(), &found(6)));
+        assert!(was_recreated(&[(2, 1)].into(), &found(9)), "it has fewer partitions");
     }
 }

@@ -1,6 +1,6 @@
 //! Interprets the answer of a web service: one table, without I/O.
 
-use crate::bus::{Body, ERROR, ServiceCall};
+use crate::bus::{Body, CallOutcome, ERROR_KIND};
 use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Answer {
 
 /// The result of a call.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum CallResult {
     /// A reply like a worker's.
     Reply {
         /// `error`; `None`: a result.
@@ -30,62 +30,63 @@ pub(super) enum Outcome {
         body: Bytes,
     },
     /// The service accepted the message, and replies later.
-    TakenOver,
+    Deferred,
     /// The service did not get the message, or returned it.
     NotDelivered {
         /// Why.
-        why: String,
+        reason: String,
         /// The pause that the service asked for.
-        pause: Option<Duration>,
+        retry_after: Option<Duration>,
     },
 }
 
-impl Outcome {
+impl CallResult {
     /// Creates the result of a failed attempt, with the reason and whether another attempt may
     /// help.
-    pub(super) fn failed(reason: &str, retryable: bool) -> Outcome {
-        let body = Body::error(reason, retryable).to_bytes();
-        Outcome::Reply { kind: Some(ERROR), body }
+    pub(super) fn from_failure(reason: &str, retryable: bool) -> CallResult {
+        let body = Body::from_error(reason, retryable).to_bytes();
+        CallResult::Reply { kind: Some(ERROR_KIND), body }
     }
 
     /// Returns the outcome that is reported for this result.
-    pub(super) fn came(&self) -> ServiceCall {
+    pub(super) fn outcome(&self) -> CallOutcome {
         match self {
-            Outcome::Reply { kind: None, .. } => ServiceCall::Result,
-            Outcome::Reply { kind: Some(_), .. } => ServiceCall::Error,
-            Outcome::TakenOver => ServiceCall::TakenOver,
-            Outcome::NotDelivered { .. } => ServiceCall::NotDelivered,
+            CallResult::Reply { kind: None, .. } => CallOutcome::Result,
+            CallResult::Reply { kind: Some(_), .. } => CallOutcome::Error,
+            CallResult::Deferred => CallOutcome::Deferred,
+            CallResult::NotDelivered { .. } => CallOutcome::NotDelivered,
         }
     }
 
     /// Creates the result of a message that was not delivered.
-    pub(super) fn not_delivered(why: String) -> Outcome {
-        Outcome::NotDelivered { why, pause: None }
+    pub(super) fn not_delivered(reason: String) -> CallResult {
+        CallResult::NotDelivered { reason, retry_after: None }
     }
 }
 
 /// Interprets an answer. `can_reply_later` says whether the service was told where a later reply
 /// goes.
-pub(super) fn outcome(answer: Answer, has_way_back: bool) -> Outcome {
+pub(super) fn interpret(answer: Answer, can_reply_later: bool) -> CallResult {
     let Answer { status, retry_after, body } = answer;
-    let said = || format!("the web service answered {}{}", named(status), detail(&body));
+    let text =
+        || format!("the web service answered {}{}", status_text(status), error_detail(&body));
     match status {
-        202 if has_way_back => Outcome::TakenOver,
-        202 => Outcome::failed(
+        202 if can_reply_later => CallResult::Deferred,
+        202 => CallResult::from_failure(
             "the web service answered 202, that it replies later, and was not told where: set \
              http.public_url to the address under which it reaches the manager",
             false,
         ),
-        200..=299 => Outcome::Reply { kind: None, body },
+        200..=299 => CallResult::Reply { kind: None, body },
         300..=399 => {
-            let why = format!("{}; redirects are never followed: name the new address", said());
-            Outcome::failed(&why, false)
+            let why = format!("{}; redirects are never followed: name the new address", text());
+            CallResult::from_failure(&why, false)
         }
-        400.. if is_error(&body) => Outcome::Reply { kind: Some(ERROR), body },
-        429 | 503 => Outcome::NotDelivered { why: said(), pause: retry_after },
-        400..=499 => Outcome::failed(&said(), false),
+        400.. if is_error(&body) => CallResult::Reply { kind: Some(ERROR_KIND), body },
+        429 | 503 => CallResult::NotDelivered { reason: text(), retry_after },
+        400..=499 => CallResult::from_failure(&text(), false),
         // A 1xx status never ends a call.
-        _ => Outcome::failed(&said(), true),
+        _ => CallResult::from_failure(&text(), true),
     }
 }
 
@@ -102,7 +103,7 @@ fn is_error(body: &[u8]) -> bool {
 }
 
 /// Returns the text of a failure's body: of problem details, or of a text `error`.
-fn detail(body: &[u8]) -> String {
+fn error_detail(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {
         #[serde(default)]
@@ -123,7 +124,7 @@ fn detail(body: &[u8]) -> String {
     format!(": {}", text.chars().filter(is_shown).take(DETAIL_CHARS_MAX).collect::<String>())
 }
 
-fn named(status: u16) -> String {
+fn status_text(status: u16) -> String {
     let status = reqwest::StatusCode::from_u16(status).map(|status| status.to_string());
     status.unwrap_or_else(|_| "no status".to_owned())
 }
@@ -132,25 +133,27 @@ fn named(status: u16) -> String {
 mod tests {
     use super::*;
 
-    fn of(status: u16, body: &'static str) -> Outcome {
+    fn interpret_status(status: u16, body: &'static str) -> CallResult {
         let answer =
             Answer { status, retry_after: None, body: Bytes::from_static(body.as_bytes()) };
-        outcome(answer, true)
+        interpret(answer, true)
     }
 
     /// Describes the result in a few words.
-    fn told(outcome: Outcome) -> String {
+    fn describe(outcome: CallResult) -> String {
         match outcome {
-            Outcome::Reply { kind, body } => {
+            CallResult::Reply { kind, body } => {
                 format!("{} {}", kind.unwrap_or("result"), String::from_utf8_lossy(&body))
             }
-            Outcome::TakenOver => "taken over".to_owned(),
-            Outcome::NotDelivered { why, pause } => format!("not delivered, {pause:?}: {why}"),
+            CallResult::Deferred => "taken over".to_owned(),
+            CallResult::NotDelivered { reason: why, retry_after: pause } => {
+                format!("not delivered, {pause:?}: {why}")
+            }
         }
     }
 
     #[test]
-    fn each_answer_becomes_what_the_table_says() {
+    fn each_answer_is_interpreted_by_the_table() {
         for (status, body, expected) in [
             (200, r#"{"a":1.50}"#, r#"result {"a":1.50}"#),
             (200, "", "result "),
@@ -239,21 +242,21 @@ mod tests {
                 "not delivered, None: the web service answered 503 Service Unavailable: draining",
             ),
         ] {
-            assert_eq!(told(of(status, body)), expected, "{status} {body}");
+            assert_eq!(describe(interpret_status(status, body)), expected, "{status} {body}");
         }
     }
 
     #[test]
-    fn nobody_can_reply_later_who_was_not_told_where() {
+    fn a_service_without_a_reply_address_cannot_defer() {
         let answer = Answer { status: 202, retry_after: None, body: Bytes::new() };
-        let said = told(outcome(answer, false));
-        assert!(said.starts_with("error") && said.contains("http.public_url"), "{said}");
-        assert!(said.contains(r#""retryable":false"#), "{said}");
+        let text = describe(interpret(answer, false));
+        assert!(text.starts_with("error") && text.contains("http.public_url"), "{text}");
+        assert!(text.contains(r#""retryable":false"#), "{text}");
     }
     #[test]
-    fn what_a_service_says_is_shown_in_part_and_on_one_line() {
+    fn a_long_detail_is_cut_and_shown_on_one_line() {
         let long = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(10_000));
-        let told = detail(long.as_bytes());
-        assert!(told.starts_with(": abx") && told.chars().count() == DETAIL_CHARS_MAX + 2);
+        let text = error_detail(long.as_bytes());
+        assert!(text.starts_with(": abx") && text.chars().count() == DETAIL_CHARS_MAX + 2);
     }
 }

@@ -14,21 +14,21 @@
 //! ```
 
 mod answer;
-mod gate;
-mod line;
-mod names;
-mod service_client;
+mod circuit_breaker;
+mod endpoint_client;
+mod endpoint_queue;
+mod resolver;
 
-pub use gate::Pauses;
-pub use service_client::{Endpoint, ServiceClient, ServiceClientSettings, Unanswered};
+pub use circuit_breaker::BackoffSettings;
+pub use endpoint_client::{Endpoint, EndpointClient, EndpointClientSettings, ProbeError};
 
-use super::desk::{Desk, Desks, Lending};
+use super::lease_queue::{LeasePolicy, LeaseQueue, LeaseQueues};
 use super::{
-    Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, EventSink, Over, Publication, QueueLook,
-    Served, Trouble,
+    Addressee, AttemptEnd, Bus, BusEvent, BusKey, BusNotice, BusState, EndpointFailure, EventSink,
+    Publication, QueueStatus, ServedQueues,
 };
+use endpoint_queue::{EndpointQueue, PushState};
 use futures_util::future::{LocalBoxFuture, join_all};
-use line::{Line, Shared};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,80 +37,88 @@ use tokio::sync::{Semaphore, watch};
 
 /// How long a waiting message is not sent after a service has reported progress on it. The service
 /// had deferred the message before a restart.
-const REPORTED_LEASE: Duration = Duration::from_secs(300);
+const PROGRESS_LEASE: Duration = Duration::from_secs(300);
 
 /// Finds the endpoint of a queue; `None`: there is none of that name.
-pub type Directory = Box<dyn Fn(&str) -> Option<Endpoint> + Send>;
+pub type EndpointLookup = Box<dyn Fn(&str) -> Option<Endpoint> + Send>;
 
 /// What a push bus is created from.
-pub struct PushOpening {
+pub struct PushConfig {
     /// The key of the bus.
     pub key: BusKey,
     /// The client that calls the services.
-    pub client: ServiceClient,
+    pub client: EndpointClient,
     /// The backoff while nothing can be delivered.
-    pub pauses: Pauses,
+    pub backoff: BackoffSettings,
     /// The most concurrent calls.
     pub calls_max: usize,
     /// The services.
-    pub directory: Directory,
+    pub endpoints: EndpointLookup,
     /// The registry in which the bus enters its lease queue, for deferred replies.
-    pub desks: Arc<Desks>,
+    pub lease_queues: Arc<LeaseQueues>,
 }
 
 /// The bus that calls web services.
 pub struct PushBus {
-    shared: Rc<Shared>,
-    directory: Directory,
+    state: Rc<PushState>,
+    endpoints: EndpointLookup,
     /// The endpoint queues by name; `None`: no service has the name.
-    lines: HashMap<Arc<str>, Option<Rc<Line>>>,
+    endpoint_queues: HashMap<Arc<str>, Option<Rc<EndpointQueue>>>,
     tasks: Vec<actix_rt::task::JoinHandle<()>>,
 }
 
 impl PushBus {
     /// Creates a bus that calls the services of `endpoints`. The bus reports to `sink`, and must be
     /// created on an arbiter.
-    pub fn new(opening: PushOpening, sink: EventSink) -> PushBus {
-        let PushOpening { key, client, pauses, calls_max, directory, desks } = opening;
+    pub fn new(config: PushConfig, sink: EventSink) -> PushBus {
+        let PushConfig {
+            key,
+            client,
+            backoff: pauses,
+            calls_max,
+            endpoints: directory,
+            lease_queues: desks,
+        } = config;
         // A service may return a message as often as it likes: that uses up no attempt.
-        let lending = Lending { lease: REPORTED_LEASE, deliveries_max: u32::MAX, reports: false };
-        let desk = Arc::new(Desk::new(lending, sink.clone()));
-        desks.add(key, &desk);
-        actix_rt::spawn(Desk::let_leases_end(desk.clone(), drop));
+        let policy =
+            LeasePolicy { lease: PROGRESS_LEASE, deliveries_max: u32::MAX, reports_leases: false };
+        let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
+        desks.add(key, &lease_queue);
+        actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), drop));
         sink(BusEvent::State(BusState::Connected));
-        let shared = Shared {
-            desk,
+        let state = PushState {
+            lease_queue,
             client,
             sink,
-            pauses,
-            places: Semaphore::new(calls_max.min(Semaphore::MAX_PERMITS)),
+            backoff: pauses,
+            call_permits: Semaphore::new(calls_max.min(Semaphore::MAX_PERMITS)),
             closing: watch::Sender::new(false),
         };
         let (lines, tasks) = (HashMap::new(), Vec::new());
-        PushBus { shared: Rc::new(shared), directory, lines, tasks }
+        PushBus { state: Rc::new(state), endpoints: directory, endpoint_queues: lines, tasks }
     }
 
     /// Returns the queue of an endpoint, and starts to serve it.
-    fn line(&mut self, queue: &Arc<str>) -> Option<&Rc<Line>> {
-        let PushBus { shared, directory, lines, tasks } = self;
+    fn endpoint_queue(&mut self, queue: &Arc<str>) -> Option<&Rc<EndpointQueue>> {
+        let PushBus { state: shared, endpoints: directory, endpoint_queues: lines, tasks } = self;
         let line = lines.entry(queue.clone()).or_insert_with(|| {
-            let line = Rc::new(Line::new(queue.clone(), directory(queue)?));
-            tasks.push(actix_rt::spawn(line.clone().serve(shared.clone())));
+            let line = Rc::new(EndpointQueue::new(queue.clone(), directory(queue)?));
+            tasks.push(actix_rt::spawn(line.clone().run(shared.clone())));
             Some(line)
         });
         line.as_ref()
     }
 
-    fn look(&mut self, queue: &Arc<str>) -> QueueLook {
-        let (waiting, calls) = self.shared.desk.counts(queue);
-        let trouble = match self.line(queue) {
-            Some(line) => line.trouble(),
-            None => Some(Trouble {
-                why: "the settings have no web service of this name".to_owned(),
-                next: None,
+    fn inspect_queue(&mut self, queue: &Arc<str>) -> QueueStatus {
+        let (waiting, calls) = self.state.lease_queue.waiting_and_in_flight(queue);
+        let trouble = match self.endpoint_queue(queue) {
+            Some(line) => line.failure(),
+            None => Some(EndpointFailure {
+                reason: "the settings have no web service of this name".to_owned(),
+                retry_at: None,
             }),
         };
-        QueueLook::Service { waiting, calls, trouble }
+        QueueStatus::Endpoint { waiting, calls, failure: trouble }
     }
 }
 
@@ -118,13 +126,13 @@ impl Bus for PushBus {
     fn publish(&mut self, message: Publication) {
         match message.addressee {
             // A caller cannot wait behind a web service.
-            Addressee::Caller => (self.shared.sink)(BusEvent::Unroutable(message.receipt)),
+            Addressee::Caller => (self.state.sink)(BusEvent::Unroutable(message.confirm_token)),
             Addressee::Worker => {
-                let queue = message.to.queue.clone();
-                self.line(&queue);
+                let queue = message.address.queue.clone();
+                self.endpoint_queue(&queue);
                 // A message that is sent again while it is in flight here stays in flight.
-                if !self.shared.desk.has(&queue, &message.id) {
-                    self.shared.desk.put(message);
+                if !self.state.lease_queue.has_message(&queue, &message.id) {
+                    self.state.lease_queue.enqueue(message);
                 }
             }
         }
@@ -132,33 +140,33 @@ impl Bus for PushBus {
 
     /// Withdraws the message. If it was answered in another way, its call continues: the called
     /// service may itself have sent that reply.
-    fn withdraw(&mut self, queue: &Arc<str>, id: &str, over: Over) {
-        if over == Over::Answered {
-            return self.shared.desk.forget_waiting(queue, id);
+    fn withdraw(&mut self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
+        if end == AttemptEnd::Answered {
+            return self.state.lease_queue.remove_waiting(queue, id);
         }
-        self.shared.desk.forget(queue, id);
-        let line = self.lines.get(queue).and_then(Option::as_ref);
-        if line.is_some_and(|line| line.break_off(id)) {
-            (self.shared.sink)(BusEvent::Noted(BusNotice::BrokenOff));
+        self.state.lease_queue.remove(queue, id);
+        let endpoint_queue = self.endpoint_queues.get(queue).and_then(Option::as_ref);
+        if endpoint_queue.is_some_and(|line| line.abort_call(id)) {
+            (self.state.sink)(BusEvent::Notice(BusNotice::CallAborted));
         }
     }
 
     fn unconfirmed(&self) -> usize {
-        self.shared.desk.unsettled()
+        self.state.lease_queue.unsettled()
     }
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
-        let looks = queues.iter().map(|queue| self.look(queue)).collect();
-        Box::pin(std::future::ready(looks))
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
+        let statuses = queues.iter().map(|queue| self.inspect_queue(queue)).collect();
+        Box::pin(std::future::ready(statuses))
     }
 
     /// Does nothing: the queues are known by their messages.
-    fn serve(&mut self, _: Served) {}
+    fn set_served(&mut self, _: ServedQueues) {}
 
     /// Lets open calls end. Waiting messages are dispatched again at the next start.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        self.shared.desk.close();
-        self.shared.closing.send_replace(true);
+        self.state.lease_queue.close();
+        self.state.closing.send_replace(true);
         let tasks = std::mem::take(&mut self.tasks);
         Box::pin(async move { drop(join_all(tasks).await) })
     }

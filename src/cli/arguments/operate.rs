@@ -15,7 +15,7 @@ pub struct FilterArguments {
     pub state: Option<String>,
     /// Only with this status of a step; needs --workflow
     #[arg(long, value_name = "STEP=STATUS")]
-    pub status: Vec<StepStatus>,
+    pub status: Vec<StepStatusFilter>,
     /// Only those created at this time or later, such as 2026-01-31T12:00:00Z, or 7d for that long
     /// ago
     #[arg(long, value_name = "TIME")]
@@ -72,7 +72,7 @@ pub enum SearchOrder {
 
 impl SearchOrder {
     /// Returns the value of the query parameter.
-    pub(in crate::cli) fn word(self) -> &'static str {
+    pub(in crate::cli) fn as_str(self) -> &'static str {
         match self {
             SearchOrder::Newest => "newest",
             SearchOrder::Oldest => "oldest",
@@ -164,18 +164,18 @@ pub struct RedispatchArguments {
 
 /// A condition on the status of a step: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
-pub struct StepStatus {
+pub struct StepStatusFilter {
     pub(in crate::cli) step: String,
     pub(in crate::cli) status: String,
 }
 
-impl std::str::FromStr for StepStatus {
+impl std::str::FromStr for StepStatusFilter {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<StepStatus, String> {
+    fn from_str(text: &str) -> Result<StepStatusFilter, String> {
         let (step, status) = text
             .split_once('=')
             .ok_or("expected STEP=STATUS; STEP= alone finds the jobs in which the step waits")?;
-        Ok(StepStatus { step: step.to_owned(), status: status.to_owned() })
+        Ok(StepStatusFilter { step: step.to_owned(), status: status.to_owned() })
     }
 }

@@ -3,7 +3,7 @@
 
 use super::job_ref::JobRef;
 use super::reach::{ClientArguments, ListArguments, TimeArguments, span};
-use crate::settings::Span;
+use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
 
 /// Which child jobs `job ID` lists.
@@ -99,13 +99,13 @@ pub struct WaitArguments {
     pub id: JobRef,
     /// The state
     #[arg(long = "for", value_name = "STATE", default_value = "ended")]
-    pub state: WaitedFor,
+    pub state: AwaitedState,
     /// How long to wait, such as 30s or 5m [default: for ever]
     #[arg(long, value_name = "DURATION", value_parser = span)]
-    pub timeout: Option<Span>,
+    pub timeout: Option<DurationSetting>,
     /// How long to wait for a manager that does not answer
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = span)]
-    pub reconnect_for: Span,
+    pub reconnect_for: DurationSetting,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened")]
     pub client: ClientArguments,
@@ -113,7 +113,7 @@ pub struct WaitArguments {
 
 /// A state to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WaitedFor {
+pub enum AwaitedState {
     /// Completed, failed or cancelled
     Ended,
     /// It runs (again)

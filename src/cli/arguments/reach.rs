@@ -1,6 +1,6 @@
 //! The arguments that select a manager, and the format of what is printed.
 
-use crate::settings::Span;
+use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
 use ureq::http::Uri;
 
@@ -116,7 +116,7 @@ pub(in crate::cli) fn address(text: &str) -> Result<String, String> {
 }
 
 /// Parses a duration.
-pub(super) fn span(text: &str) -> Result<Span, String> {
-    let wrong = |error| format!("{error}; write for example 500ms, 30s or 5m");
-    humantime::parse_duration(text).map(Span).map_err(wrong)
+pub(super) fn span(text: &str) -> Result<DurationSetting, String> {
+    let to_error = |error| format!("{error}; write for example 500ms, 30s or 5m");
+    humantime::parse_duration(text).map(DurationSetting).map_err(to_error)
 }

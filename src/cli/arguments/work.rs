@@ -1,7 +1,7 @@
 //! Arguments of `work`.
 
 use super::reach::{ReachArguments, span};
-use crate::settings::Span;
+use crate::settings::DurationSetting;
 use clap::Args;
 use std::ffi::OsString;
 
@@ -19,7 +19,7 @@ pub struct WorkArguments {
     /// After how long without a sign of life another worker gets the message; the lease is extended
     /// while the program runs
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = span)]
-    pub lease: Span,
+    pub lease: DurationSetting,
     /// The virtual host of the queues
     #[arg(long, value_name = "VHOST", default_value = "")]
     pub vhost: String,

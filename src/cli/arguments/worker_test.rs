@@ -1,7 +1,7 @@
 //! Arguments of `worker-test`.
 
 use super::reach::span;
-use crate::settings::Span;
+use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 
@@ -20,7 +20,7 @@ pub struct WorkerTestArguments {
     pub expect: Option<String>,
     /// How long an answer may take; a worker whose connection was cut has twice that
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
-    pub within: Span,
+    pub within: DurationSetting,
     /// How the worker takes its messages [default: amqp if a broker is set, else http]
     #[arg(long, value_name = "BUS")]
     pub bus: Option<TestedBus>,

@@ -1,10 +1,10 @@
 //! Checks of the broker: whether it can be reached, what it allows, and the state of its queues.
 
 use super::finding::Finding;
-use super::local::Local;
-use crate::bus::amqp::{AmqpSettings, PolicyLook, Probe, probe};
-use crate::bus::{QueueLook, Served};
-use crate::engine::words::quoted;
+use super::installation::Installation;
+use crate::bus::amqp::{AmqpSettings, BrokerProbe, PolicyStatus, probe_broker};
+use crate::bus::{QueueStatus, ServedQueues};
+use crate::engine::text::quote;
 use crate::settings::{AmqpSection, BusKind, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,35 +16,35 @@ const QUEUES: &str = "queues";
 
 /// Checks each broker, in each virtual host of the workflows. `has_manager` says whether a manager
 /// answers.
-pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
-    let settings = &local.settings;
+pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: &mut Vec<Finding>) {
+    let settings = &installation.settings;
     let kinds = settings.bus_kinds();
     if !kinds.values().any(|kind| matches!(kind, BusKind::Amqp | BusKind::Kafka)) {
         let text = "no broker is set: workers take messages over HTTP or are part of the process";
-        found.push(Finding::ok(BROKER, text));
+        findings.push(Finding::ok(BROKER, text));
         return;
     }
-    let is_running = local.is_locked.unwrap_or(has_manager);
+    let is_running = installation.is_journal_open.unwrap_or(has_manager);
     let brokers = kinds.into_keys().filter_map(|name| Some((name, settings.amqp_bus(name)?)));
     for (name, section) in brokers {
-        for (vhost, queues) in queues_of(local, name) {
+        for (vhost, queues) in queues_on_bus(installation, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();
             // The settings were validated, so their file of authorities can be read.
-            let amqp = AmqpSettings::of(section, &vhost, Served::default(), true)
-                .trusting(settings.authorities().unwrap_or_default());
-            let looked = actix_rt::System::new().block_on(probe(&amqp, &queues));
-            let place = place(settings, name, &vhost);
-            match looked {
+            let amqp = AmqpSettings::from_section(section, &vhost, ServedQueues::default(), true)
+                .with_authorities(settings.authorities().unwrap_or_default());
+            let result = actix_rt::System::new().block_on(probe_broker(&amqp, &queues));
+            let location = format_location(settings, name, &vhost);
+            match result {
                 Err(reason) => {
                     let to_do = "see that it runs, and that the setting server has the right \
                                  address, user and password; the manager tries again by itself";
-                    found.push(Finding::error(BROKER, format!("{reason}{place}"), to_do));
+                    findings.push(Finding::error(BROKER, format!("{reason}{location}"), to_do));
                 }
                 Ok(probe) => {
-                    tell(section, &probe, &place, is_running, found);
+                    check_probe(section, &probe, &location, is_running, findings);
                     // A running manager has already reported them.
                     if !(has_manager && is_running) {
-                        found.extend(unattended(&queues, &probe.queues, &place));
+                        findings.extend(check_consumers(&queues, &probe.queues, &location));
                     }
                 }
             }
@@ -54,10 +54,13 @@ pub(super) fn look(local: &Local, has_manager: bool, found: &mut Vec<Finding>) {
 
 /// Returns the queues that the workflows have on a bus, by virtual host. There is at least the
 /// virtual host of the bus's address.
-pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<Arc<str>>> {
-    let default = local.settings.default_bus();
+pub(super) fn queues_on_bus(
+    installation: &Installation,
+    bus: &str,
+) -> BTreeMap<String, BTreeSet<Arc<str>>> {
+    let default = installation.settings.default_bus();
     let mut queues: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
-    for definition in &local.definitions {
+    for definition in &installation.definitions {
         let is_on = |named: Option<&Arc<str>>| named.map_or(default, |named| named) == bus;
         if is_on(definition.bus.as_ref()) {
             queues.entry(definition.vhost.clone()).or_default();
@@ -74,65 +77,70 @@ pub(super) fn queues_of(local: &Local, bus: &str) -> BTreeMap<String, BTreeSet<A
 
 /// Describes the bus and the virtual host of a finding. The text is empty for the default bus and
 /// the virtual host of its address.
-pub(super) fn place(settings: &Settings, bus: &str, vhost: &str) -> String {
-    let bus = (bus != settings.default_bus()).then(|| format!("bus {}", quoted(bus)));
-    let vhost = (!vhost.is_empty()).then(|| format!("virtual host {}", quoted(vhost)));
+pub(super) fn format_location(settings: &Settings, bus: &str, vhost: &str) -> String {
+    let bus = (bus != settings.default_bus()).then(|| format!("bus {}", quote(bus)));
+    let vhost = (!vhost.is_empty()).then(|| format!("virtual host {}", quote(vhost)));
     let parts: Vec<String> = bus.into_iter().chain(vhost).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-fn tell(
+fn check_probe(
     section: &AmqpSection,
-    probe: &Probe,
-    place: &str,
+    probe: &BrokerProbe,
+    location: &str,
     is_running: bool,
-    found: &mut Vec<Finding>,
+    findings: &mut Vec<Finding>,
 ) {
-    found.push(match &probe.may_work {
-        Ok(()) => Finding::ok(BROKER, format!("a message went through it{place}")),
+    findings.push(match &probe.permissions {
+        Ok(()) => Finding::ok(BROKER, format!("a message went through it{location}")),
         Err(reason) => {
             let to_do = "give the user configure, write and read on the queues of the steps, the \
                          reply queue and the default exchange: rabbitmqctl set_permissions";
-            Finding::error(BROKER, format!("{reason}{place}"), to_do)
+            Finding::error(BROKER, format!("{reason}{location}"), to_do)
         }
     });
-    found.push(replies(section, &probe.reply_queue, place, is_running));
+    findings.push(check_reply_queue(section, &probe.reply_queue, location, is_running));
     if let Some(Ok(look)) = &probe.policy
-        && !look.drops_replies.is_empty()
+        && !look.reply_drop_rules.is_empty()
     {
         let text = format!(
-            "the reply queue {}{place} drops replies that wait, or vanishes with them: {}",
-            quoted(&section.reply_queue),
-            look.drops_replies.join("; ")
+            "the reply queue {}{location} drops replies that wait, or vanishes with them: {}",
+            quote(&section.reply_queue),
+            look.reply_drop_rules.join("; ")
         );
         let to_do = "take the reply queue out of that policy, by its pattern; what was declared \
                      so has to be deleted while it is empty and no manager runs: each reply that \
                      is dropped leaves its step running until its timeout";
-        found.push(Finding::warning(REPLIES, text, to_do));
+        findings.push(Finding::warning(REPLIES, text, to_do));
     }
-    found.push(policy(probe.policy.as_ref(), place));
+    findings.push(check_policy(probe.policy.as_ref(), location));
 }
 
-fn replies(section: &AmqpSection, look: &QueueLook, place: &str, is_running: bool) -> Finding {
-    let name = format!("the reply queue {}{place}", quoted(&section.reply_queue));
-    match look {
-        QueueLook::Missing if is_running => Finding::error(
+fn check_reply_queue(
+    section: &AmqpSection,
+    queue: &QueueStatus,
+    location: &str,
+    is_running: bool,
+) -> Finding {
+    let name = format!("the reply queue {}{location}", quote(&section.reply_queue));
+    match queue {
+        QueueStatus::Missing if is_running => Finding::error(
             REPLIES,
             format!("{name} is missing, although a manager runs"),
             "see the manager's log: it declares the queue when it connects",
         ),
-        QueueLook::Missing => {
+        QueueStatus::Missing => {
             Finding::ok(REPLIES, format!("{name} is not there yet: a start declares it"))
         }
-        QueueLook::Unknown(why) => Finding::error(
+        QueueStatus::Unknown(why) => Finding::error(
             REPLIES,
             format!("nothing is known of {name}: {why}"),
             "an exclusive queue of this name belongs to another program: stop that, or choose \
              another amqp.reply_queue",
         ),
         // This does not happen: a broker's queue is no web service.
-        QueueLook::Service { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
-        QueueLook::There { consumers, messages, .. } => {
+        QueueStatus::Endpoint { .. } => Finding::ok(REPLIES, format!("{name} is a web service")),
+        QueueStatus::Exists { consumers, messages, .. } => {
             let text = format!("{name}: {messages} messages wait, {consumers} take them");
             match consumers {
                 0 if is_running => Finding::error(
@@ -159,31 +167,31 @@ fn replies(section: &AmqpSection, look: &QueueLook, place: &str, is_running: boo
     }
 }
 
-fn policy(look: Option<&Result<PolicyLook, String>>, place: &str) -> Finding {
-    match look {
+fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -> Finding {
+    match policy {
         None => Finding::warning(
             POLICY,
-            format!("whether dead letters come back cannot be told{place}"),
+            format!("whether dead letters come back cannot be told{location}"),
             "set amqp.management, then the manager sets the policy itself; or set it by hand as in \
              docs/operations.md. Without it a rejected message is lost",
         ),
         Some(Err(why)) => Finding::error(
             POLICY,
-            format!("the management API does not answer as it should{place}: {why}"),
+            format!("the management API does not answer as it should{location}: {why}"),
             "see that amqp.management has the right address, and a user with the tag policymaker",
         ),
-        Some(Ok(PolicyLook { is_set: false, .. })) => Finding::warning(
+        Some(Ok(PolicyStatus { is_set: false, .. })) => Finding::warning(
             POLICY,
-            format!("the dead-letter policy is not set{place}"),
+            format!("the dead-letter policy is not set{location}"),
             "a manager sets it at its start; if one runs, its log says why it could not",
         ),
-        Some(Ok(PolicyLook { others, .. })) if others.is_empty() => {
-            Finding::ok(POLICY, format!("dead letters come to the reply queue{place}"))
+        Some(Ok(PolicyStatus { overridden_queues: others, .. })) if others.is_empty() => {
+            Finding::ok(POLICY, format!("dead letters come to the reply queue{location}"))
         }
-        Some(Ok(PolicyLook { others, .. })) => Finding::warning(
+        Some(Ok(PolicyStatus { overridden_queues: others, .. })) => Finding::warning(
             POLICY,
             format!(
-                "other policies send the dead letters of {} elsewhere{place}",
+                "other policies send the dead letters of {} elsewhere{location}",
                 others.join(", ")
             ),
             "give those policies the dead-letter-routing-key of the reply queue, or a lower \
@@ -193,23 +201,23 @@ fn policy(look: Option<&Result<PolicyLook, String>>, place: &str) -> Finding {
 }
 
 /// Returns a warning for each queue without a consumer.
-fn unattended(queues: &[Arc<str>], looks: &[QueueLook], place: &str) -> Vec<Finding> {
+fn check_consumers(queues: &[Arc<str>], looks: &[QueueStatus], location: &str) -> Vec<Finding> {
     let waiting = queues.iter().zip(looks).filter_map(|(queue, look)| match look {
-        QueueLook::There { consumers: 0, messages, .. } => Some((queue, *messages)),
-        QueueLook::Missing => Some((queue, 0)),
-        QueueLook::There { .. } | QueueLook::Unknown(_) | QueueLook::Service { .. } => None,
+        QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
+        QueueStatus::Missing => Some((queue, 0)),
+        QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,
     });
-    let found: Vec<Finding> = waiting
+    let findings: Vec<Finding> = waiting
         .map(|(queue, messages)| {
             Finding::warning(
                 QUEUES,
-                format!("{}{place} has no worker, and {messages} messages wait", quoted(queue)),
+                format!("{}{location} has no worker, and {messages} messages wait", quote(queue)),
                 "start a worker that takes from it",
             )
         })
         .collect();
-    if found.is_empty() && !queues.is_empty() {
-        return vec![Finding::ok(QUEUES, format!("each has a worker{place}"))];
+    if findings.is_empty() && !queues.is_empty() {
+        return vec![Finding::ok(QUEUES, format!("each has a worker{location}"))];
     }
-    found
+    findings
 }

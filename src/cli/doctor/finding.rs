@@ -2,7 +2,7 @@
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Level {
+pub(in crate::cli) enum Severity {
     /// All is well.
     Ok,
     /// It works, but may stop working, or does not work as intended.
@@ -11,12 +11,12 @@ pub(in crate::cli) enum Level {
     Error,
 }
 
-impl Level {
-    pub(in crate::cli) const fn word(self) -> &'static str {
+impl Severity {
+    pub(in crate::cli) const fn as_str(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Error => "error",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
         }
     }
 }
@@ -24,9 +24,9 @@ impl Level {
 /// The result of a check, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Finding {
-    pub(in crate::cli) level: Level,
+    pub(in crate::cli) severity: Severity,
     /// The name of the check, in one word.
-    pub(in crate::cli) what: &'static str,
+    pub(in crate::cli) check: &'static str,
     /// What was found.
     pub(in crate::cli) text: String,
     /// What to do. Empty if all is well.
@@ -34,23 +34,23 @@ pub(in crate::cli) struct Finding {
 }
 
 impl Finding {
-    pub(in crate::cli) fn ok(what: &'static str, text: impl Into<String>) -> Finding {
-        Finding { level: Level::Ok, what, text: text.into(), to_do: String::new() }
+    pub(in crate::cli) fn ok(check: &'static str, text: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Ok, check, text: text.into(), to_do: String::new() }
     }
 
     pub(in crate::cli) fn warning(
-        what: &'static str,
+        check: &'static str,
         text: impl Into<String>,
         to_do: impl Into<String>,
     ) -> Finding {
-        Finding { level: Level::Warning, what, text: text.into(), to_do: to_do.into() }
+        Finding { severity: Severity::Warning, check, text: text.into(), to_do: to_do.into() }
     }
 
     pub(in crate::cli) fn error(
-        what: &'static str,
+        check: &'static str,
         text: impl Into<String>,
         to_do: impl Into<String>,
     ) -> Finding {
-        Finding { level: Level::Error, what, text: text.into(), to_do: to_do.into() }
+        Finding { severity: Severity::Error, check, text: text.into(), to_do: to_do.into() }
     }
 }

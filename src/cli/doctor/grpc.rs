@@ -2,35 +2,40 @@
 //! accepts the token.
 
 use super::finding::Finding;
-use super::local::{Local, loopback};
-use crate::api::grpc::probe::{Port, probe};
+use super::installation::{Installation, to_loopback};
+use crate::api::grpc::probe::{ProbeTarget, probe_port};
 use std::time::Duration;
 use url::Url;
 
 const GRPC: &str = "grpc";
 
 /// How long the probe may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the gRPC port of the settings, if there is one. `server` is the address of the HTTP API,
 /// which has the same certificate; `token` is the token to send.
-pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Finding>) {
-    let settings = &local.settings;
+pub(super) fn inspect(
+    installation: &Installation,
+    server: &str,
+    token: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let settings = &installation.settings;
     let Some(listen) = settings.grpc.listen else { return };
-    let address = loopback(listen);
+    let address = to_loopback(listen);
     let is_over_tls = !settings.http.tls.certificate.is_empty();
     let host = Url::parse(server).ok().and_then(|url| url.host_str().map(str::to_owned));
-    let port = Port {
+    let port = ProbeTarget {
         address,
         // The settings were validated, so their file of authorities can be read.
-        tls: is_over_tls.then(|| settings.authorities().unwrap_or_default().client()),
+        tls: is_over_tls.then(|| settings.authorities().unwrap_or_default().client_config()),
         host: host.unwrap_or_else(|| address.ip().to_string()),
         token: token.to_owned(),
     };
     let probed = actix_rt::System::new().block_on(async {
-        let probed = tokio::time::timeout(PATIENCE, probe(port)).await;
+        let probed = tokio::time::timeout(PROBE_TIMEOUT, probe_port(port)).await;
         probed.unwrap_or_else(|_| {
-            Err(format!("no answer within {}", humantime::format_duration(PATIENCE)))
+            Err(format!("no answer within {}", humantime::format_duration(PROBE_TIMEOUT)))
         })
     });
     let with = if is_over_tls { " over TLS" } else { "" };
@@ -39,14 +44,14 @@ pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Fin
             let to_do = "start the manager, and see grpc.listen; over TLS, give the name of its \
                          certificate with --server https://NAME:PORT, and its authority in \
                          tls.authorities";
-            found.push(Finding::error(
+            findings.push(Finding::error(
                 GRPC,
                 format!("workers cannot come to {address}: {why}"),
                 to_do,
             ));
         }
         Ok(probed) => {
-            found.push(match probed.is_serving {
+            findings.push(match probed.is_serving {
                 true => Finding::ok(GRPC, format!("workers can come to {address}{with}")),
                 false => Finding::warning(
                     GRPC,
@@ -54,10 +59,10 @@ pub(super) fn look(local: &Local, server: &str, token: &str, found: &mut Vec<Fin
                     "see its readiness: workflow-manager status",
                 ),
             });
-            if let Err(why) = probed.admitted {
+            if let Err(why) = probed.admission {
                 let to_do =
                     "give the right token (--token), or ask under a name that http.hosts has";
-                found.push(Finding::error(GRPC, format!("a worker is refused: {why}"), to_do));
+                findings.push(Finding::error(GRPC, format!("a worker is refused: {why}"), to_do));
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Checks of Kafka: whether the brokers can be reached, and the state of the workflows' topics.
 
-use super::broker::place;
+use super::broker::format_location;
 use super::finding::Finding;
-use super::local::Local;
-use crate::bus::kafka::{Survey, survey};
-use crate::engine::words::{enumerated, quoted};
+use super::installation::Installation;
+use crate::bus::kafka::{TopicSurvey, survey_topics};
+use crate::engine::text::{enumerate_quoted, quote};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,29 @@ const BROKER: &str = "kafka";
 const TOPICS: &str = "topics";
 
 /// Checks the brokers of each Kafka bus, without changing anything.
-pub(super) fn look(local: &Local, found: &mut Vec<Finding>) {
-    let settings = &local.settings;
+pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) {
+    let settings = &installation.settings;
     for name in settings.bus_kinds().into_keys() {
         let Some(section) = settings.kafka_bus(name) else { continue };
-        let place = place(settings, name, "");
-        let waits = waits_of(local, name);
-        match actix_rt::System::new().block_on(survey(section, &waits)) {
+        let location = format_location(settings, name, "");
+        let wait_times = wait_times(installation, name);
+        match actix_rt::System::new().block_on(survey_topics(section, &wait_times)) {
             Err(reason) => {
                 let to_do = "see that they run, and that the settings servers and properties are \
                              right; the manager tries again by itself";
-                found.push(Finding::error(BROKER, format!("{reason}{place}"), to_do));
+                findings.push(Finding::error(BROKER, format!("{reason}{location}"), to_do));
             }
-            Ok(looked) => tell(&looked, &section.reply_topic, &place, found),
+            Ok(survey) => check_topics(&survey, &section.reply_topic, &location, findings),
         }
     }
 }
 
 /// Returns the queues that the workflows have on a bus, each with the longest time that a message
 /// waits there.
-fn waits_of(local: &Local, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
-    let default = local.settings.default_bus();
+fn wait_times(installation: &Installation, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
+    let default = installation.settings.default_bus();
     let mut waits: BTreeMap<Arc<str>, Option<Duration>> = BTreeMap::new();
-    for definition in &local.definitions {
+    for definition in &installation.definitions {
         for step in definition.sending_steps() {
             let named = step.bus.as_ref().or(definition.bus.as_ref());
             if named.map_or(default, |named| named) == bus {
@@ -48,25 +48,34 @@ fn waits_of(local: &Local, bus: &str) -> BTreeMap<Arc<str>, Option<Duration>> {
     waits
 }
 
-fn tell(looked: &Survey, reply_topic: &str, place: &str, found: &mut Vec<Finding>) {
-    found.push(Finding::ok(BROKER, format!("the brokers answer{place}")));
-    for (topic, why) in &looked.objections {
+fn check_topics(
+    survey: &TopicSurvey,
+    reply_topic: &str,
+    location: &str,
+    findings: &mut Vec<Finding>,
+) {
+    findings.push(Finding::ok(BROKER, format!("the brokers answer{location}")));
+    for (topic, why) in &survey.problems {
         let to_do = "mend the topic; the manager sends nothing there until then, and looks again \
                      by itself";
-        found.push(Finding::error(TOPICS, format!("topic {}: {why}{place}", quoted(topic)), to_do));
+        findings.push(Finding::error(
+            TOPICS,
+            format!("topic {}: {why}{location}", quote(topic)),
+            to_do,
+        ));
     }
-    let mut missing: Vec<&str> = looked.missing.iter().map(|queue| &**queue).collect();
-    if !looked.has_replies {
+    let mut missing: Vec<&str> = survey.missing_queues.iter().map(|queue| &**queue).collect();
+    if !survey.has_reply_topic {
         missing.push(reply_topic);
     }
-    if missing.is_empty() && looked.objections.is_empty() {
-        found.push(Finding::ok(
+    if missing.is_empty() && survey.problems.is_empty() {
+        findings.push(Finding::ok(
             TOPICS,
-            format!("all are there, and keep messages long enough{place}"),
+            format!("all are there, and keep messages long enough{location}"),
         ));
     } else if !missing.is_empty() {
-        let missing = enumerated(missing, "and");
-        let text = format!("{missing} not there yet: the manager makes what is missing{place}");
-        found.push(Finding::ok(TOPICS, text));
+        let missing = enumerate_quoted(missing, "and");
+        let text = format!("{missing} not there yet: the manager makes what is missing{location}");
+        findings.push(Finding::ok(TOPICS, text));
     }
 }

@@ -1,6 +1,6 @@
 //! A message that is leased to this worker, and the calls that settle or extend it.
 
-use super::super::client::{Asked, Client, Received};
+use super::super::client::{ApiResult, Client, ReceivedMessage};
 use super::super::error::ClientError;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use ureq::http::HeaderMap;
 
 /// The environment variables of a program, and the headers that they have the values of. The names
 /// are part of the worker protocol.
-const VARIABLES: [(&str, &str); 10] = [
+const HEADER_VARIABLES: [(&str, &str); 10] = [
     ("WORKFLOW_CORRELATION_ID", "correlation-id"),
     ("WORKFLOW_MESSAGE_ID", "message-id"),
     ("WORKFLOW_NAME", "workflow"),
@@ -30,7 +30,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message that is leased to this worker.
-pub(super) struct Message {
+pub(super) struct WorkMessage {
     queue: String,
     vhost: String,
     headers: HeaderMap,
@@ -40,14 +40,14 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-impl Message {
+impl WorkMessage {
     pub(super) fn new(
         queue: &str,
         vhost: &str,
-        received: Received,
-    ) -> Result<Message, ClientError> {
-        let Received { headers, body } = received;
-        let reply_to = text(&headers, "reply-to").into_owned();
+        received: ReceivedMessage,
+    ) -> Result<WorkMessage, ClientError> {
+        let ReceivedMessage { headers, body } = received;
+        let reply_to = header_text(&headers, "reply-to").into_owned();
         // A full address is refused: the token must be sent to the manager only.
         if !reply_to.starts_with('/') {
             return Err(ClientError::Refused(format!(
@@ -55,11 +55,17 @@ impl Message {
                  something between this worker and the manager?"
             )));
         }
-        Ok(Message { queue: queue.to_owned(), vhost: vhost.to_owned(), headers, reply_to, body })
+        Ok(WorkMessage {
+            queue: queue.to_owned(),
+            vhost: vhost.to_owned(),
+            headers,
+            reply_to,
+            body,
+        })
     }
 
     pub(super) fn id(&self) -> String {
-        text(&self.headers, "message-id").into_owned()
+        header_text(&self.headers, "message-id").into_owned()
     }
 
     pub(super) fn reply_to(&self) -> &str {
@@ -67,26 +73,30 @@ impl Message {
     }
 
     /// Notes that the same message was leased to this worker again.
-    pub(super) fn lent_again(&mut self, reply_to: String) {
+    pub(super) fn update_lease(&mut self, reply_to: String) {
         self.reply_to = reply_to;
     }
 
     /// Describes the message for people.
-    pub(super) fn name(&self) -> String {
-        let of = text(&self.headers, "correlation-id");
-        let (job, _) = of.split_once(':').unwrap_or((&of, ""));
-        format!("queue {}, job {job}, attempt {}", self.queue, text(&self.headers, "attempt"))
+    pub(super) fn describe(&self) -> String {
+        let correlation_id = header_text(&self.headers, "correlation-id");
+        let (job, _) = correlation_id.split_once(':').unwrap_or((&correlation_id, ""));
+        format!(
+            "queue {}, job {job}, attempt {}",
+            self.queue,
+            header_text(&self.headers, "attempt")
+        )
     }
 
     /// Returns the environment variables of the program. Those without a value are removed.
-    pub(super) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
-        let of_header = |(name, header): &(&'static str, &str)| {
+    pub(super) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let read_header = |(name, header): &(&'static str, &str)| {
             let value = self.headers.get(*header);
             (*name, value.map(|value| OsString::from_vec(value.as_bytes().to_vec())))
         };
-        let mut variables: Vec<_> = VARIABLES.iter().map(of_header).collect();
-        let of = text(&self.headers, "correlation-id");
-        let step = of.split_once(':').map(|(_, step)| step.into());
+        let mut variables: Vec<_> = HEADER_VARIABLES.iter().map(read_header).collect();
+        let correlation_id = header_text(&self.headers, "correlation-id");
+        let step = correlation_id.split_once(':').map(|(_, step)| step.into());
         variables.push(("WORKFLOW_STEP", step));
         variables.push(("WORKFLOW_QUEUE", Some((&self.queue).into())));
         variables.push(("WORKFLOW_VHOST", Some((&self.vhost).into())));
@@ -94,50 +104,50 @@ impl Message {
     }
 
     /// Sends a reply: a result, or the error of the attempt.
-    pub(super) fn reply(&self, client: &Client, is_error: bool, body: &[u8]) -> Asked<String> {
+    pub(super) fn reply(&self, client: &Client, is_error: bool, body: &[u8]) -> ApiResult<String> {
         let kind = if is_error { "error" } else { "result" };
-        self.tell(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
+        self.send(client, "reply", &[("type", kind)], body, REPLY_TIMEOUT)
     }
 
     /// Extends the lease.
-    pub(super) fn extend(&self, client: &Client, lease: &str) -> Asked<String> {
-        self.tell(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
+    pub(super) fn extend(&self, client: &Client, lease: &str) -> ApiResult<String> {
+        self.send(client, "extend", &[("lease", lease)], &[], CALL_TIMEOUT)
     }
 
     /// Requeues the message: another worker gets it after this delay.
-    pub(super) fn give_back(&self, client: &Client, delay: &str) -> Result<(), String> {
+    pub(super) fn requeue(&self, client: &Client, delay: &str) -> Result<(), String> {
         let query = [("requeue", "true"), ("delay", delay)];
-        match self.tell(client, "nack", &query, &[], CALL_TIMEOUT) {
+        match self.send(client, "nack", &query, &[], CALL_TIMEOUT) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err((_, detail))) => Err(detail),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn tell(
+    fn send(
         &self,
         client: &Client,
-        word: &str,
+        action: &str,
         query: &[(&str, &str)],
         body: &[u8],
-        most: Duration,
-    ) -> Asked<String> {
+        timeout: Duration,
+    ) -> ApiResult<String> {
         let query: Vec<(String, String)> =
             query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        client.tell(&self.path(word), &query, body, most)
+        client.post_bytes(&self.call_path(action), &query, body, timeout)
     }
 
     /// Returns the path of a call, which is next to that of the reply.
-    fn path(&self, word: &str) -> String {
+    fn call_path(&self, action: &str) -> String {
         let (path, query) = match self.reply_to.split_once('?') {
             Some((path, query)) => (path, format!("?{query}")),
             None => (self.reply_to.as_str(), String::new()),
         };
-        format!("{}/{word}{query}", path.strip_suffix("/reply").unwrap_or(path))
+        format!("{}/{action}{query}", path.strip_suffix("/reply").unwrap_or(path))
     }
 }
 
-fn text<'h>(headers: &'h HeaderMap, name: &str) -> Cow<'h, str> {
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Cow<'h, str> {
     headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
 }
 
@@ -145,35 +155,35 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Cow<'h, str> {
 mod tests {
     use super::*;
 
-    fn message(reply_to: &str) -> Result<Message, ClientError> {
+    fn message(reply_to: &str) -> Result<WorkMessage, ClientError> {
         let headers = [("reply-to", reply_to), ("correlation-id", "4711:a:b")];
         let headers = headers.map(|(name, value)| {
             (name.parse().unwrap(), value.parse::<ureq::http::HeaderValue>().unwrap())
         });
         let headers = headers.into_iter().collect();
-        Message::new("q", "", Received { headers, body: Vec::new() })
+        WorkMessage::new("q", "", ReceivedMessage { headers, body: Vec::new() })
     }
 
     #[test]
-    fn the_calls_stand_beside_the_reply() {
+    fn calls_have_paths_next_to_that_of_the_reply() {
         let path = "/api/queue/reply/message/4711%3Aa%3A1/2/";
         let plain = message(&format!("{path}reply")).unwrap();
-        assert_eq!(plain.path("extend"), format!("{path}extend"));
+        assert_eq!(plain.call_path("extend"), format!("{path}extend"));
         let of_vhost = message(&format!("{path}reply?vhost=v")).unwrap();
-        assert_eq!(of_vhost.path("nack"), format!("{path}nack?vhost=v"));
+        assert_eq!(of_vhost.call_path("nack"), format!("{path}nack?vhost=v"));
     }
 
     #[test]
-    fn a_reply_goes_to_the_manager_alone() {
+    fn replies_go_to_the_manager_only() {
         assert!(message("@elsewhere.example/").is_err());
         assert!(message("").is_err());
     }
 
     #[test]
-    fn what_a_message_does_not_have_is_removed_from_the_environment() {
-        let variables = message("/r").unwrap().variables();
-        let of = |name| variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
-        assert_eq!(of("WORKFLOW_STEP"), Some("a:b".into()));
-        assert_eq!(of("WORKFLOW_PRIORITY"), None);
+    fn variables_without_a_header_are_removed() {
+        let variables = message("/r").unwrap().environment();
+        let value_of = |name| variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
+        assert_eq!(value_of("WORKFLOW_STEP"), Some("a:b".into()));
+        assert_eq!(value_of("WORKFLOW_PRIORITY"), None);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::super::error::ClientError;
 use super::tail::Tail;
-use crate::engine::words::escaped;
+use crate::engine::text::escape;
 use crate::service;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -22,21 +22,21 @@ pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
 /// How long to wait for the rest of the output after the program has ended, if a child keeps the
 /// pipe open.
-const OPEN_FOR: Duration = Duration::from_secs(1);
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// The longest line that is forwarded as a whole, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// An event for the task of a message.
-pub(super) enum Event {
+pub(super) enum TaskEvent {
     /// The program has ended.
-    Ended,
+    ProgramEnded,
     /// The output is larger than allowed.
-    TooLarge,
+    OutputTooLarge,
     /// The message was delivered to this worker again; the reply goes to this path.
-    LentAgain(String),
+    Redelivered(String),
     /// The message is to be requeued.
-    GiveUp,
+    Requeue,
 }
 
 /// A program and its arguments.
@@ -55,29 +55,30 @@ impl Program {
         let (name, arguments) = command
             .split_first()
             .ok_or_else(|| ClientError::Usage("name a program after --".to_owned()))?;
-        let is_there = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-        let shown = escaped(&name.to_string_lossy()).into_owned();
+        let is_executable = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+        let name_text = escape(&name.to_string_lossy()).into_owned();
         let why = if name.as_bytes().contains(&b'/') {
             let path = Path::new(name);
-            match (path.is_file(), is_there(path)) {
+            match (path.is_file(), is_executable(path)) {
                 (_, true) => None,
                 (true, false) => Some("it may not be executed (chmod +x)"),
                 (false, false) => Some("there is no such file"),
             }
         } else {
             let paths = std::env::var_os("PATH").unwrap_or_default();
-            let is_found = std::env::split_paths(&paths).any(|folder| is_there(&folder.join(name)));
+            let is_found =
+                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)));
             (!is_found).then_some("it is in no folder of PATH")
         };
         match why {
-            Some(why) => Err(ClientError::Usage(format!("cannot run {shown}: {why}"))),
+            Some(why) => Err(ClientError::Usage(format!("cannot run {name_text}: {why}"))),
             None => Ok(Program { name: name.clone(), arguments: arguments.to_vec() }),
         }
     }
 
     /// Returns the name of the program for people.
-    pub(super) fn shown(&self) -> String {
-        escaped(&self.name.to_string_lossy()).into_owned()
+    pub(super) fn display_name(&self) -> String {
+        escape(&self.name.to_string_lossy()).into_owned()
     }
 
     /// Starts the program with an input. What happens to it is sent to `events`.
@@ -85,11 +86,11 @@ impl Program {
         &self,
         variables: Vec<(&'static str, Option<OsString>)>,
         input: Vec<u8>,
-        events: &Sender<Event>,
-    ) -> io::Result<Running> {
+        events: &Sender<TaskEvent>,
+    ) -> io::Result<RunningProgram> {
         let mut command = Command::new(&self.name);
         command.args(&self.arguments).process_group(0);
-        service::keep_from(&mut command);
+        service::clear_systemd_env(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (name, value) in variables {
             match value {
@@ -99,8 +100,8 @@ impl Program {
         }
         let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
-        match attend(&mut child, pid, input, events) {
-            Ok((chunks, tail)) => Ok(Running { child, pid, chunks, tail }),
+        match start_threads(&mut child, pid, input, events) {
+            Ok((chunks, tail)) => Ok(RunningProgram { child, pid, chunks, tail }),
             Err(error) => {
                 // Without the threads, the program would run unattended.
                 let _ = kill_process_group(pid, Signal::KILL);
@@ -112,38 +113,43 @@ impl Program {
 }
 
 /// The chunks of standard output, and the end of standard error.
-type Said = (Receiver<Vec<u8>>, Receiver<Tail>);
+type ProgramOutputs = (Receiver<Vec<u8>>, Receiver<Tail>);
 
 /// Starts the threads that write a program's input, read its outputs, and wait for its end.
-fn attend(child: &mut Child, pid: Pid, input: Vec<u8>, events: &Sender<Event>) -> io::Result<Said> {
+fn start_threads(
+    child: &mut Child,
+    pid: Pid,
+    input: Vec<u8>,
+    events: &Sender<TaskEvent>,
+) -> io::Result<ProgramOutputs> {
     let (output, chunks) = channel();
-    let (told, tail) = channel();
+    let (tail_sender, tail) = channel();
     if let Some(mut stdin) = child.stdin.take() {
         // A program need not read its input.
-        begin(move || drop(stdin.write_all(&input)))?;
+        spawn_thread(move || drop(stdin.write_all(&input)))?;
     }
     if let Some(stdout) = child.stdout.take() {
         let events = events.clone();
-        begin(move || collect(stdout, &output, &events))?;
+        spawn_thread(move || forward_output(stdout, &output, &events))?;
     }
     if let Some(stderr) = child.stderr.take() {
-        begin(move || drop(told.send(pass_on(stderr))))?;
+        spawn_thread(move || drop(tail_sender.send(forward_stderr(stderr))))?;
     }
     let events = events.clone();
-    begin(move || {
-        await_end(pid);
+    spawn_thread(move || {
+        wait_for_exit(pid);
         // Sending fails only if the worker stops.
-        drop(events.send(Event::Ended));
+        drop(events.send(TaskEvent::ProgramEnded));
     })?;
     Ok((chunks, tail))
 }
 
-fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().spawn(work).map(drop)
 }
 
 /// A program that runs.
-pub(super) struct Running {
+pub(super) struct RunningProgram {
     child: Child,
     pid: Pid,
     chunks: Receiver<Vec<u8>>,
@@ -151,14 +157,14 @@ pub(super) struct Running {
 }
 
 /// A program that has ended.
-pub(super) struct Ended {
+pub(super) struct EndedProgram {
     status: ExitStatus,
     /// The output, or `None` if it was too large.
     output: Option<Vec<u8>>,
     tail: String,
 }
 
-impl Running {
+impl RunningProgram {
     /// Sends SIGTERM to the process group.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
@@ -177,10 +183,10 @@ impl Running {
     }
 
     /// Waits for the rest of the output and the exit status.
-    pub(super) fn end(mut self) -> io::Result<Ended> {
+    pub(super) fn wait_for_output(mut self) -> io::Result<EndedProgram> {
         let mut output = Some(Vec::new());
         loop {
-            match (self.chunks.recv_timeout(OPEN_FOR), &mut output) {
+            match (self.chunks.recv_timeout(OUTPUT_GRACE), &mut output) {
                 (Ok(chunk), Some(bytes)) if bytes.len() + chunk.len() <= OUTPUT_BYTES_MAX => {
                     bytes.extend_from_slice(&chunk);
                 }
@@ -188,14 +194,14 @@ impl Running {
                 (Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected), _) => break,
             }
         }
-        let tail = self.tail.recv_timeout(OPEN_FOR).unwrap_or_default().text();
-        Ok(Ended { status: self.child.wait()?, output, tail })
+        let tail = self.tail.recv_timeout(OUTPUT_GRACE).unwrap_or_default().render();
+        Ok(EndedProgram { status: self.child.wait()?, output, tail })
     }
 }
 
-impl Ended {
+impl EndedProgram {
     /// Returns the output, or why the program failed.
-    pub(super) fn output(self) -> Result<Vec<u8>, String> {
+    pub(super) fn into_output(self) -> Result<Vec<u8>, String> {
         let Some(output) = self.output else {
             return Err(format!(
                 "the output is larger than {OUTPUT_BYTES_MAX} bytes, the most that \
@@ -216,53 +222,53 @@ impl Ended {
 }
 
 /// Waits for the end of a process, and leaves its status for `wait`.
-fn await_end(pid: Pid) {
+fn wait_for_exit(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
 /// Sends the output in chunks, until it is larger than allowed.
-fn collect(mut from: impl Read, to: &Sender<Vec<u8>>, events: &Sender<Event>) {
+fn forward_output(mut source: impl Read, chunks: &Sender<Vec<u8>>, events: &Sender<TaskEvent>) {
     let mut buffer = vec![0; LINE_BYTES_MAX];
     let mut total = 0;
-    while let Some(chunk) = next(&mut from, &mut buffer) {
+    while let Some(chunk) = read_chunk(&mut source, &mut buffer) {
         total += chunk.len();
-        if to.send(chunk.to_vec()).is_err() {
+        if chunks.send(chunk.to_vec()).is_err() {
             return;
         }
         if total > OUTPUT_BYTES_MAX {
             // The pipe is closed by this, so the program cannot write more.
-            drop(events.send(Event::TooLarge));
+            drop(events.send(TaskEvent::OutputTooLarge));
             return;
         }
     }
 }
 
 /// Forwards standard error in whole lines, and returns its end.
-fn pass_on(mut from: impl Read) -> Tail {
+fn forward_stderr(mut source: impl Read) -> Tail {
     let (mut tail, mut line) = (Tail::default(), Vec::new());
     let mut buffer = vec![0; LINE_BYTES_MAX];
     // With standard error closed, nobody can read it.
-    let tell = |bytes: &[u8]| drop(stderr().write_all(bytes));
-    while let Some(chunk) = next(&mut from, &mut buffer) {
+    let write = |bytes: &[u8]| drop(stderr().write_all(bytes));
+    while let Some(chunk) = read_chunk(&mut source, &mut buffer) {
         tail.add(chunk);
         line.extend_from_slice(chunk);
         let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let whole = if line.len() > LINE_BYTES_MAX { line.len() } else { whole };
-        tell(&line[..whole]);
+        write(&line[..whole]);
         line.drain(..whole);
     }
     if !line.is_empty() {
         line.push(b'\n');
-        tell(&line);
+        write(&line);
     }
     tail
 }
 
 /// Reads the next bytes. Returns `None` at the end.
-fn next<'b>(from: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
-        match from.read(buffer) {
+        match source.read(buffer) {
             Ok(0) => return None,
             Ok(count) => return Some(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -273,11 +279,11 @@ fn next<'b>(from: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
 
 /// Returns whether a program could not be started for lack of a resource that may be available
 /// later.
-pub(super) fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_transient(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let passing = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+    let transient = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
     let code = error.raw_os_error();
-    passing.iter().any(|errno| code == Some(errno.raw_os_error()))
+    transient.iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -285,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_missing_program_is_refused_with_a_reason() {
         let find = |name: &str| Program::find(&[name.into()]).map(drop);
         assert!(find("sh").is_ok() && find("/bin/sh").is_ok());
         for (name, why) in

@@ -1,44 +1,45 @@
 //! The end of a program's standard error.
 
-use crate::engine::words::escaped_lines;
+use crate::engine::text::escape_lines;
 
 /// How much of it is kept, in bytes.
-const KEPT_BYTES: usize = 2048;
+const TAIL_BYTES_MAX: usize = 2048;
 
 /// How many lines of it are rendered.
 const LINES_MAX: usize = 20;
 
 /// The longest rendered text, in bytes. Escaping makes a text longer.
-const TOLD_BYTES_MAX: usize = 3072;
+const RENDERED_BYTES_MAX: usize = 3072;
 
 /// The last bytes of a stream.
 #[derive(Default)]
 pub(super) struct Tail {
     bytes: Vec<u8>,
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 impl Tail {
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        let beyond = self.bytes.len().saturating_sub(KEPT_BYTES);
+        let beyond = self.bytes.len().saturating_sub(TAIL_BYTES_MAX);
         if beyond > 0 {
             self.bytes.drain(..beyond);
-            self.is_cut = true;
+            self.is_truncated = true;
         }
     }
 
     /// Renders the last lines, with control characters escaped.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         // The first line may be the end of a longer one.
-        let first = usize::from(self.is_cut && lines.len() > 1);
+        let first = usize::from(self.is_truncated && lines.len() > 1);
         let first = first.max(lines.len().saturating_sub(LINES_MAX));
-        let told = escaped_lines(&lines[first..].join("\n"));
-        let beyond = told.len().saturating_sub(TOLD_BYTES_MAX);
-        let from = (beyond..told.len()).find(|at| told.is_char_boundary(*at)).unwrap_or_default();
-        told[from..].to_owned()
+        let rendered = escape_lines(&lines[first..].join("\n"));
+        let beyond = rendered.len().saturating_sub(RENDERED_BYTES_MAX);
+        let from =
+            (beyond..rendered.len()).find(|at| rendered.is_char_boundary(*at)).unwrap_or_default();
+        rendered[from..].to_owned()
     }
 }
 
@@ -46,29 +47,29 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn render_tail(text: &str) -> String {
         let mut tail = Tail::default();
         for part in text.as_bytes().chunks(7) {
             tail.add(part);
         }
-        tail.text()
+        tail.render()
     }
 
     #[test]
-    fn the_last_lines_are_told() {
-        assert_eq!(told(""), "");
-        assert_eq!(told("a\r\nb\n\n"), "a\nb");
+    fn the_last_lines_are_rendered() {
+        assert_eq!(render_tail(""), "");
+        assert_eq!(render_tail("a\r\nb\n\n"), "a\nb");
         let lines: Vec<String> = (0..100).map(|line| format!("line {line}")).collect();
-        let last = told(&lines.join("\n"));
+        let last = render_tail(&lines.join("\n"));
         assert!(last.starts_with("line 80\n") && last.ends_with("line 99"), "{last}");
-        assert_eq!(told("\u{1b}[31mred"), "\\u{1b}[31mred");
+        assert_eq!(render_tail("\u{1b}[31mred"), "\\u{1b}[31mred");
     }
 
     #[test]
-    fn what_is_told_is_bounded() {
-        assert_eq!(told(&"x".repeat(10_000)).len(), KEPT_BYTES);
-        assert!(told(&"\u{1}".repeat(10_000)).len() <= TOLD_BYTES_MAX);
-        let wide = told(&"ö\u{1b}".repeat(10_000));
-        assert!(wide.len() <= TOLD_BYTES_MAX && wide.ends_with("\\u{1b}"), "{wide}");
+    fn the_rendered_text_is_bounded() {
+        assert_eq!(render_tail(&"x".repeat(10_000)).len(), TAIL_BYTES_MAX);
+        assert!(render_tail(&"\u{1}".repeat(10_000)).len() <= RENDERED_BYTES_MAX);
+        let wide = render_tail(&"ö\u{1b}".repeat(10_000));
+        assert!(wide.len() <= RENDERED_BYTES_MAX && wide.ends_with("\\u{1b}"), "{wide}");
     }
 }

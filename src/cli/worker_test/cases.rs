@@ -1,7 +1,7 @@
 //! The cases, in the order in which they run, and the rule of the protocol behind each.
 
 use super::super::arguments::TestedBus;
-use super::report::{Level, Told};
+use super::report::{CaseInfo, RequirementLevel};
 
 /// Defines an enum and the constant `ORDER`, which lists its variants in the order of declaration.
 macro_rules! in_order {
@@ -31,68 +31,71 @@ in_order! {
         Large,
         Headers,
         NoReplyTo,
-        Hundred,
+        HundredMessages,
         Order,
         Confirms,
         Attempt,
         Persistent,
         ContentType,
-        Digits,
+        RoundTrip,
         Lease,
-        Gone,
-        Declares,
-        Terminates,
+        AttemptOver,
+        RedeclaresQueue,
+        StopsOnSigterm,
     }
 }
 
 use Case::{
-    Answers, Array, Attempt, Confirms, ContentType, CutAfterReply, CutBeforeReply, Declares, Deep,
-    Digits, Empty, Gone, Headers, Hundred, Large, Lease, NoReplyTo, NotJson, Order, Persistent,
-    Terminates,
+    Answers, Array, Attempt, AttemptOver, Confirms, ContentType, CutAfterReply, CutBeforeReply,
+    Deep, Empty, Headers, HundredMessages, Large, Lease, NoReplyTo, NotJson, Order, Persistent,
+    RedeclaresQueue, RoundTrip, StopsOnSigterm,
 };
 
-const ANSWER: &str = "For each message: do the work, publish a JSON object to the queue named in \
+const ANSWER_RULE: &str = "For each message: do the work, publish a JSON object to the queue named in \
                       reply_to, with the same correlation_id, then ack";
 
-const REFUSE: &str = "If the work raises an error: publish {\"error\": \"why\"} in the same way, \
+const ERROR_RULE: &str = "If the work raises an error: publish {\"error\": \"why\"} in the same way, \
                       with the property type set to error, then ack … A message that always \
                       fails this way keeps the broker busy";
 
-const DIES: &str = "dies before the ack hears nothing: the broker delivers the message to another \
+const NO_ACK_RULE: &str = "dies before the ack hears nothing: the broker delivers the message to another \
                     worker. If it kills each of them, the same holds";
 
 impl Case {
     /// Returns the cases of a bus, in the order in which they run.
-    pub(super) fn of(bus: TestedBus) -> Vec<Case> {
+    pub(super) fn for_bus(bus: TestedBus) -> Vec<Case> {
         let is_of = |case: &Case| match case {
-            NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | Declares => {
+            NoReplyTo | Order | Confirms | Attempt | Persistent | ContentType | RedeclaresQueue => {
                 bus == TestedBus::Amqp
             }
-            Lease | Gone => bus == TestedBus::Http,
+            Lease | AttemptOver => bus == TestedBus::Http,
             Answers | CutBeforeReply | CutAfterReply | NotJson | Array | Empty | Deep | Large
-            | Headers | Hundred | Digits | Terminates => true,
+            | Headers | HundredMessages | RoundTrip | StopsOnSigterm => true,
         };
         ORDER.iter().copied().filter(is_of).collect()
     }
 
     /// Returns whether a failure of this case needs no recovery: the case only reads the log, or is
     /// the last one.
-    pub(super) fn leaves_no_trace(self) -> bool {
-        matches!(self, Order | Confirms | Attempt | Persistent | ContentType | Lease | Terminates)
+    pub(super) fn needs_no_recovery(self) -> bool {
+        matches!(
+            self,
+            Order | Confirms | Attempt | Persistent | ContentType | Lease | StopsOnSigterm
+        )
     }
 
-    pub(super) fn told(self, bus: TestedBus) -> Told {
+    pub(super) fn info(self, bus: TestedBus) -> CaseInfo {
         let is_amqp = bus == TestedBus::Amqp;
         let (level, name, rule) = match self {
-            Answers if is_amqp => (Level::Must, "answers a message", ANSWER),
+            Answers if is_amqp => (RequirementLevel::Must, "answers a message", ANSWER_RULE),
             Answers => (
-                Level::Must,
+                RequirementLevel::Must,
                 "answers a message",
                 "POST {Reply-To} the result … Its body is what it is over AMQP; an empty one is \
                  the output {}",
             ),
             CutBeforeReply => (
-                Level::Must,
+                RequirementLevel::Must,
                 "comes back after a connection that was cut before the reply",
                 if is_amqp {
                     "A message may come more than once: after a crash of the worker, of the \
@@ -103,81 +106,85 @@ impl Case {
                 },
             ),
             CutAfterReply if is_amqp => (
-                Level::Must,
+                RequirementLevel::Must,
                 "gives the same result after a connection that was cut between reply and ack",
                 "The work must be repeatable",
             ),
             CutAfterReply => (
-                Level::Must,
+                RequirementLevel::Must,
                 "goes on after a reply whose answer was lost",
                 "{\"taken\":false,\"reason\":\"duplicate\"} it changed nothing, and it is useless \
                  to send it again",
             ),
-            NotJson => (Level::Must, "bears a message that is not JSON", REFUSE),
-            Array => (Level::Must, "bears a message that is an array", REFUSE),
-            Empty => (Level::Must, "bears an empty message", REFUSE),
-            Deep => (Level::Must, "bears a message that nests 100 levels deep", REFUSE),
-            Large => (Level::Must, "bears a message of 1 MiB", REFUSE),
-            Headers => (Level::Must, "bears headers that it does not know", REFUSE),
-            NoReplyTo => (Level::Must, "bears a message without reply_to", DIES),
-            Hundred => (Level::Must, "answers each of 100 messages once", ANSWER),
+            NotJson => (RequirementLevel::Must, "bears a message that is not JSON", ERROR_RULE),
+            Array => (RequirementLevel::Must, "bears a message that is an array", ERROR_RULE),
+            Empty => (RequirementLevel::Must, "bears an empty message", ERROR_RULE),
+            Deep => {
+                (RequirementLevel::Must, "bears a message that nests 100 levels deep", ERROR_RULE)
+            }
+            Large => (RequirementLevel::Must, "bears a message of 1 MiB", ERROR_RULE),
+            Headers => (RequirementLevel::Must, "bears headers that it does not know", ERROR_RULE),
+            NoReplyTo => (RequirementLevel::Must, "bears a message without reply_to", NO_ACK_RULE),
+            HundredMessages => {
+                (RequirementLevel::Must, "answers each of 100 messages once", ANSWER_RULE)
+            }
             Order => (
-                Level::Must,
+                RequirementLevel::Must,
                 "acknowledges only after the reply",
                 "a worker that acks first and dies before it replies has lost the step … \
                  acknowledge after the reply, never before it, and do not consume with automatic \
                  acknowledgement",
             ),
             Confirms => (
-                Level::Should,
+                RequirementLevel::Should,
                 "acknowledges only after the broker has confirmed the reply",
                 "A worker that acknowledges only after the broker's confirm loses no reply with \
                  its connection",
             ),
             Attempt => (
-                Level::Should,
+                RequirementLevel::Should,
                 "gives the header attempt back",
                 "So a worker that returns it never costs a step an attempt that did not fail",
             ),
             Persistent => (
-                Level::Should,
+                RequirementLevel::Should,
                 "publishes replies as persistent",
                 "Publish it as persistent, so that it survives a restart of the broker",
             ),
             ContentType => (
-                Level::Should,
+                RequirementLevel::Should,
                 "names the type of the content",
                 "publish a JSON object … content_type and everything else is ignored",
             ),
-            Digits => (
-                Level::Should,
+            RoundTrip => (
+                RequirementLevel::Should,
                 "keeps every digit, escapes and the order of keys",
                 "the step's output, exactly as it came: every digit, every escape, the order of \
                  the keys",
             ),
             Lease => (
-                Level::Should,
+                RequirementLevel::Should,
                 "asks for more time, or reports progress, before its lease ends",
                 "A worker that works longer extends it before it ends. Progress does so too",
             ),
-            Gone => (
-                Level::Should,
+            AttemptOver => (
+                RequirementLevel::Should,
                 "stops when its attempt is over",
                 "the worker learns it when it extends: 410, and reason is cancelled, timed out \
                  or settled",
             ),
-            Declares => (
-                Level::Should,
+            RedeclaresQueue => (
+                RequirementLevel::Should,
                 "declares its queue again after it was deleted",
                 "Declare your queue: durable, without arguments",
             ),
-            Terminates => (
-                Level::Should,
+            StopsOnSigterm => (
+                RequirementLevel::Should,
                 "finishes what is in hand on SIGTERM, and ends with exit code 0",
-                DIES,
+                NO_ACK_RULE,
             ),
         };
-        Told { name, level, rule }
+        CaseInfo { name, level, rule }
     }
 }
 
@@ -188,15 +195,18 @@ mod tests {
     #[test]
     fn each_bus_has_its_cases_and_the_first_is_the_answer() {
         for bus in [TestedBus::Amqp, TestedBus::Http] {
-            let cases = Case::of(bus);
-            assert_eq!((cases[0], cases.last()), (Answers, Some(&Terminates)));
-            assert!(cases.iter().all(|case| !case.told(bus).rule.is_empty()));
+            let cases = Case::for_bus(bus);
+            assert_eq!((cases[0], cases.last()), (Answers, Some(&StopsOnSigterm)));
+            assert!(cases.iter().all(|case| !case.info(bus).rule.is_empty()));
         }
-        assert_eq!((Case::of(TestedBus::Amqp).len(), Case::of(TestedBus::Http).len()), (19, 14));
+        assert_eq!(
+            (Case::for_bus(TestedBus::Amqp).len(), Case::for_bus(TestedBus::Http).len()),
+            (19, 14)
+        );
     }
 
     /// Returns a text without its Markdown.
-    fn plain(text: &str) -> String {
+    fn strip_markdown(text: &str) -> String {
         let parts: Vec<&str> = text.split("](").collect();
         let behind = |part: &&str| part.split_once(')').map_or("", |(_, rest)| rest).to_owned();
         let whole = parts[0].to_owned() + &parts[1..].iter().map(behind).collect::<String>();
@@ -206,10 +216,10 @@ mod tests {
 
     #[test]
     fn each_case_rests_on_sentences_of_the_protocol() {
-        let protocol = plain(include_str!("../../../docs/worker-protocol.md"));
+        let protocol = strip_markdown(include_str!("../../../docs/worker-protocol.md"));
         for bus in [TestedBus::Amqp, TestedBus::Http] {
-            for case in Case::of(bus) {
-                for part in case.told(bus).rule.split(" … ") {
+            for case in Case::for_bus(bus) {
+                for part in case.info(bus).rule.split(" … ") {
                     assert!(protocol.contains(part), "{case:?} over {bus:?}: {part:?}");
                 }
             }

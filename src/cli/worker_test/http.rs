@@ -1,67 +1,67 @@
 //! A stub manager over HTTP: the queue API for one queue. A server passes requests to a lease
 //! queue, which leases the messages.
 
-mod desk;
+mod lease_queue;
 mod server;
 
 use super::super::error::ClientError;
-use super::cut::CutAt;
-use super::log::Log;
-use super::messages::Message;
-use desk::{Desk, Order};
+use super::cut::CutTiming;
+use super::event_log::EventLog;
+use super::messages::TestMessage;
+use lease_queue::{QueueCommand, StubLeaseQueue};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
 /// A stub manager that serves the queue API for one queue.
-pub(super) struct Http {
+pub(super) struct HttpStub {
     address: SocketAddr,
-    orders: mpsc::UnboundedSender<Order>,
-    desk: actix_rt::task::JoinHandle<()>,
+    commands: mpsc::UnboundedSender<QueueCommand>,
+    queue_task: actix_rt::task::JoinHandle<()>,
 }
 
-impl Http {
+impl HttpStub {
     /// Listens on a free port of the loopback interface.
-    pub(super) fn open(queue: &str, log: Log) -> Result<Http, ClientError> {
-        let (asks, asked) = mpsc::channel(server::ASKS_MAX);
-        let (server, address) = server::serve(([127, 0, 0, 1], 0).into(), asks.clone())?;
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let desk = Desk::new(queue, log, address, asks, server);
-        let desk = actix_rt::spawn(desk.run(asked, ordered));
-        Ok(Http { address, orders, desk })
+    pub(super) fn open(queue: &str, log: EventLog) -> Result<HttpStub, ClientError> {
+        let (requests, request_receiver) = mpsc::channel(server::PENDING_REQUESTS_MAX);
+        let (server, address) = server::serve(([127, 0, 0, 1], 0).into(), requests.clone())?;
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let lease_queue = StubLeaseQueue::new(queue, log, address, requests, server);
+        let queue_task = actix_rt::spawn(lease_queue.run(request_receiver, command_receiver));
+        Ok(HttpStub { address, commands, queue_task })
     }
 
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(super) fn send(&self, message: &Message) {
-        self.order(Order::Put(message.clone()));
+    pub(super) fn send(&self, message: &TestMessage) {
+        self.send_command(QueueCommand::Put(message.clone()));
     }
 
-    pub(super) fn cut(&self, number: usize, at: CutAt) {
-        self.order(Order::Cut(number, at));
+    pub(super) fn cut(&self, number: usize, at: CutTiming) {
+        self.send_command(QueueCommand::Cut(number, at));
     }
 
-    pub(super) fn give_up(&self, number: usize) {
-        self.order(Order::GiveUp(number));
+    pub(super) fn end_attempt(&self, number: usize) {
+        self.send_command(QueueCommand::EndAttempt(number));
     }
 
-    pub(super) fn cancel_when_lent(&self, number: usize) {
-        self.order(Order::CancelWhenLent(number));
+    pub(super) fn cancel_when_leased(&self, number: usize) {
+        self.send_command(QueueCommand::CancelWhenLeased(number));
     }
 
     pub(super) fn clear(&self) {
-        self.order(Order::Clear);
+        self.send_command(QueueCommand::Clear);
     }
 
-    fn order(&self, order: Order) {
+    fn send_command(&self, order: QueueCommand) {
         // Sending fails only after the queue was closed.
-        let _ = self.orders.send(order);
+        let _ = self.commands.send(order);
     }
 
     pub(super) async fn close(self) {
-        self.order(Order::Close);
+        self.send_command(QueueCommand::Close);
         // A queue that panicked has ended, too.
-        let _ = self.desk.await;
+        let _ = self.queue_task.await;
     }
 }

@@ -9,20 +9,21 @@ use serde_json::Value;
 pub(super) const WORKFLOW: &str = "worker-test";
 
 /// The nesting depth of the deep message.
-const LEVELS: usize = 100;
+const NESTING_DEPTH: usize = 100;
 
 /// The size of the large message, in bytes.
 const LARGE_BYTES: usize = 1 << 20;
 
 /// The values of the round-trip message besides its mark. Each must come back unchanged.
-pub(super) const KEPT: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
+pub(super) const ROUND_TRIP_VALUES: [&str; 3] = ["9007199254740993", "0.10", "\\u0000"];
 
 /// The keys of the round-trip message, in order.
-pub(super) const KEYS: [&str; 4] = ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
+pub(super) const ROUND_TRIP_KEYS: [&str; 4] =
+    ["\"z-mark\"", "\"y-long\"", "\"b-decimal\"", "\"a-null\""];
 
 /// A message to a worker.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct TestMessage {
     pub(super) number: usize,
     pub(super) job: JobId,
     pub(super) queue: String,
@@ -30,10 +31,10 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
     pub(super) has_reply_to: bool,
     /// Whether it has headers that the protocol does not define.
-    pub(super) is_adorned: bool,
+    pub(super) has_extra_headers: bool,
 }
 
-impl Message {
+impl TestMessage {
     pub(super) fn correlation_id(&self) -> String {
         format!("{}:{}", self.job, self.queue)
     }
@@ -49,28 +50,32 @@ impl Message {
 }
 
 /// Makes messages from one that the worker is able to process.
-pub(super) struct Messages {
+pub(super) struct MessageFactory {
     queue: String,
-    plain: String,
+    valid_body: String,
     count: usize,
 }
 
-impl Messages {
+impl MessageFactory {
     /// Makes a factory for a queue.
     ///
     /// # Errors
     ///
     /// The body `plain` is no JSON object.
-    pub(super) fn new(queue: &str, plain: &str) -> Result<Messages, ClientError> {
-        object("--message", plain)?;
-        Ok(Messages { queue: queue.to_owned(), plain: plain.trim().to_owned(), count: 0 })
+    pub(super) fn new(queue: &str, plain: &str) -> Result<MessageFactory, ClientError> {
+        parse_object("--message", plain)?;
+        Ok(MessageFactory {
+            queue: queue.to_owned(),
+            valid_body: plain.trim().to_owned(),
+            count: 0,
+        })
     }
 
     /// Makes a message with this body.
-    pub(super) fn with(&mut self, body: impl Into<Vec<u8>>) -> Message {
+    pub(super) fn with_body(&mut self, body: impl Into<Vec<u8>>) -> TestMessage {
         let number = self.count;
         self.count += 1;
-        Message {
+        TestMessage {
             number,
             job: clock::new_id(),
             queue: self.queue.clone(),
@@ -78,43 +83,51 @@ impl Messages {
             attempt: 1 + u32::try_from(number % 3).unwrap_or_default(),
             body: body.into(),
             has_reply_to: true,
-            is_adorned: false,
+            has_extra_headers: false,
         }
     }
 
     /// Makes a message that the worker is able to process.
-    pub(super) fn plain(&mut self) -> Message {
-        self.with(self.plain.clone())
+    pub(super) fn valid(&mut self) -> TestMessage {
+        self.with_body(self.valid_body.clone())
     }
 
     /// Makes a valid message with the additional field `worker-test`.
-    fn beside(&mut self, value: &str) -> Message {
-        let open = self.plain.strip_suffix('}').unwrap_or(&self.plain).trim_end();
+    fn with_extra_field(&mut self, value: &str) -> TestMessage {
+        let open = self.valid_body.strip_suffix('}').unwrap_or(&self.valid_body).trim_end();
         let comma = if open.ends_with('{') { "" } else { "," };
-        self.with(format!("{open}{comma}\"worker-test\":{value}}}"))
+        self.with_body(format!("{open}{comma}\"worker-test\":{value}}}"))
     }
 
-    pub(super) fn deep(&mut self) -> Message {
-        let levels = LEVELS - 1;
-        self.beside(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)))
+    pub(super) fn deep(&mut self) -> TestMessage {
+        let levels = NESTING_DEPTH - 1;
+        self.with_extra_field(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)))
     }
 
-    pub(super) fn large(&mut self) -> Message {
-        self.beside(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
+    pub(super) fn large(&mut self) -> TestMessage {
+        self.with_extra_field(&format!("\"{}\"", "x".repeat(LARGE_BYTES)))
     }
 
     /// Makes the round-trip message. Returns it with its mark.
-    pub(super) fn digits(&mut self) -> (Message, String) {
+    pub(super) fn round_trip(&mut self) -> (TestMessage, String) {
         let mark = clock::new_id().to_string();
-        let values = [&format!("\"{mark}\""), KEPT[0], KEPT[1], &format!("\"{}\"", KEPT[2])];
-        let pairs: Vec<String> =
-            KEYS.iter().zip(values).map(|(key, value)| format!("{key}:{value}")).collect();
-        (self.beside(&format!("{{{}}}", pairs.join(","))), mark)
+        let values = [
+            &format!("\"{mark}\""),
+            ROUND_TRIP_VALUES[0],
+            ROUND_TRIP_VALUES[1],
+            &format!("\"{}\"", ROUND_TRIP_VALUES[2]),
+        ];
+        let pairs: Vec<String> = ROUND_TRIP_KEYS
+            .iter()
+            .zip(values)
+            .map(|(key, value)| format!("{key}:{value}"))
+            .collect();
+        (self.with_extra_field(&format!("{{{}}}", pairs.join(","))), mark)
     }
 }
 
 /// Parses an argument that must be a JSON object.
-pub(super) fn object(what: &str, text: &str) -> Result<Value, ClientError> {
+pub(super) fn parse_object(what: &str, text: &str) -> Result<Value, ClientError> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| ClientError::Usage(format!("{what} is not JSON: {error}")))?;
     if value.is_object() {
@@ -129,20 +142,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_beside_the_message_leaves_it_as_it_is() {
-        let mut messages = Messages::new("q", " {\"a\": 1.0 } ").unwrap();
-        let text = |message: Message| String::from_utf8(message.body).unwrap();
-        assert_eq!(text(messages.plain()), "{\"a\": 1.0 }");
+    fn an_extra_field_leaves_the_message_unchanged() {
+        let mut messages = MessageFactory::new("q", " {\"a\": 1.0 } ").unwrap();
+        let text = |message: TestMessage| String::from_utf8(message.body).unwrap();
+        assert_eq!(text(messages.valid()), "{\"a\": 1.0 }");
         assert!(text(messages.deep()).starts_with("{\"a\": 1.0,\"worker-test\":[[["));
-        let (digits, mark) = messages.digits();
+        let (digits, mark) = messages.round_trip();
         let digits = text(digits);
         assert!(
-            KEPT.iter().chain(&KEYS).all(|part| digits.contains(part)) && digits.contains(&mark)
+            ROUND_TRIP_VALUES.iter().chain(&ROUND_TRIP_KEYS).all(|part| digits.contains(part))
+                && digits.contains(&mark)
         );
         assert!(serde_json::from_str::<Value>(&digits).is_ok(), "{digits}");
-        let mut empty = Messages::new("q", "{}").unwrap();
+        let mut empty = MessageFactory::new("q", "{}").unwrap();
         let large = text(empty.large());
         assert!(large.len() > LARGE_BYTES && large.starts_with("{\"worker-test\":\"x"));
-        assert!(Messages::new("q", "[]").is_err() && Messages::new("q", "{").is_err());
+        assert!(MessageFactory::new("q", "[]").is_err() && MessageFactory::new("q", "{").is_err());
     }
 }

@@ -6,7 +6,7 @@
 //! limits their number, and each iteration of a loop pays for those in its body.
 
 use super::exact::made_exact;
-use super::names::parts;
+use super::names::child_nodes;
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators,
 };
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHARGE: &str = "@charge";
 
 /// Operators that take the same time whatever their operands.
-const FREE: [&str; 7] = [
+const FREE_OPERATORS: [&str; 7] = [
     operators::CONDITIONAL,
     operators::LOGICAL_AND,
     operators::LOGICAL_OR,
@@ -47,16 +47,16 @@ const READ_MARKS_PER_UNIT: usize = 16;
 const ENTRY_COST: u64 = 3;
 
 /// What each iteration of a loop costs, besides its operations.
-const TURN_COST: usize = 4;
+const ITERATION_COST: usize = 4;
 
 /// What an evaluation may still cost.
 #[derive(Clone)]
-pub(super) struct Budget(Arc<AtomicU64>);
+pub(super) struct CostBudget(Arc<AtomicU64>);
 
-impl Budget {
-    pub(super) fn new(units: u64) -> Budget {
+impl CostBudget {
+    pub(super) fn new(units: u64) -> CostBudget {
         // One unit more than may be spent: if nothing is left, too much was asked for.
-        Budget(Arc::new(AtomicU64::new(units.saturating_add(1))))
+        CostBudget(Arc::new(AtomicU64::new(units.saturating_add(1))))
     }
 
     pub(super) fn left(&self) -> u64 {
@@ -68,34 +68,34 @@ impl Budget {
     }
 
     /// Spends `units`; returns whether there were enough. They stay spent in any case.
-    pub(super) fn take(&self, units: u64) -> bool {
+    pub(super) fn spend(&self, units: u64) -> bool {
         let left = self.left().saturating_sub(units);
         self.0.store(left, Ordering::Relaxed);
         left > 0
     }
 
     /// Spends what a text of `bytes` costs.
-    pub(super) fn take_text(&self, bytes: usize) -> bool {
-        self.take(text_units(bytes))
+    pub(super) fn spend_text(&self, bytes: usize) -> bool {
+        self.spend(text_units(bytes))
     }
 
     /// Spends what it costs to look through the keys of a message.
-    pub(super) fn take_keys(&self, keys: usize) -> bool {
-        self.take(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
+    pub(super) fn spend_keys(&self, keys: usize) -> bool {
+        self.spend(u64::try_from(keys / KEYS_PER_UNIT).unwrap_or(u64::MAX))
     }
 
     /// Spends what it costs to read JSON text, whatever is built from it.
-    pub(super) fn take_read(&self, text: &str) -> bool {
+    pub(super) fn spend_read(&self, text: &str) -> bool {
         let marks = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
-        self.take(
+        self.spend(
             u64::try_from(text.len() / READ_BYTES_PER_UNIT + marks / READ_MARKS_PER_UNIT)
                 .unwrap_or(u64::MAX),
         )
     }
 
     /// Spends what an entry of a map costs whose key has `bytes`, without its value.
-    pub(super) fn take_entry(&self, bytes: usize) -> bool {
-        self.take(text_units(bytes).saturating_add(ENTRY_COST))
+    pub(super) fn spend_entry(&self, bytes: usize) -> bool {
+        self.spend(text_units(bytes).saturating_add(ENTRY_COST))
     }
 
     /// Adds the function [`CHARGE`] to the context.
@@ -116,17 +116,17 @@ impl Budget {
         &self,
         call: &mut FunctionContext<'c, 'v>,
     ) -> Result<CowVal<'c, 'v>, ExecutionError> {
-        let refusal = || ExecutionError::function_error(CHARGE, "the budget is spent");
-        let besides = match call.args.len() {
+        let spent = || ExecutionError::function_error(CHARGE, "the budget is spent");
+        let extra = match call.args.len() {
             2 => call.args.pop().and_then(|units| {
                 units.downcast_ref::<cel::common::types::CelInt>().map(|units| *units.inner())
             }),
             _ => None,
         };
-        let value = call.args.pop().ok_or_else(refusal)?;
-        let besides = besides.and_then(|units| u64::try_from(units).ok()).unwrap_or_default();
+        let value = call.args.pop().ok_or_else(spent)?;
+        let extra = extra.and_then(|units| u64::try_from(units).ok()).unwrap_or_default();
         let size = size(value.as_ref(), self.left());
-        if self.take(size.saturating_add(besides)) { Ok(value) } else { Err(refusal()) }
+        if self.spend(size.saturating_add(extra)) { Ok(value) } else { Err(spent()) }
     }
 }
 
@@ -162,26 +162,26 @@ fn size(value: &dyn Val, limit: u64) -> u64 {
 }
 
 /// Adds the charges to a tree. It then nests at most twice as deep.
-pub(super) fn charged(node: IdedExpr) -> IdedExpr {
+pub(super) fn add_charges(node: IdedExpr) -> IdedExpr {
     let IdedExpr { id, expr } = node;
     let expr = match expr {
-        Expr::Call(call) => Expr::Call(charged_call(call)),
-        Expr::Comprehension(parts) => Expr::Comprehension(Box::new(charged_loop(*parts))),
+        Expr::Call(call) => Expr::Call(add_charges_to_call(call)),
+        Expr::Comprehension(parts) => Expr::Comprehension(Box::new(add_charges_to_loop(*parts))),
         Expr::List(mut list) => {
-            list.elements = list.elements.into_iter().map(paid).collect();
+            list.elements = list.elements.into_iter().map(charge_operand).collect();
             Expr::List(list)
         }
         Expr::Map(mut map) => {
             for entry in &mut map.entries {
                 if let EntryExpr::MapEntry(entry) = &mut entry.expr {
-                    entry.key = paid(std::mem::take(&mut entry.key));
-                    entry.value = paid(std::mem::take(&mut entry.value));
+                    entry.key = charge_operand(std::mem::take(&mut entry.key));
+                    entry.value = charge_operand(std::mem::take(&mut entry.value));
                 }
             }
             Expr::Map(map)
         }
         Expr::Select(mut select) => {
-            *select.operand = charged(std::mem::take(&mut select.operand));
+            *select.operand = add_charges(std::mem::take(&mut select.operand));
             Expr::Select(select)
         }
         leaf @ (Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified) => leaf,
@@ -189,8 +189,12 @@ pub(super) fn charged(node: IdedExpr) -> IdedExpr {
     IdedExpr { id, expr }
 }
 
-fn charged_call(mut call: CallExpr) -> CallExpr {
-    let operand = if FREE.contains(&call.func_name.as_str()) { charged } else { paid };
+fn add_charges_to_call(mut call: CallExpr) -> CallExpr {
+    let operand = if FREE_OPERATORS.contains(&call.func_name.as_str()) {
+        add_charges
+    } else {
+        charge_operand
+    };
     call.target = call.target.map(|target| Box::new(operand(*target)));
     call.args = call.args.into_iter().map(operand).collect();
     made_exact(call)
@@ -199,13 +203,13 @@ fn charged_call(mut call: CallExpr) -> CallExpr {
 /// Adds the charges to a loop. It pays for its range at once, and for its body at each iteration.
 /// `all` and `exists` go on after an error in their body, where nothing would be charged: so they
 /// pay in the condition that begins each iteration.
-fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
-    parts.iter_range = paid(parts.iter_range);
+fn add_charges_to_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
+    parts.iter_range = charge_operand(parts.iter_range);
     if matches!(parts.loop_cond.expr, Expr::Literal(_)) {
-        parts.loop_step = charged_step(parts.loop_step, &parts.accu_var);
+        parts.loop_step = add_charges_to_loop_step(parts.loop_step, &parts.accu_var);
     } else {
-        parts.loop_cond = paid_turn(parts.loop_cond, count(&parts.loop_step));
-        parts.loop_step = charged(parts.loop_step);
+        parts.loop_cond = charge_iteration(parts.loop_cond, count_operations(&parts.loop_step));
+        parts.loop_step = add_charges(parts.loop_step);
     }
     parts
 }
@@ -213,12 +217,12 @@ fn charged_loop(mut parts: ComprehensionExpr) -> ComprehensionExpr {
 /// Adds the charges to the step of a loop. The macros give it one of a few forms: the result so
 /// far, and what the body adds. The form is kept, because the crate recognises it and appends to
 /// the list in place.
-fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
+fn add_charges_to_loop_step(step: IdedExpr, result: &str) -> IdedExpr {
     let is_result = |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == result);
     let IdedExpr { id, expr } = step;
-    let Expr::Call(mut call) = expr else { return paid_body(IdedExpr { id, expr }) };
+    let Expr::Call(mut call) = expr else { return charge_body(IdedExpr { id, expr }) };
     if !call.args.iter().any(is_result) {
-        return paid_body(IdedExpr { id, expr: Expr::Call(call) });
+        return charge_body(IdedExpr { id, expr: Expr::Call(call) });
     }
     let conditional = call.func_name == operators::CONDITIONAL;
     call.args = call
@@ -227,42 +231,42 @@ fn charged_step(step: IdedExpr, result: &str) -> IdedExpr {
         .enumerate()
         .map(|(at, part)| match (&part.expr, at) {
             _ if is_result(&part) => part,
-            (_, 1) if conditional => charged_step(part, result),
+            (_, 1) if conditional => add_charges_to_loop_step(part, result),
             // `@result + [item]`: charged as the element of a list.
-            (Expr::List(_), _) => charged(part),
-            _ => paid_body(part),
+            (Expr::List(_), _) => add_charges(part),
+            _ => charge_body(part),
         })
         .collect();
     IdedExpr { id, expr: Expr::Call(call) }
 }
 
-fn paid_body(body: IdedExpr) -> IdedExpr {
-    let operations = count(&body);
-    paid_turn(charged(body), operations)
+fn charge_body(body: IdedExpr) -> IdedExpr {
+    let operations = count_operations(&body);
+    charge_iteration(add_charges(body), operations)
 }
 
 /// Charges what each iteration evaluates, and the cost of the iteration itself.
-fn paid_turn(part: IdedExpr, operations: usize) -> IdedExpr {
-    let units = i64::try_from(operations + TURN_COST).unwrap_or(i64::MAX);
+fn charge_iteration(part: IdedExpr, operations: usize) -> IdedExpr {
+    let units = i64::try_from(operations + ITERATION_COST).unwrap_or(i64::MAX);
     let id = part.id;
-    let besides = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(units.into())) };
-    call_of_charge(id, vec![part, besides])
+    let extra = IdedExpr { id, expr: Expr::Literal(LiteralValue::Int(units.into())) };
+    charge_call(id, vec![part, extra])
 }
 
 /// Charges what an operation pays for an operand; a literal costs nothing.
-fn paid(operand: IdedExpr) -> IdedExpr {
+fn charge_operand(operand: IdedExpr) -> IdedExpr {
     let id = operand.id;
     if matches!(operand.expr, Expr::Literal(_)) {
         operand
     } else {
-        call_of_charge(id, vec![charged(operand)])
+        charge_call(id, vec![add_charges(operand)])
     }
 }
 
-fn call_of_charge(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
+fn charge_call(id: u64, args: Vec<IdedExpr>) -> IdedExpr {
     IdedExpr { id, expr: Expr::Call(CallExpr { func_name: CHARGE.to_owned(), target: None, args }) }
 }
 
-fn count(node: &IdedExpr) -> usize {
-    1 + parts(node).into_iter().map(count).sum::<usize>()
+fn count_operations(node: &IdedExpr) -> usize {
+    1 + child_nodes(node).into_iter().map(count_operations).sum::<usize>()
 }

@@ -3,7 +3,7 @@
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
 use crate::engine::state::StepState;
-use crate::engine::words::{did_you_mean, enumerated, quoted};
+use crate::engine::text::{did_you_mean, enumerate_quoted, quote};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const VARIABLES: [&str; 3] = ["input", "job", "steps"];
 
 /// The keys of `steps["name"]`.
-const KEYS_OF_STEPS: [&str; 3] = ["state", "status", "output"];
+const STEP_KEYS: [&str; 3] = ["state", "status", "output"];
 
 /// The names of types, for `type(x) == int`.
 const TYPES: [&str; 10] =
@@ -21,19 +21,19 @@ const TYPES: [&str; 10] =
 struct Function {
     name: &'static str,
     /// How many arguments it takes as `name(..)`; `None`: it cannot be called like that.
-    plain: Option<usize>,
+    as_function: Option<usize>,
     /// How many arguments it takes as `x.name(..)`; `None`: it cannot be called like that.
-    behind_dot: Option<usize>,
+    as_method: Option<usize>,
     example: &'static str,
 }
 
 const fn function(
     name: &'static str,
-    plain: Option<usize>,
-    behind_dot: Option<usize>,
+    as_function: Option<usize>,
+    as_method: Option<usize>,
     example: &'static str,
 ) -> Function {
-    Function { name, plain, behind_dot, example }
+    Function { name, as_function, as_method, example }
 }
 
 /// The functions. Those that can be called in neither way are macros, which the parser has
@@ -61,54 +61,55 @@ const FUNCTIONS: [Function; 18] = [
 
 /// Which part of a value is needed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum RequiredPart {
     /// The whole value.
     All,
     /// Whether the value is there, and these keys if it is a map.
-    Keys(BTreeMap<String, Need>),
+    Keys(BTreeMap<String, RequiredPart>),
 }
 
-impl Need {
-    fn nothing() -> Need {
-        Need::Keys(BTreeMap::new())
+impl RequiredPart {
+    fn presence() -> RequiredPart {
+        RequiredPart::Keys(BTreeMap::new())
     }
 
     /// Returns which part of the value under `key` is needed; `None`: not even whether it is there.
-    pub(super) fn of(&self, key: &str) -> Option<&Need> {
+    pub(super) fn under(&self, key: &str) -> Option<&RequiredPart> {
         match self {
-            Need::All => Some(&Need::All),
-            Need::Keys(keys) => keys.get(key),
+            RequiredPart::All => Some(&RequiredPart::All),
+            RequiredPart::Keys(keys) => keys.get(key),
         }
     }
 
     /// Returns the keys that are needed; `None`: every key.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match self {
-            Need::All => None,
-            Need::Keys(keys) => Some(keys.keys().map(String::as_str)),
+            RequiredPart::All => None,
+            RequiredPart::Keys(keys) => Some(keys.keys().map(String::as_str)),
         }
     }
 
     pub(super) fn is_all(&self) -> bool {
-        *self == Need::All
+        *self == RequiredPart::All
     }
 
     /// Adds the value at the end of `path`: whether it is there, or all of it.
     fn add(&mut self, path: &[&str], all: bool) {
-        let Need::Keys(keys) = self else { return };
+        let RequiredPart::Keys(keys) = self else { return };
         match path {
-            [] if all => *self = Need::All,
+            [] if all => *self = RequiredPart::All,
             [] => (),
-            [first, rest @ ..] => {
-                keys.entry((*first).to_owned()).or_insert_with(Need::nothing).add(rest, all)
-            }
+            [first, rest @ ..] => keys
+                .entry((*first).to_owned())
+                .or_insert_with(RequiredPart::presence)
+                .add(rest, all),
         }
     }
 }
 
 /// The names that an expression uses.
 pub(super) struct Names {
-    pub(super) need: Need,
+    pub(super) required: RequiredPart,
     pub(super) steps: Vec<String>,
     /// What no step can have, and so cannot have been meant.
     pub(super) mistakes: Vec<ExpressionError>,
@@ -116,7 +117,7 @@ pub(super) struct Names {
 
 /// Checks all names and the depth of an expression.
 pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, ExpressionError> {
-    if let Some(deep) = deeper_than(root, DEPTH_MAX) {
+    if let Some(deep) = find_deeper_than(root, DEPTH_MAX) {
         return Err(source.error(
             deep,
             format!(
@@ -127,15 +128,19 @@ pub(super) fn check(root: &IdedExpr, source: &Source<'_>) -> Result<Names, Expre
     }
     let mut checker = Checker {
         source,
-        found: Names { need: Need::nothing(), steps: Vec::new(), mistakes: Vec::new() },
-        variables: Vec::new(),
+        found: Names {
+            required: RequiredPart::presence(),
+            steps: Vec::new(),
+            mistakes: Vec::new(),
+        },
+        loop_variables: Vec::new(),
     };
     checker.visit(root)?;
     Ok(checker.found)
 }
 
 /// Returns the parts of a node, in the order of the evaluation.
-pub(super) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
+pub(super) fn child_nodes(node: &IdedExpr) -> Vec<&IdedExpr> {
     match &node.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
         Expr::Comprehension(parts) => vec![
@@ -163,10 +168,12 @@ fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
 }
 
 /// Returns a part that lies more than `levels` below `node`.
-fn deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
+fn find_deeper_than(node: &IdedExpr, levels: usize) -> Option<&IdedExpr> {
     match levels.checked_sub(1) {
         None => Some(node),
-        Some(levels) => parts(node).into_iter().find_map(|part| deeper_than(part, levels)),
+        Some(levels) => {
+            child_nodes(node).into_iter().find_map(|part| find_deeper_than(part, levels))
+        }
     }
 }
 
@@ -174,27 +181,27 @@ struct Checker<'t> {
     source: &'t Source<'t>,
     found: Names,
     /// The variables of the enclosing loops.
-    variables: Vec<String>,
+    loop_variables: Vec<String>,
 }
 
 impl Checker<'_> {
     fn visit(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
-        if let Some((root, path, all)) = path(node)
+        if let Some((root, path, all)) = key_path(node)
             && VARIABLES.contains(&root)
             && !self.is_loop_variable(root)
         {
             self.add(root, &path, all);
-            if let ("steps", [_, key, behind @ ..]) = (root, path.as_slice())
-                && !KEYS_OF_STEPS.contains(key)
+            if let ("steps", [_, key, rest @ ..]) = (root, path.as_slice())
+                && !STEP_KEYS.contains(key)
             {
-                let at = behind
+                let at = rest
                     .iter()
-                    .fold(node, |node, _| parts(node).first().copied().unwrap_or(node));
-                let hint = did_you_mean(key, KEYS_OF_STEPS);
+                    .fold(node, |node, _| child_nodes(node).first().copied().unwrap_or(node));
+                let hint = did_you_mean(key, STEP_KEYS);
                 let message = format!(
                     "a step has no {}, it has {}{hint}",
-                    quoted(key),
-                    enumerated(KEYS_OF_STEPS, "and")
+                    quote(key),
+                    enumerate_quoted(STEP_KEYS, "and")
                 );
                 self.found.mistakes.push(self.source.error(at, message));
             }
@@ -210,9 +217,9 @@ impl Checker<'_> {
             Expr::Comprehension(parts) => {
                 self.visit(&parts.iter_range)?;
                 // The macro has made the rest of the loop.
-                self.variables.extend([parts.iter_var.clone(), parts.accu_var.clone()]);
+                self.loop_variables.extend([parts.iter_var.clone(), parts.accu_var.clone()]);
                 self.visit(&parts.loop_step)?;
-                self.variables.truncate(self.variables.len() - 2);
+                self.loop_variables.truncate(self.loop_variables.len() - 2);
                 Ok(())
             }
             Expr::Struct(_) => Err(self.source.error(
@@ -228,14 +235,14 @@ impl Checker<'_> {
     }
 
     fn visit_parts(&mut self, node: &IdedExpr) -> Result<(), ExpressionError> {
-        parts(node).into_iter().try_for_each(|part| self.visit(part))
+        child_nodes(node).into_iter().try_for_each(|part| self.visit(part))
     }
 
     /// Checks that a step's state is only compared with the words that exist.
     fn check_states(&mut self, call: &CallExpr) {
         let [left, right] = call.args.as_slice() else { return };
         let is_state = |node| {
-            path(node).is_some_and(|(root, path, all)| {
+            key_path(node).is_some_and(|(root, path, all)| {
                 root == "steps" && all && matches!(path.as_slice(), [_, "state"])
             })
         };
@@ -248,7 +255,7 @@ impl Checker<'_> {
         if self.is_loop_variable("steps") {
             return;
         }
-        let states = StepState::ALL.map(StepState::word);
+        let states = StepState::ALL.map(StepState::as_str);
         for word in words {
             if let Expr::Literal(LiteralValue::String(text)) = &word.expr
                 && !states.contains(&text.inner())
@@ -256,8 +263,8 @@ impl Checker<'_> {
                 let hint = did_you_mean(text.inner(), states);
                 let message = format!(
                     "a step's state is never {}, it is {}{hint}",
-                    quoted(text.inner()),
-                    enumerated(states, "or")
+                    quote(text.inner()),
+                    enumerate_quoted(states, "or")
                 );
                 self.found.mistakes.push(self.source.error(word, message));
             }
@@ -265,12 +272,12 @@ impl Checker<'_> {
     }
 
     fn is_loop_variable(&self, name: &str) -> bool {
-        self.variables.iter().any(|variable| variable == name)
+        self.loop_variables.iter().any(|variable| variable == name)
     }
 
     fn add(&mut self, root: &str, path: &[&str], all: bool) {
         let whole: Vec<&str> = std::iter::once(root).chain(path.iter().copied()).collect();
-        self.found.need.add(&whole, all);
+        self.found.required.add(&whole, all);
         if root == "steps"
             && let Some(step) = path.first()
             && !self.found.steps.iter().any(|known| known == step)
@@ -283,23 +290,29 @@ impl Checker<'_> {
         if self.is_loop_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let around =
-            self.variables.iter().map(String::as_str).filter(|variable| !variable.starts_with('@'));
-        let hint = match self.dashed(node) {
+        let enclosing = self
+            .loop_variables
+            .iter()
+            .map(String::as_str)
+            .filter(|variable| !variable.starts_with('@'));
+        let hint = match self.dashed_word(node) {
             Some(word) => format!("; a key with `-` goes into brackets: [\"{word}\"]"),
-            None => match did_you_mean(name, VARIABLES.into_iter().chain(around)) {
+            None => match did_you_mean(name, VARIABLES.into_iter().chain(enclosing)) {
                 none if none.is_empty() => {
-                    format!("; known are {}; a text goes into quotes", enumerated(VARIABLES, "and"))
+                    format!(
+                        "; known are {}; a text goes into quotes",
+                        enumerate_quoted(VARIABLES, "and")
+                    )
                 }
                 guess => guess,
             },
         };
-        Err(self.source.error(node, format!("unknown variable {}{hint}", quoted(name))))
+        Err(self.source.error(node, format!("unknown variable {}{hint}", quote(name))))
     }
 
     /// Returns the word with dashes that ends in a variable, such as `book-split` for `split` in
     /// `steps.book-split`.
-    fn dashed(&self, node: &IdedExpr) -> Option<&str> {
+    fn dashed_word(&self, node: &IdedExpr) -> Option<&str> {
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
         let start = before.len() - before.chars().rev().take_while(|c| in_word(*c)).count();
@@ -316,7 +329,7 @@ impl Checker<'_> {
         let message = match FUNCTIONS.iter().find(|function| function.name == name) {
             Some(function) => {
                 let takes =
-                    if call.target.is_some() { function.behind_dot } else { function.plain };
+                    if call.target.is_some() { function.as_method } else { function.as_function };
                 if takes == Some(call.args.len()) {
                     return Ok(());
                 }
@@ -337,12 +350,14 @@ fn unknown_function(name: &str) -> String {
         _ => {
             let names = || FUNCTIONS.iter().map(|function| function.name);
             match did_you_mean(name, names()) {
-                none if none.is_empty() => format!("; known are {}", enumerated(names(), "and")),
+                none if none.is_empty() => {
+                    format!("; known are {}", enumerate_quoted(names(), "and"))
+                }
                 guess => guess,
             }
         }
     };
-    format!("unknown function {}{why}", quoted(name))
+    format!("unknown function {}{why}", quote(name))
 }
 
 /// Returns whether the call comes from an operator or from a macro.
@@ -354,7 +369,7 @@ fn is_operator(name: &str) -> bool {
 
 /// Returns a chain of literal keys behind a variable: `steps["a"].output.n` is `steps` and `a`,
 /// `output`, `n`. The flag says whether the whole value at its end is read, not just its presence.
-fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
+fn key_path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
     let mut keys = Vec::new();
     let mut all = true;
     let mut node = node;
@@ -395,7 +410,7 @@ fn path(node: &IdedExpr) -> Option<(&str, Vec<&str>, bool)> {
 }
 
 /// Renders a function or operator of an evaluation error as it is written.
-pub(super) fn function_shown(name: &str) -> String {
+pub(super) fn render_function(name: &str) -> String {
     match name {
         operators::INDEX => "an index".to_owned(),
         "_._" => "a key".to_owned(),
@@ -407,7 +422,7 @@ pub(super) fn function_shown(name: &str) -> String {
 }
 
 /// Renders an operator by the name that the crate's errors give it.
-pub(super) fn arithmetic_shown(name: &str) -> String {
+pub(super) fn render_operator(name: &str) -> String {
     let sign = match name {
         "add" => "+",
         "sub" | "negate" => "-",

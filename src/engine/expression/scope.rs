@@ -9,14 +9,14 @@ pub trait Scope {
     /// Returns `job`: the job's message.
     fn job(&self) -> &Message;
     /// Returns `steps["name"]`.
-    fn step(&self, name: &str) -> Option<SeenStep<'_>>;
+    fn step(&self, name: &str) -> Option<ScopeStep<'_>>;
     /// Returns `steps`: every step of the job.
-    fn steps(&self) -> Vec<SeenStep<'_>>;
+    fn steps(&self) -> Vec<ScopeStep<'_>>;
 }
 
 /// A step as a condition reads it.
 #[derive(Clone, Copy, Debug)]
-pub struct SeenStep<'a> {
+pub struct ScopeStep<'a> {
     /// Its name.
     pub name: &'a str,
     /// `state`: `waiting`, `running`, `completed`, `failed`, `skipped` or `cancelled`.

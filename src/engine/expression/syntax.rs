@@ -1,28 +1,28 @@
 //! Explains text that is not CEL: what is wrong, and what to write instead.
 
 use super::source::{DEPTH_MAX, ExpressionError};
-use crate::engine::words::{quoted, shortened};
+use crate::engine::text::{quote, shorten};
 use cel::ParseErrors;
 
 /// How the parser's errors begin when a text does not follow the grammar.
 const GRAMMAR: &str = "Syntax error: ";
 
 /// Explains the first error, with what to do where possible.
-pub(super) fn explained(errors: &ParseErrors, text: &str) -> ExpressionError {
+pub(super) fn explain_errors(errors: &ParseErrors, text: &str) -> ExpressionError {
     // The other errors of a text that does not follow the grammar are consequences.
     let grammar = errors.errors.iter().find(|error| error.msg.starts_with(GRAMMAR));
     let Some(first) = grammar.or(errors.errors.first()) else {
         return ExpressionError { line: 1, column: 1, message: "is no CEL".to_owned() };
     };
     let (line, column) = (at_least_one(first.pos.0), at_least_one(first.pos.1));
-    ExpressionError { line, column, message: message(&first.msg, text, line, column) }
+    ExpressionError { line, column, message: explain_error(&first.msg, text, line, column) }
 }
 
 fn at_least_one(number: isize) -> usize {
     usize::try_from(number).unwrap_or_default().max(1)
 }
 
-fn message(said: &str, text: &str, line: usize, column: usize) -> String {
+fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -> String {
     let shown_line = text.split('\n').nth(line - 1).unwrap_or_default();
     let (before, rest) = shown_line
         .split_at(shown_line.char_indices().nth(column - 1).map_or(shown_line.len(), |(at, _)| at));
@@ -30,14 +30,16 @@ fn message(said: &str, text: &str, line: usize, column: usize) -> String {
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
     }
-    if let Some(message) = instead_of(word)
-        .or_else(|| instead_of(before.split_whitespace().next_back().unwrap_or_default()))
+    if let Some(message) = suggest_sign(word)
+        .or_else(|| suggest_sign(before.split_whitespace().next_back().unwrap_or_default()))
     {
         return message;
     }
-    let Some(syntax) = said.strip_prefix(GRAMMAR) else { return own_words(said) };
+    let Some(syntax) = parser_message.strip_prefix(GRAMMAR) else {
+        return explain_other(parser_message);
+    };
     if syntax.starts_with("token recognition error") {
-        return unknown_sign(rest);
+        return explain_unknown_sign(rest);
     }
     if syntax.contains("Recursion limit") {
         return format!("nests deeper than {DEPTH_MAX} levels");
@@ -50,7 +52,7 @@ fn message(said: &str, text: &str, line: usize, column: usize) -> String {
     } else {
         "a value"
     };
-    format!("expected {wanted}, found {}", quoted(word))
+    format!("expected {wanted}, found {}", quote(word))
 }
 
 /// Returns the word or sign that `rest` begins with.
@@ -65,7 +67,7 @@ fn word_at(rest: &str) -> &str {
 }
 
 /// Returns the CEL sign for a word of other languages.
-fn instead_of(word: &str) -> Option<String> {
+fn suggest_sign(word: &str) -> Option<String> {
     let sign = match word.to_ascii_lowercase().as_str() {
         "and" => "&&",
         "or" => "||",
@@ -76,7 +78,7 @@ fn instead_of(word: &str) -> Option<String> {
     Some(format!("`{word}` is written `{sign}`"))
 }
 
-fn unknown_sign(rest: &str) -> String {
+fn explain_unknown_sign(rest: &str) -> String {
     match rest.chars().next() {
         Some('=') => "`=` is no operator; `==` compares".to_owned(),
         Some(sign @ ('&' | '|')) => format!("`{sign}` is no operator; write `{sign}{sign}`"),
@@ -89,13 +91,13 @@ fn unknown_sign(rest: &str) -> String {
                  `_` goes into brackets: [\"..\"]"
             )
         }
-        Some(sign) => format!("`{}` means nothing here", shortened(&sign.to_string())),
+        Some(sign) => format!("`{}` means nothing here", shorten(&sign.to_string())),
         None => "this means nothing here".to_owned(),
     }
 }
 
 /// Explains the parser's other errors in clearer words.
-fn own_words(said: &str) -> String {
+fn explain_other(parser_message: &str) -> String {
     let known = [
         ("invalid argument to has()", "has() asks for a key, as in has(input.count)"),
         (
@@ -111,14 +113,14 @@ fn own_words(said: &str) -> String {
         ("invalid uint literal", "this number is too large for a uint"),
         ("invalid double literal", "this number is too large for a double"),
     ];
-    if let Some((_, better)) = known.iter().find(|(start, _)| said.starts_with(start)) {
+    if let Some((_, better)) = known.iter().find(|(start, _)| parser_message.starts_with(start)) {
         return (*better).to_owned();
     }
-    match said.strip_prefix("reserved identifier: ") {
+    match parser_message.strip_prefix("reserved identifier: ") {
         Some(word) => format!(
             "{} is a reserved word; a key of that name goes into brackets: [\"{word}\"]",
-            quoted(word)
+            quote(word)
         ),
-        None => shortened(said),
+        None => shorten(parser_message),
     }
 }

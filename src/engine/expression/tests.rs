@@ -35,19 +35,19 @@ impl Scope for World {
         &self.job
     }
 
-    fn step(&self, name: &str) -> Option<SeenStep<'_>> {
+    fn step(&self, name: &str) -> Option<ScopeStep<'_>> {
         self.steps().into_iter().find(|step| step.name == name)
     }
 
-    fn steps(&self) -> Vec<SeenStep<'_>> {
+    fn steps(&self) -> Vec<ScopeStep<'_>> {
         vec![
-            SeenStep {
+            ScopeStep {
                 name: "split",
                 state: "completed",
                 status: "PASSED",
                 output: Some(&self.output),
             },
-            SeenStep { name: "count-words", state: "waiting", status: "", output: None },
+            ScopeStep { name: "count-words", state: "waiting", status: "", output: None },
         ]
     }
 }
@@ -59,7 +59,7 @@ const INPUT: &str = r#"{
     "deep": {"a": {"b": [1, 2]}}, "odd-key": 1, "count": 4, "texts": ["b", "a"]
 }"#;
 
-fn came_to(text: &str) -> Result<bool, String> {
+fn evaluate_text(text: &str) -> Result<bool, String> {
     Expression::parse(text)
         .unwrap_or_else(|error| panic!("{text}: {error}"))
         .evaluate(&World::new(INPUT))
@@ -104,8 +104,8 @@ fn conditions_come_to_what_cel_says() {
         "(input.count > 3 ? 'many' : 'few') == 'many'",
         "input.count\n  == 4 // so many",
     ] {
-        assert_eq!(came_to(text), Ok(true), "{text}");
-        assert_eq!(came_to(&format!("!({}\n)", text)), Ok(false), "{text}");
+        assert_eq!(evaluate_text(text), Ok(true), "{text}");
+        assert_eq!(evaluate_text(&format!("!({}\n)", text)), Ok(false), "{text}");
     }
 }
 
@@ -143,7 +143,7 @@ fn what_comes_to_nothing_says_why_in_one_sentence() {
         ("input.count ? true : false", "found int where bool is expected"),
     ];
     for (text, expected) in cases {
-        assert_eq!(came_to(text), Err(expected.to_owned()), "{text}");
+        assert_eq!(evaluate_text(text), Err(expected.to_owned()), "{text}");
     }
 }
 
@@ -376,14 +376,18 @@ fn hostile_texts_are_refused_or_bounded() {
         let error = Expression::parse(&hostile).expect_err("refused");
         assert!(error.message.len() < 300 && error.line == 1 && error.column <= 4097, "{error:?}");
     }
-    assert_eq!(came_to(&format!("{}true", "!".repeat(900))), Ok(true), "pairs of `!` are nothing");
+    assert_eq!(
+        evaluate_text(&format!("{}true", "!".repeat(900))),
+        Ok(true),
+        "pairs of `!` are nothing"
+    );
     let deep = |levels: usize| "1 + ".repeat(levels) + "1 > 0";
-    assert_eq!(came_to(&deep(DEPTH_MAX - 3)), Ok(true));
+    assert_eq!(evaluate_text(&deep(DEPTH_MAX - 3)), Ok(true));
     assert_eq!(
         Expression::parse(&deep(DEPTH_MAX)).expect_err("too deep").message,
         "nests deeper than 64 levels; a chain of operators nests one level for each"
     );
-    assert_eq!(came_to(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
+    assert_eq!(evaluate_text(&("true && ".repeat(400) + "true")), Ok(true), "logic is balanced");
     let nested = World::new(&format!("{{\"a\":{}{}}}", "[".repeat(126), "]".repeat(126)));
     assert_eq!(
         Expression::parse("[input.a] == [input.a]").expect("parses").evaluate(&nested),

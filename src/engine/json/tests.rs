@@ -33,12 +33,12 @@ fn nothing_and_null_are_the_empty_object() {
 #[test]
 fn what_is_no_object_is_named() {
     let error = |body: &str| Message::parse(body.as_bytes()).expect_err(body);
-    assert_eq!(error("[1]"), NotAMessage::NotAnObject(JsonKind::Array));
-    assert_eq!(error("\"x\""), NotAMessage::NotAnObject(JsonKind::String));
-    assert_eq!(error("7"), NotAMessage::NotAnObject(JsonKind::Number));
-    assert!(matches!(error("{\"k\": nope"), NotAMessage::Syntax(_)));
-    assert!(matches!(error("{} {}"), NotAMessage::Syntax(_)));
-    assert!(matches!(Message::parse(b"{\"k\":\"\xff\"}"), Err(NotAMessage::Syntax(_))));
+    assert_eq!(error("[1]"), MessageError::NotAnObject(JsonKind::Array));
+    assert_eq!(error("\"x\""), MessageError::NotAnObject(JsonKind::String));
+    assert_eq!(error("7"), MessageError::NotAnObject(JsonKind::Number));
+    assert!(matches!(error("{\"k\": nope"), MessageError::Syntax(_)));
+    assert!(matches!(error("{} {}"), MessageError::Syntax(_)));
+    assert!(matches!(Message::parse(b"{\"k\":\"\xff\"}"), Err(MessageError::Syntax(_))));
 }
 
 #[test]
@@ -49,16 +49,16 @@ fn what_is_no_json_is_told_in_words() {
         (b"\xff\xfe{\0}\0", "UTF-16 LE"),
         (b"\xfe\xff\0{\0}", "UTF-16 BE"),
     ] {
-        let told = error(mark);
-        assert!(told.contains(&format!("a byte-order mark of {encoding}")), "{told}");
+        let message = error(mark);
+        assert!(message.contains(&format!("a byte-order mark of {encoding}")), "{message}");
     }
     for word in ["nope", "None", "trux", "{\"a\": nil}", "{\"a\":[True]}"] {
-        let told = error(word.as_bytes());
-        assert!(told.contains("expected") && !told.contains("ident"), "{told}");
+        let message = error(word.as_bytes());
+        assert!(message.contains("expected") && !message.contains("ident"), "{message}");
     }
     for key in [r#"{"\ud800":1}"#, r#"{"\udc00":1}"#, r#"{"\ud800x":1}"#, r#"{"\ud800\u0041":1}"#] {
-        let told = error(key.as_bytes());
-        assert!(told.contains("half a surrogate pair"), "{key}: {told}");
+        let message = error(key.as_bytes());
+        assert!(message.contains("half a surrogate pair"), "{key}: {message}");
     }
 }
 
@@ -69,20 +69,20 @@ fn half_a_surrogate_pair_passes_in_values_and_is_no_text() {
         r#"{"k":["\udfff","a\ud83d"]}"#,
         r#"{"k":{"\ud800":{"n":"\udc00\ud800"}}}"#,
     ] {
-        let kept = message(text);
-        assert_eq!(kept.to_text(), text);
-        let stored = serde_json::to_string(&kept).expect("serialises");
-        assert_eq!(serde_json::from_str::<Message>(&stored).expect("parses"), kept);
-        assert_eq!(Message::merge([&kept, &message(r#"{"l":1}"#)]).get("k"), kept.get("k"));
+        let parsed = message(text);
+        assert_eq!(parsed.to_text(), text);
+        let stored = serde_json::to_string(&parsed).expect("serialises");
+        assert_eq!(serde_json::from_str::<Message>(&stored).expect("parses"), parsed);
+        assert_eq!(Message::merge([&parsed, &message(r#"{"l":1}"#)]).get("k"), parsed.get("k"));
     }
     let read = |text: &str| message(text).get("k").expect("there").read_string();
     assert_eq!(read(r#"{"k":"\ud83d\ude00"}"#), Ok("😀".to_owned()));
-    assert_eq!(read(r#"{"k":"x\ud83d"}"#), Err(NotAText::Half));
-    assert_eq!(read(r#"{"k":7}"#), Err(NotAText::Kind(JsonKind::Number)));
+    assert_eq!(read(r#"{"k":"x\ud83d"}"#), Err(StringError::LoneSurrogate));
+    assert_eq!(read(r#"{"k":7}"#), Err(StringError::Kind(JsonKind::Number)));
     let items = message(r#"{"l":["\ud800",{"id":"\udc00"}]}"#);
-    let items = Elements::of(items.get("l").expect("there")).expect("an array");
+    let items = Elements::parse(items.get("l").expect("there")).expect("an array");
     assert_eq!(items.get(0).text(), r#""\ud800""#);
-    assert!(uuid_of(&items.get(0)).is_none() && uuid_of(&items.get(1)).is_none());
+    assert!(find_item_uuid(&items.get(0)).is_none() && find_item_uuid(&items.get(1)).is_none());
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn nesting_is_bounded_exactly() {
     let nested =
         |levels: usize| format!("{{\"k\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
     assert!(Message::parse(nested(NESTING_MAX).as_bytes()).is_ok());
-    assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(NotAMessage::TooDeep));
-    assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(NotAMessage::TooDeep));
+    assert_eq!(Message::parse(nested(NESTING_MAX + 1).as_bytes()), Err(MessageError::TooDeep));
+    assert_eq!(Message::parse(nested(1_000_000).as_bytes()), Err(MessageError::TooDeep));
     let brackets_in_a_string = format!("{{\"k\":\"\\\"{}\"}}", "[".repeat(500));
     assert!(Message::parse(brackets_in_a_string.as_bytes()).is_ok());
 }
@@ -128,21 +128,23 @@ fn replacing_keeps_the_place_and_wins() {
 #[test]
 fn elements_are_slices_of_the_text() {
     let input = message(r#"{"l":[ 1 , "a,b" ,{"x": [2]},null]}"#);
-    let elements = Elements::of(input.get("l").expect("there")).expect("an array");
+    let elements = Elements::parse(input.get("l").expect("there")).expect("an array");
     let texts: Vec<String> =
         (0..elements.len()).map(|i| elements.get(i).text().to_owned()).collect();
     assert_eq!(texts, ["1", "\"a,b\"", "{\"x\": [2]}", "null"]);
-    assert_eq!(Elements::of(&Json::string("abc")), Err(JsonKind::String));
+    assert_eq!(Elements::parse(&Json::string("abc")), Err(JsonKind::String));
 }
 
 #[test]
 fn an_item_may_bring_its_uuid() {
     let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
-    assert!(uuid_of(&Json::string(id)).is_some());
+    assert!(find_item_uuid(&Json::string(id)).is_some());
     assert!(
-        uuid_of(message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there"))
-            .is_some()
+        find_item_uuid(
+            message(&format!(r#"{{"o":{{"a":1,"id":"{id}"}}}}"#)).get("o").expect("there")
+        )
+        .is_some()
     );
-    assert!(uuid_of(&Json::string("no")).is_none());
-    assert!(uuid_of(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
+    assert!(find_item_uuid(&Json::string("no")).is_none());
+    assert!(find_item_uuid(message(r#"{"o":{"id":7}}"#).get("o").expect("there")).is_none());
 }

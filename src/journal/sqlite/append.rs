@@ -2,14 +2,15 @@
 //! the first time, confirms, and notices for the webhook. What follows from the rows is projected
 //! later (`projection`).
 
-use super::confirms::Confirms;
-use super::core::{Core, fail_point};
-use super::relation::WriteFailed;
-use super::reserve::Use;
-use super::row::{
-    InnerRow, checksum, damaged_entry, encode, insert_notice, origin_text, place, whole_checksum,
+use super::confirms::PendingConfirms;
+use super::file_rows::FileRows;
+use super::reserve::WritePurpose;
+use super::row_format::{
+    InnerDecision, checksum, damaged_entry, format_origin, full_entry_checksum, insert_notice,
+    to_json, to_sql_number,
 };
-use super::rows::FileRows;
+use super::status_table::WriteError;
+use super::writer::{JournalWriter, fail_point};
 use crate::engine::{Definition, DefinitionHash, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::record::{JobNumber, Record};
@@ -19,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The result of writing the records of one transaction.
 #[derive(Default)]
-struct Written {
+struct AppendOutcome {
     /// Jobs that no longer exist.
-    gone: BTreeSet<JobNumber>,
+    deleted: BTreeSet<JobNumber>,
     /// The `seq` of each record's row, if it has one.
     rows: Vec<Option<i64>>,
     /// The rows of new jobs.
@@ -30,19 +31,19 @@ struct Written {
     /// along.
     with_confirms: HashSet<JobNumber>,
     /// Confirms of jobs that have no later record in this transaction.
-    confirmed: BTreeMap<JobNumber, Vec<InnerRow>>,
+    confirmed: BTreeMap<JobNumber, Vec<InnerDecision>>,
     /// The number of the first entry of each job's last record in this transaction.
-    lasts: HashMap<JobNumber, u64>,
+    last_entries: HashMap<JobNumber, u64>,
     /// The `seq` of the row that has the confirms.
-    group: Option<i64>,
+    confirm_seq: Option<i64>,
     /// The last `seq`.
-    last: i64,
+    last_seq: i64,
 }
 
 /// The most rows that are committed but not projected; then they are projected at once.
-const TAIL_ROWS_MAX: usize = 4_096;
+const UNPROJECTED_ROWS_MAX: usize = 4_096;
 
-impl Core {
+impl JournalWriter {
     /// Commits records in order, in one transaction, and returns the numbers of the jobs that no
     /// longer exist. Records of deleted jobs are ignored: when its root job is deleted, a child job
     /// may still be about to start, or to learn that it has ended. A record that the journal
@@ -51,47 +52,55 @@ impl Core {
         &mut self,
         records: &[&Record],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
-        self.unless_broken()?;
-        let write = |core: &mut Core| {
+        self.check_not_broken()?;
+        let write = |core: &mut JournalWriter| {
             core.append_in_transaction(records).map_err(|failed| {
                 // The transaction was rolled back, and with it the definitions it may have added.
-                core.forget_definitions();
+                core.clear_definitions();
                 match failed {
-                    WriteFailed::Sqlite(error) | WriteFailed::Relation(_, error) => {
-                        core.error(error)
+                    WriteError::Sqlite(error) | WriteError::StatusTable(_, error) => {
+                        core.to_journal_error(error)
                     }
-                    WriteFailed::Journal(error) => error,
+                    WriteError::Journal(error) => error,
                 }
             })
         };
         // Cancelled jobs can be deleted, so these records may use the reserve.
-        let written = if Record::all_cancelled(records) {
-            self.emptying(write)?
+        let written = if Record::are_all_cancellations(records) {
+            self.write_in_reserve(write)?
         } else {
-            self.or_in_reserve(Use::GoOn, write)?
+            self.write_or_use_reserve(WritePurpose::Continue, write)?
         };
         self.is_locked.set(false);
-        let Written { gone, rows, mut new, confirmed, group, last, .. } = written;
+        let AppendOutcome {
+            deleted: gone,
+            rows,
+            mut new,
+            confirmed,
+            confirm_seq: group,
+            last_seq: last,
+            ..
+        } = written;
         for (record, seq) in records.iter().zip(rows) {
             if let Some(seq) = seq {
-                self.confirms.written(record.job);
-                self.tail.add(record, seq, new.remove(&record.job));
+                self.confirms.remove(record.job);
+                self.unprojected.add_record(record, seq, new.remove(&record.job));
             }
         }
         if let Some(seq) = group {
-            self.confirms.add(seq, confirmed.into_iter().collect());
+            self.confirms.add_row(seq, confirmed.into_iter().collect());
         }
-        self.last = last;
-        if self.tail.places.len() >= TAIL_ROWS_MAX
-            && let Err(error) = self.derive()
+        self.last_seq = last;
+        if self.unprojected.places.len() >= UNPROJECTED_ROWS_MAX
+            && let Err(error) = self.project()
         {
             tracing::warn!(%error, "the tables that follow from the entries stay behind for now");
         }
         Ok(gone)
     }
 
-    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<Written, WriteFailed> {
-        let mut written = Written { last: self.last, ..Written::default() };
+    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<AppendOutcome, WriteError> {
+        let mut written = AppendOutcome { last_seq: self.last_seq, ..AppendOutcome::default() };
         let transaction = self.connection.transaction()?;
         {
             let mut insert = transaction.prepare_cached(INSERT_ENTRY)?;
@@ -99,39 +108,46 @@ impl Core {
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
             let mut find_job =
                 transaction.prepare_cached("SELECT root FROM jobs WHERE number = ?1")?;
-            let mut is_there = |number: JobNumber, written: &Written| -> rusqlite::Result<bool> {
-                let is_new =
-                    written.new.contains_key(&number) || self.tail.new_job(number).is_some();
-                if is_new {
-                    return Ok(true);
-                }
-                let root: Option<JobNumber> =
-                    find_job.query_row([number], |row| row.get(0)).optional()?;
-                Ok(root.is_some_and(|root| !self.leaving.contains_key(&root)))
-            };
+            let mut exists =
+                |number: JobNumber, written: &AppendOutcome| -> rusqlite::Result<bool> {
+                    let is_new = written.new.contains_key(&number)
+                        || self.unprojected.new_job(number).is_some();
+                    if is_new {
+                        return Ok(true);
+                    }
+                    let root: Option<JobNumber> =
+                        find_job.query_row([number], |row| row.get(0)).optional()?;
+                    Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
+                };
             for record in records {
                 fail_point("journal::write")?;
                 let mut origin = None;
                 if let Some(created) = &record.created {
-                    let used = &created.origin.definition;
-                    let number = match &self.latest {
-                        Some((latest, number)) if std::sync::Arc::ptr_eq(latest, used) => *number,
-                        _ => definition_number(&transaction, &mut self.definitions, used)?,
+                    let definition = &created.origin.definition;
+                    let number = match &self.last_definition {
+                        Some((latest, number)) if std::sync::Arc::ptr_eq(latest, definition) => {
+                            *number
+                        }
+                        _ => find_or_insert_definition(
+                            &transaction,
+                            &mut self.definitions,
+                            definition,
+                        )?,
                     };
-                    self.latest = Some((used.clone(), number));
+                    self.last_definition = Some((definition.clone(), number));
                     let has_parent = match created.parent {
-                        Some(parent) => is_there(parent, &written)?,
+                        Some(parent) => exists(parent, &written)?,
                         None => true,
                     };
-                    if has_parent && !is_there(record.job, &written)? {
+                    if has_parent && !exists(record.job, &written)? {
                         let row = JobRow::new(record.job, created, number);
-                        origin = Some(origin_text(&row)?);
-                        self.new_ids.add(row.id);
+                        origin = Some(format_origin(&row)?);
+                        self.unprojected_ids.add(row.id);
                         written.new.insert(record.job, row);
                     }
                 }
-                if !is_there(record.job, &written)? {
-                    written.gone.insert(record.job);
+                if !exists(record.job, &written)? {
+                    written.deleted.insert(record.job);
                     written.rows.push(None);
                     continue;
                 }
@@ -143,9 +159,11 @@ impl Core {
                     written.rows.push(None);
                     continue;
                 }
-                let last = written.lasts.get(&record.job).copied();
-                let last =
-                    last.or(self.confirms.last_of(record.job).max(self.tail.last_of(record.job)));
+                let last = written.last_entries.get(&record.job).copied();
+                let last = last.or(self
+                    .confirms
+                    .last_entry_of(record.job)
+                    .max(self.unprojected.last_entry_of(record.job)));
                 let last = match last {
                     Some(last) => Some(last),
                     None if origin.is_some() => None,
@@ -154,37 +172,37 @@ impl Core {
                         .and_then(|first| u64::try_from(first).ok()),
                 };
                 if last.is_some_and(|last| recorded.first <= last) {
-                    is_repeated(&transaction, &self.file, record)?;
+                    check_repeated(&transaction, &self.file, record)?;
                     written.rows.push(None);
                     continue;
                 }
-                written.lasts.insert(record.job, recorded.first);
-                if Confirms::is_confirm(record) {
+                written.last_entries.insert(record.job, recorded.first);
+                if PendingConfirms::is_confirm(record) {
                     let confirmed = written.confirmed.entry(record.job).or_default();
                     confirmed.push((recorded.first, recorded.at, recorded.entries.clone()));
                     written.rows.push(None);
                     continue;
                 }
-                let now = written.confirmed.remove(&record.job).unwrap_or_default();
+                let same_transaction = written.confirmed.remove(&record.job).unwrap_or_default();
                 let is_first = written.with_confirms.insert(record.job);
-                let earlier = self.confirms.of(record.job).filter(|_| is_first);
-                let before: Vec<&InnerRow> = earlier.chain(&now).collect();
-                let confirms = (!before.is_empty()).then(|| encode(&before)).transpose()?;
-                let body = encode(&recorded.entries)?;
+                let earlier = self.confirms.of_job(record.job).filter(|_| is_first);
+                let before: Vec<&InnerDecision> = earlier.chain(&same_transaction).collect();
+                let confirms = (!before.is_empty()).then(|| to_json(&before)).transpose()?;
+                let body = to_json(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
                 let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
-                written.last += 1;
-                insert_entry(&mut insert, written.last, (job, first, at), texts)?;
-                written.rows.push(Some(written.last));
+                written.last_seq += 1;
+                insert_entry(&mut insert, written.last_seq, (job, first, at), texts)?;
+                written.rows.push(Some(written.last_seq));
             }
         }
         if !written.confirmed.is_empty() {
-            written.last += 1;
-            let body = encode(&written.confirmed.iter().collect::<Vec<_>>())?;
+            written.last_seq += 1;
+            let body = to_json(&written.confirmed.iter().collect::<Vec<_>>())?;
             transaction
                 .prepare_cached("INSERT INTO confirmed(seq, body, checksum) VALUES (?1, ?2, ?3)")?
-                .execute(params![written.last, body, checksum(written.last, &body)])?;
-            written.group = Some(written.last);
+                .execute(params![written.last_seq, body, checksum(written.last_seq, &body)])?;
+            written.confirm_seq = Some(written.last_seq);
         }
         fail_point("journal::commit")?;
         transaction.commit()?;
@@ -205,19 +223,21 @@ pub(super) fn insert_entry(
     (job, first, at): (JobNumber, u64, Timestamp),
     texts: [Option<&str>; 3],
 ) -> rusqlite::Result<()> {
-    let sum = whole_checksum(job, first, at, texts);
+    let sum = full_entry_checksum(job, first, at, texts);
     let [body, confirms, origin] = texts;
-    insert.execute(params![seq, job, place(first), at.0, body, sum, confirms, origin]).map(|_| ())
+    insert
+        .execute(params![seq, job, to_sql_number(first), at.0, body, sum, confirms, origin])
+        .map(|_| ())
 }
 
 /// Checks that the journal has this very record in its place, and returns an error if it has
 /// another one.
-fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteFailed> {
-    let rows = FileRows { connection, file, is_derived: false };
-    let known = rows.rows_of(record.job)?;
+fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteError> {
+    let rows = FileRows { connection, file, is_projected: false };
+    let known = rows.job_entry_rows(record.job)?;
     let row = known.iter().find(|row| row.first == record.recorded.first);
     // A confirm soon has no row of its own.
-    if row.is_some_and(|row| row.is(&record.recorded)) || Confirms::is_confirm(record) {
+    if row.is_some_and(|row| row.matches(&record.recorded)) || PendingConfirms::is_confirm(record) {
         return Ok(());
     }
     let seq = row.or(known.last()).map_or(0, |row| row.seq);
@@ -225,13 +245,13 @@ fn is_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(
     Err(damaged_entry(file, seq, what).into())
 }
 
-fn definition_number(
+fn find_or_insert_definition(
     connection: &Connection,
     known: &mut HashMap<DefinitionHash, i64>,
     definition: &Definition,
 ) -> rusqlite::Result<i64> {
-    let body = encode(definition)?;
-    let hash = DefinitionHash::of(&body);
+    let body = to_json(definition)?;
+    let hash = DefinitionHash::from_json_text(&body);
     if let Some(number) = known.get(&hash) {
         return Ok(*number);
     }

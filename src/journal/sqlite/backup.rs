@@ -1,14 +1,14 @@
 //! Backups of a journal: made while a manager runs on it, and restored.
 
-use super::place;
-use super::row::failed;
-use super::schema::{self, Options, read_only};
-use super::store::Store;
+use super::files;
+use super::row_format::sqlite_error;
+use super::schema::{self, JournalOptions, open_read_only};
+use super::store::SqliteJournal;
 use crate::clock;
 use crate::engine::{Decision, Entry, Recorded, StepEntry};
 use crate::journal::error::JournalError;
 use crate::journal::record::Record;
-use crate::journal::recover::Recovered;
+use crate::journal::recover::RecoveredJob;
 use crate::journal::traits::Journal;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
@@ -21,11 +21,11 @@ use std::time::Duration;
 const STEP_PAGES: u16 = 256;
 
 /// How many records are committed at once to a restored journal.
-const RECORDS_AT_ONCE: usize = 1_000;
+const RECORD_BATCH: usize = 1_000;
 
 /// Describes a copy of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct BackupSummary {
     /// The size of the copy's file, in bytes.
     pub bytes: u64,
     /// How many jobs and child jobs take input: a manager continues with these.
@@ -45,8 +45,8 @@ pub fn back_up(
     to: &Path,
     bytes_a_second: Option<NonZero<u64>>,
     is_vacuumed: bool,
-) -> Result<Copied, JournalError> {
-    let new = New::copied(from, to, bytes_a_second)?;
+) -> Result<BackupSummary, JournalError> {
+    let new = PendingFile::copy_of(from, to, bytes_a_second)?;
     if is_vacuumed {
         new.vacuum()?;
     }
@@ -61,12 +61,12 @@ pub fn back_up(
 /// # Errors
 ///
 /// Returns an error if the backup cannot be read, or if `to` exists or cannot be written.
-pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
-    let new = New::copied(backup, to, None)?;
+pub fn restore(backup: &Path, to: &Path) -> Result<BackupSummary, JournalError> {
+    let new = PendingFile::copy_of(backup, to, None)?;
     let mut store = new.open()?;
     let jobs = store.recover()?;
-    let records: Vec<Record> = jobs.iter().filter_map(unconfirmed).collect();
-    for records in records.chunks(RECORDS_AT_ONCE) {
+    let records: Vec<Record> = jobs.iter().filter_map(revoke_confirms).collect();
+    for records in records.chunks(RECORD_BATCH) {
         store.append(&records.iter().collect::<Vec<_>>())?;
     }
     drop(store);
@@ -74,14 +74,14 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Copied, JournalError> {
 }
 
 /// Returns the record that revokes the confirms of a job's running steps, if it has any.
-fn unconfirmed(recovered: &Recovered) -> Option<Record> {
-    let Recovered { number, job, .. } = recovered;
+fn revoke_confirms(recovered: &RecoveredJob) -> Option<Record> {
+    let RecoveredJob { number, job, .. } = recovered;
     let confirmed = job.confirmed_steps();
     let entries: Vec<Entry> =
         confirmed.map(|step| Entry::Step(step, StepEntry::Unconfirmed)).collect();
-    let recorded = Recorded { first: job.length(), at: clock::now(), entries };
+    let recorded = Recorded { first: job.entry_count(), at: clock::now(), entries };
     let decision = Decision { recorded, ..Decision::default() };
-    (!decision.recorded.entries.is_empty()).then(|| Record::of(*number, None, decision))
+    (!decision.recorded.entries.is_empty()).then(|| Record::from_decision(*number, None, decision))
 }
 
 /// Describes a backup. The backup is not changed: a copy of it in `directory` is inspected.
@@ -89,7 +89,7 @@ fn unconfirmed(recovered: &Recovered) -> Option<Record> {
 /// # Errors
 ///
 /// Returns an error if the backup cannot be read, or if there is no room for the copy.
-pub fn check(backup: &Path, directory: &Path) -> Result<Copied, JournalError> {
+pub fn inspect_backup(backup: &Path, directory: &Path) -> Result<BackupSummary, JournalError> {
     let name = format!("workflow-manager-{}.db", clock::new_id());
     let copy = directory.join(name);
     let checked = restore(backup, &copy);
@@ -98,51 +98,51 @@ pub fn check(backup: &Path, directory: &Path) -> Result<Copied, JournalError> {
 }
 
 /// A file that gets its name once it is complete.
-struct New {
+struct PendingFile {
     path: PathBuf,
     partial: PathBuf,
 }
 
-impl New {
+impl PendingFile {
     /// Copies the journal at `from` to a file that will get the name `to`.
-    fn copied(
+    fn copy_of(
         from: &Path,
         to: &Path,
         bytes_a_second: Option<NonZero<u64>>,
-    ) -> Result<New, JournalError> {
+    ) -> Result<PendingFile, JournalError> {
         if !from.is_file() {
             return Err(JournalError::Missing { file: from.display().to_string() });
         }
-        let new = New::beside(to)?;
-        copy(from, &new.partial, bytes_a_second)?;
+        let new = PendingFile::create(to)?;
+        copy_pages(from, &new.partial, bytes_a_second)?;
         Ok(new)
     }
 
-    fn beside(path: &Path) -> Result<New, JournalError> {
+    fn create(path: &Path) -> Result<PendingFile, JournalError> {
         let shown = path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
-        let path = place::real(path).map_err(unreachable)?;
-        for taken in ["", "-wal", "-shm"].map(|suffix| place::beside(&path, suffix)) {
-            if fs::symlink_metadata(&taken).is_ok() {
-                return Err(JournalError::Exists { file: taken.display().to_string() });
+        let path = files::resolve(path).map_err(unreachable)?;
+        for existing in ["", "-wal", "-shm"].map(|suffix| files::sibling(&path, suffix)) {
+            if fs::symlink_metadata(&existing).is_ok() {
+                return Err(JournalError::Exists { file: existing.display().to_string() });
             }
         }
-        let partial = place::beside(&path, ".partial");
+        let partial = files::sibling(&path, ".partial");
         // Left by an attempt that was cut off.
         remove_all(&partial);
-        place::make(&partial).map_err(unreachable)?;
-        Ok(New { path, partial })
+        files::create_if_missing(&partial).map_err(unreachable)?;
+        Ok(PendingFile { path, partial })
     }
 
     /// Removes the free pages.
     fn vacuum(&self) -> Result<(), JournalError> {
         let vacuum = || Connection::open(&self.partial)?.execute_batch("VACUUM");
-        vacuum().map_err(|error| failed(&self.partial.display().to_string(), &error))
+        vacuum().map_err(|error| sqlite_error(&self.partial.display().to_string(), &error))
     }
 
     /// Opens and verifies the journal, as at a start.
-    fn open(&self) -> Result<Store, JournalError> {
-        Store::open(&Options {
+    fn open(&self) -> Result<SqliteJournal, JournalError> {
+        SqliteJournal::open(&JournalOptions {
             file: self.partial.clone(),
             cache_bytes: 0,
             verify_bytes_max: u64::MAX,
@@ -151,7 +151,7 @@ impl New {
     }
 
     /// Gives the file its name.
-    fn finish(self, open_jobs: usize) -> Result<Copied, JournalError> {
+    fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
         let shown = self.path.display().to_string();
         let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
         let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
@@ -160,11 +160,11 @@ impl New {
         fs::rename(&self.partial, &self.path).map_err(unreachable)?;
         let directory = self.path.parent().unwrap_or(Path::new("."));
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(unreachable)?;
-        Ok(Copied { bytes, open_jobs })
+        Ok(BackupSummary { bytes, open_jobs })
     }
 }
 
-impl Drop for New {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         remove_all(&self.partial);
     }
@@ -174,38 +174,42 @@ impl Drop for New {
 fn remove_all(path: &Path) {
     for suffix in ["", "-wal", "-shm", ".lock"] {
         // It usually does not exist.
-        let _ = fs::remove_file(place::beside(path, suffix));
+        let _ = fs::remove_file(files::sibling(path, suffix));
     }
 }
 
-fn copy(from: &Path, to: &Path, bytes_a_second: Option<NonZero<u64>>) -> Result<(), JournalError> {
+fn copy_pages(
+    from: &Path,
+    to: &Path,
+    bytes_a_second: Option<NonZero<u64>>,
+) -> Result<(), JournalError> {
     let (file, copy) = (from.display().to_string(), to.display().to_string());
-    let of_source = |error: rusqlite::Error| failed(&file, &error);
-    let of_copy = |error: rusqlite::Error| failed(&copy, &error);
-    let source = read_only(from).map_err(of_source)?;
-    let version = schema::version(&source, &file)?;
+    let source_error = |error: rusqlite::Error| sqlite_error(&file, &error);
+    let copy_error = |error: rusqlite::Error| sqlite_error(&copy, &error);
+    let source = open_read_only(from).map_err(source_error)?;
+    let version = schema::read_version(&source, &file)?;
     if version == 0 {
         return Err(JournalError::Missing { file });
     }
     schema::check_objects(&source, version, &file)?;
     // One snapshot for the whole copy: otherwise each commit of the manager would restart it.
-    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(of_source)?;
+    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").map_err(source_error)?;
     let page: u32 =
-        source.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(of_source)?;
+        source.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(source_error)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut target = Connection::open_with_flags(to, flags).map_err(of_copy)?;
-    let begun = clock::ticks();
-    let backup = Backup::new(&source, &mut target).map_err(of_copy)?;
+    let mut target = Connection::open_with_flags(to, flags).map_err(copy_error)?;
+    let started = clock::timer_now();
+    let backup = Backup::new(&source, &mut target).map_err(copy_error)?;
     let mut steps = 0;
     loop {
-        if backup.step(STEP_PAGES.into()).map_err(of_copy)? == StepResult::Done {
+        if backup.step(STEP_PAGES.into()).map_err(copy_error)? == StepResult::Done {
             return Ok(());
         }
         steps += 1;
         if let Some(rate) = bytes_a_second {
             let bytes = steps * u64::from(STEP_PAGES) * u64::from(page);
             let due = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
-            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            std::thread::sleep(due.saturating_sub(started.elapsed()));
         }
     }
 }

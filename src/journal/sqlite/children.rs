@@ -1,11 +1,11 @@
 //! Pages of the child jobs of a job, in the order of their steps and items.
 
-use super::reader::{Reader, id_of};
-use super::rows::FileRows;
-use super::search::ends_with_reason;
+use super::file_rows::FileRows;
+use super::reader::{Reader, to_job_id};
+use super::search::has_reason;
 use crate::engine::{JobId, JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, Family, ItemRow};
+use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord};
 use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 /// How many rows are read at once, from the last row backwards, to find how a job ended. Little
 /// comes after the end, such as a late reply.
-const ROWS_AT_ONCE: u32 = 16;
+const ROW_BATCH: u32 = 16;
 
 impl Reader {
     /// Returns the newest job with this id, as the parent of child jobs.
-    pub(super) fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
-        self.with_derived(|connection| {
+    pub(super) fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError> {
+        self.read_projected(|connection| {
             let row = connection
                 .prepare_cached(
                     "SELECT number, root, definition, graph FROM jobs WHERE id = ?1 \
@@ -31,25 +31,25 @@ impl Reader {
                         })
                         .optional()
                 })
-                .map_err(|error| self.failed(error))?;
+                .map_err(|error| self.to_journal_error(error))?;
             let Some((number, root, definition, graph)) = row else { return Ok(None) };
             let definition =
-                self.with_definitions(connection, |rebuild| rebuild.definition(definition))?;
-            Ok(Some(Family { number, root, definition, graph }))
+                self.rebuild(connection, |rebuild| rebuild.load_definition(definition))?;
+            Ok(Some(ParentRecord { number, root, definition, graph }))
         })
     }
 
     /// Returns the child jobs that match the filter, beyond the cursor, by step and item. If a step
     /// was rerun, each item has its newest child job.
-    pub(super) fn children(
+    pub(super) fn load_children(
         &self,
-        of: &Family,
+        parent: &ParentRecord,
         filter: ChildFilter,
         after: ChildCursor,
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError> {
-        self.with_derived(|connection| {
-            let (sql, values) = sql((of.root, of.number), filter, after, limit);
+        self.read_projected(|connection| {
+            let (sql, values) = build_query((parent.root, parent.number), filter, after, limit);
             let read = || -> rusqlite::Result<Vec<ChildRow>> {
                 let mut statement = connection.prepare_cached(&sql)?;
                 let rows = statement.query_map(params_from_iter(values), |row| {
@@ -60,7 +60,7 @@ impl Reader {
                             item: i64::from(item),
                             number,
                         },
-                        id: id_of(row.get(1)?),
+                        id: to_job_id(row.get(1)?),
                         step: StepIndex(step),
                         item,
                         state: row.get(4)?,
@@ -71,10 +71,10 @@ impl Reader {
                 })?;
                 rows.collect()
             };
-            let mut rows = read().map_err(|error| self.failed(error))?;
+            let mut rows = read().map_err(|error| self.to_journal_error(error))?;
             // Only the entries have it, so it is read only for the rows of this page.
-            for row in rows.iter_mut().filter(|row| ends_with_reason(&row.state)) {
-                row.reason = self.reason(connection, row.cursor.number)?;
+            for row in rows.iter_mut().filter(|row| has_reason(&row.state)) {
+                row.reason = self.end_reason(connection, row.cursor.number)?;
             }
             Ok(rows)
         })
@@ -82,22 +82,22 @@ impl Reader {
 
     /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
     /// has several child jobs, the newest counts.
-    pub(super) fn items(
+    pub(super) fn for_each_item(
         &self,
-        of: &Family,
+        parent: &ParentRecord,
         step: StepIndex,
         each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError> {
         let sql = "SELECT item, state, created, ended FROM jobs INDEXED BY jobs_by_place
                    WHERE root = ?1 AND parent = ?2 AND step = ?3 ORDER BY item, number";
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<()> {
                 let mut statement = connection.prepare_cached(sql)?;
-                let mut rows = statement.query(params![of.root, of.number, step.0])?;
+                let mut rows = statement.query(params![parent.root, parent.number, step.0])?;
                 // If an item has several child jobs, the newest comes last.
                 let mut newest: Option<ItemRow> = None;
                 while let Some(row) = rows.next()? {
-                    let Some(state) = JobState::of_word(row.get_ref(1)?.as_str()?) else {
+                    let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) else {
                         continue;
                     };
                     let ended = row.get::<_, Option<i64>>(3)?.map(Timestamp);
@@ -112,20 +112,20 @@ impl Reader {
                 newest.into_iter().for_each(each);
                 Ok(())
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 
     /// Returns why a job ended, from the last entry that changed its state.
-    pub(super) fn reason(
+    pub(super) fn end_reason(
         &self,
         connection: &Connection,
         number: JobNumber,
     ) -> Result<Option<Arc<str>>, JournalError> {
-        let rows = FileRows { connection, file: self.file(), is_derived: true };
+        let rows = FileRows { connection, file: self.file(), is_projected: true };
         let mut before = u64::MAX;
         loop {
-            let last = rows.last_before(number, before, ROWS_AT_ONCE)?;
+            let last = rows.last_rows_before(number, before, ROW_BATCH)?;
             let Some(first) = last.last() else { return Ok(None) };
             before = first.first;
             for row in last {
@@ -140,7 +140,7 @@ impl Reader {
     }
 }
 
-fn sql(
+fn build_query(
     (root, parent): (JobNumber, JobNumber),
     filter: ChildFilter,
     after: ChildCursor,
@@ -165,7 +165,7 @@ fn sql(
             JobState::Running | JobState::Paused | JobState::Completed => {}
         }
         conditions.push("c.state = ?");
-        values.push(state.word().to_owned().into());
+        values.push(state.as_str().to_owned().into());
     }
     values.push(limit.into());
     let newer = "SELECT 1 FROM jobs n WHERE n.root = c.root AND n.parent = c.parent \
@@ -185,7 +185,7 @@ mod tests {
     use crate::journal::sqlite::empty_journal;
 
     #[test]
-    fn a_page_of_children_is_read_from_an_index_in_order_and_few_that_failed_by_themselves() {
+    fn pages_of_child_jobs_read_an_index_in_order_and_failed_ones_have_their_own() {
         let (_folder, connection) = empty_journal();
         let states = [
             JobState::Failed,
@@ -197,7 +197,7 @@ mod tests {
         for step in [None, Some(StepIndex(0))] {
             for state in states.map(Some).into_iter().chain([None]) {
                 let filter = ChildFilter { state, step };
-                let (sql, values) = sql((1, 1), filter, ChildCursor::START, 1);
+                let (sql, values) = build_query((1, 1), filter, ChildCursor::START, 1);
                 let mut statement =
                     connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
                 let plan: rusqlite::Result<Vec<String>> = statement

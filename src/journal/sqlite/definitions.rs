@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Selects the definitions of a workflow. A definition contains the name of its workflow, so
 /// definitions of other workflows are not counted. A body that is no JSON is damaged, which is
 /// reported when it is read.
-const USES: &str = "
+const SELECT_USES: &str = "
 SELECT hash, running, ended, last FROM (
   SELECT d.number, d.hash,
     (SELECT count(*) FROM jobs j WHERE j.workflow = ?1 AND j.parent IS NULL AND j.ended IS NULL \
@@ -26,30 +26,30 @@ SELECT hash, running, ended, last FROM (
 
 impl Reader {
     /// Returns the definition with this content hash, if any stored job has it.
-    pub(super) fn definition(
+    pub(super) fn load_definition(
         &self,
         hash: DefinitionHash,
     ) -> Result<Option<Arc<Definition>>, JournalError> {
-        self.with(|connection| {
+        self.read(|connection| {
             let number = connection
                 .prepare_cached("SELECT number FROM definitions WHERE hash = ?1")
                 .and_then(|mut statement| {
                     statement.query_row([hash.0], |row| row.get(0)).optional()
                 })
-                .map_err(|error| self.failed(error))?;
+                .map_err(|error| self.to_journal_error(error))?;
             let Some(number) = number else { return Ok(None) };
-            self.with_definitions(connection, |rebuild| rebuild.definition(number)).map(Some)
+            self.rebuild(connection, |rebuild| rebuild.load_definition(number)).map(Some)
         })
     }
 
     /// Returns the definitions of a workflow that stored jobs run, the newest first.
-    pub(super) fn definitions_of(
+    pub(super) fn load_definition_uses(
         &self,
         workflow: &str,
     ) -> Result<Vec<DefinitionUse>, JournalError> {
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<DefinitionUse>> {
-                let mut statement = connection.prepare_cached(USES)?;
+                let mut statement = connection.prepare_cached(SELECT_USES)?;
                 let rows = statement.query_map([workflow], |row| {
                     Ok(DefinitionUse {
                         hash: DefinitionHash(row.get(0)?),
@@ -60,7 +60,7 @@ impl Reader {
                 })?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 }

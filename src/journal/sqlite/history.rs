@@ -5,9 +5,9 @@ use super::reader::Reader;
 use super::schema;
 use crate::engine::{Job, JobId, Recorded, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{JobAt, RecordHead, RecordPage};
+use crate::journal::query::{JobAtEntry, RecordHead, RecordPage};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{JobRow, Rows};
+use crate::journal::recover::{JobRow, JobRows};
 use rusqlite::Connection;
 use std::path::Path;
 
@@ -24,29 +24,29 @@ impl Reader {
             return Err(JournalError::Missing { file: path.to_string_lossy().into_owned() });
         }
         let reader = Reader::new(path);
-        reader.with(|connection| schema::readable(connection, reader.file()))?;
+        reader.read(|connection| schema::check_version(connection, reader.file()))?;
         Ok(reader)
     }
 
     /// Returns up to `limit` entries of the newest job with this id after the entry numbered
     /// `after`, in rows of about `bytes_max` bytes in total.
-    pub(super) fn record(
+    pub(super) fn load_record_page(
         &self,
         id: JobId,
         after: u64,
         limit: u32,
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
             let definition =
-                self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
+                self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
             let mut page =
                 RecordPage { definition, graph: job.graph, rows: Vec::new(), is_last: true };
             let (mut left, mut bytes, mut last) = (limit as usize, 0, i64::MAX);
-            for seq in rows.from(job.number, after)? {
+            for seq in rows.seqs_from(job.number, after)? {
                 if left == 0 || bytes > bytes_max {
                     page.is_last = false;
                 }
@@ -55,32 +55,32 @@ impl Reader {
                 }
                 last = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
-                    bytes += row.bytes();
-                    for recorded in row.recorded(self.file())? {
-                        add(&mut page, recorded, after, &mut left);
+                    bytes += row.size();
+                    for recorded in row.parse_decisions(self.file())? {
+                        add_to_page(&mut page, recorded, after, &mut left);
                     }
                 }
             }
-            for recorded in rows.confirmed(job.number, last)? {
-                add(&mut page, recorded, after, &mut left);
+            for recorded in rows.confirms_after(job.number, last)? {
+                add_to_page(&mut page, recorded, after, &mut left);
             }
             Ok(Some(page))
         })
     }
 
     /// Calls `each` with all rows of the newest job with this id, in order.
-    pub(super) fn each_row(
+    pub(super) fn for_each_row(
         &self,
         id: JobId,
         each: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
             let definition =
-                self.with_definitions(connection, |rebuild| rebuild.definition(job.definition))?;
-            rows.recorded(job.number, &mut |row| {
+                self.rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?;
+            rows.for_each_decision(job.number, &mut |row| {
                 each(row);
                 Ok(())
             })?;
@@ -89,25 +89,28 @@ impl Reader {
     }
 
     /// Returns the job or child job with this number, even if a newer one has its id.
-    pub(super) fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
-        self.with(|connection| {
-            self.with_definitions(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
+    pub(super) fn load_job_by_number(
+        &self,
+        number: JobNumber,
+    ) -> Result<Option<Job>, JournalError> {
+        self.read(|connection| {
+            self.rebuild(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
         })
     }
 
     /// Returns all rows of the record of the job with this number, in order; `None` if there is no
     /// such job.
-    pub(super) fn rows_numbered(
+    pub(super) fn load_rows_by_number(
         &self,
         number: JobNumber,
     ) -> Result<Option<Vec<Recorded>>, JournalError> {
-        self.with(|connection| {
+        self.read(|connection| {
             let rows = self.rows(connection);
-            if rows.job(number)?.is_none() {
+            if rows.find_job(number)?.is_none() {
                 return Ok(None);
             }
             let mut read = Vec::new();
-            rows.recorded(number, &mut |row| {
+            rows.for_each_decision(number, &mut |row| {
                 read.push(row);
                 Ok(())
             })?;
@@ -116,50 +119,57 @@ impl Reader {
     }
 
     /// Returns the fields that never change of the newest job with this id.
-    fn newest_row(
+    fn find_newest_row(
         &self,
         connection: &Connection,
         id: JobId,
         may_be_new: bool,
     ) -> Result<Option<JobRow>, JournalError> {
-        match self.newest(connection, id, may_be_new)? {
-            Some(number) => self.rows(connection).job(number),
+        match self.find_newest(connection, id, may_be_new)? {
+            Some(number) => self.rows(connection).find_job(number),
             None => Ok(None),
         }
     }
 
     /// Returns when the newest job with this id was created, and how many entries its record has.
-    pub(super) fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
+    pub(super) fn record_length(
+        &self,
+        id: JobId,
+    ) -> Result<Option<(Timestamp, u64)>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(job) = self.newest_row(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = self.find_newest_row(connection, id, is_new)? else { return Ok(None) };
             let (mut last, mut length) = (i64::MAX, 0);
             let mut count =
                 |recorded: &Recorded| length = recorded.first + recorded.entries.len() as u64;
-            if let Some(seq) = rows.from(job.number, u64::MAX)?.pop() {
+            if let Some(seq) = rows.seqs_from(job.number, u64::MAX)?.pop() {
                 last = seq;
                 for row in rows.entry_rows("seq = ?1", [seq])? {
-                    row.recorded(self.file())?.iter().for_each(&mut count);
+                    row.parse_decisions(self.file())?.iter().for_each(&mut count);
                 }
             }
-            rows.confirmed(job.number, last)?.iter().for_each(count);
+            rows.confirms_after(job.number, last)?.iter().for_each(count);
             Ok(Some((job.created, length)))
         })
     }
 
     /// Returns the newest job with this id as it was after the entry numbered `at`.
-    pub(super) fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            self.with_definitions(connection, |rebuild| rebuild.load_at(number, at))
+    pub(super) fn load_job_at_entry(
+        &self,
+        id: JobId,
+        at: u64,
+    ) -> Result<Option<JobAtEntry>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            self.rebuild(connection, |rebuild| rebuild.load_at(number, at))
         })
     }
 }
 
 /// Adds the entries of a row after the entry numbered `after` to a page, as far as there is room.
-fn add(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut usize) {
+fn add_to_page(page: &mut RecordPage, mut row: Recorded, after: u64, left: &mut usize) {
     let skipped = usize::try_from(after.saturating_sub(row.first)).unwrap_or(usize::MAX);
     let skipped = skipped.min(row.entries.len());
     row.entries.drain(..skipped);

@@ -9,49 +9,53 @@
 
 mod append;
 mod backup;
-mod changes;
 mod children;
 mod confirms;
-mod core;
 mod definitions;
-mod derive;
-mod former;
+mod disk_full;
+mod entry_migration;
+mod file_rows;
+mod file_watch;
+mod files;
 mod history;
-mod lending;
 mod notices;
-mod objects;
-mod past;
-mod place;
-mod positions;
+mod offsets;
+mod projection;
 mod reader;
 mod records;
-mod relation;
 mod reserve;
 mod retention;
-mod row;
-mod rows;
+mod row_format;
 mod schema;
+mod schema_objects;
 mod search;
 mod shm;
-mod status;
+mod statistics;
+mod status_projection;
 mod status_query;
-mod status_tables;
+mod status_table;
+mod status_table_setup;
 mod store;
-mod watch;
+mod unprojected;
+mod writer;
 
-pub use backup::{Copied, back_up, check, restore};
+pub use backup::{BackupSummary, back_up, inspect_backup, restore};
 pub use reader::Reader;
-pub use relation::INDEXED_COLUMNS_MAX;
-pub use schema::Options;
-pub use store::Store;
+pub use schema::JournalOptions;
+pub use status_table::INDEXED_COLUMNS_MAX;
+pub use store::SqliteJournal;
 
 /// Creates a journal without jobs, for tests of SQLite's query plans; returns its folder too.
 #[cfg(test)]
 fn empty_journal() -> (tempfile::TempDir, rusqlite::Connection) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let options =
-        Options { file: file.clone(), cache_bytes: 1 << 20, verify_bytes_max: 0, pages_max: 0 };
-    drop(Store::open(&options).expect("a journal"));
+    let options = JournalOptions {
+        file: file.clone(),
+        cache_bytes: 1 << 20,
+        verify_bytes_max: 0,
+        pages_max: 0,
+    };
+    drop(SqliteJournal::open(&options).expect("a journal"));
     (folder, rusqlite::Connection::open(&file).expect("opens"))
 }

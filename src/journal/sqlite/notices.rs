@@ -2,16 +2,16 @@
 //! and deleted once the webhook has received it. So none is lost, and however many wait, they wait
 //! on the disk.
 
-use super::core::Core;
 use super::reader::Reader;
-use super::row::{NOTICE_ROWS, damaged_or_failed, notice};
+use super::row_format::{SELECT_NOTICES, parse_notice_row, to_journal_error};
+use super::writer::JournalWriter;
 use crate::journal::error::JournalError;
 use crate::journal::record::{Notice, NoticeNumber};
 use rusqlite::params;
 
-impl Core {
+impl JournalWriter {
     /// Deletes notices, in one transaction.
-    pub(super) fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
+    pub(super) fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
         let mut delete = || {
             let transaction = self.connection.transaction()?;
             for number in notices {
@@ -21,49 +21,49 @@ impl Core {
             }
             transaction.commit()
         };
-        delete().map_err(|error| self.error(error))
+        delete().map_err(|error| self.to_journal_error(error))
     }
 }
 
 impl Reader {
     /// Returns the notices after `after`, in the order in which they were written.
-    pub(super) fn notices(
+    pub(super) fn load_notices(
         &self,
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        self.notice_rows(
-            &format!("{NOTICE_ROWS} WHERE number > ?1 ORDER BY number LIMIT ?2"),
+        self.query_notices(
+            &format!("{SELECT_NOTICES} WHERE number > ?1 ORDER BY number LIMIT ?2"),
             params![after, limit],
         )
     }
 
     /// Returns the notice with this number, unless it is deleted.
-    pub(super) fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
-        let rows = self.notice_rows(&format!("{NOTICE_ROWS} WHERE number = ?1"), [number])?;
+    pub(super) fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+        let rows = self.query_notices(&format!("{SELECT_NOTICES} WHERE number = ?1"), [number])?;
         Ok(rows.into_iter().next().map(|(_, notice)| notice))
     }
 
     /// Returns the number of notices.
-    pub(super) fn notice_count(&self) -> Result<i64, JournalError> {
-        self.with(|connection| {
+    pub(super) fn count_notices(&self) -> Result<i64, JournalError> {
+        self.read(|connection| {
             let count = connection.query_row("SELECT count(*) FROM notices", [], |row| row.get(0));
-            count.map_err(|error| damaged_or_failed(self.file(), error))
+            count.map_err(|error| to_journal_error(self.file(), error))
         })
     }
 
-    fn notice_rows(
+    fn query_notices(
         &self,
         sql: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        let failed = |error| damaged_or_failed(self.file(), error);
-        self.with(|connection| {
+        let failed = |error| to_journal_error(self.file(), error);
+        self.read(|connection| {
             let mut statement = connection.prepare_cached(sql).map_err(failed)?;
             let mut rows = statement.query(values).map_err(failed)?;
             let mut found = Vec::new();
             while let Some(row) = rows.next().map_err(failed)? {
-                found.push(notice(row, self.file())?);
+                found.push(parse_notice_row(row, self.file())?);
             }
             Ok(found)
         })

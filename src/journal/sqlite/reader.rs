@@ -1,15 +1,15 @@
 //! Read-only queries for the API. Readers see what is committed and never hold up the writer (WAL).
 
-use super::changes::NewIds;
-use super::core::Core;
-use super::row::{EntryRow, ORIGIN_ID, damaged_or_failed};
-use super::rows::{FileRows, TAIL};
-use super::schema::read_only;
+use super::file_rows::{FileRows, UNPROJECTED};
+use super::row_format::{EntryRow, ORIGIN_ID_SQL, to_journal_error};
+use super::schema::open_read_only;
+use super::unprojected::UnprojectedIds;
+use super::writer::JournalWriter;
 use crate::engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{Creation, EndedCursor, KeptJob};
+use crate::journal::query::{EndedCursor, JobCreation, StoredJob};
 use crate::journal::record::JobNumber;
-use crate::journal::recover::{self, Rebuild, Recovered, Rows};
+use crate::journal::recover::{self, JobRows, Rebuilder, RecoveredJob};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,61 +19,61 @@ use std::time::Duration;
 /// A pool of read-only connections; clones share it.
 #[derive(Clone)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    state: Arc<ReaderState>,
 }
 
-struct Shared {
+struct ReaderState {
     path: PathBuf,
     file: String,
     pool: Mutex<Pool>,
     /// Notified when a read has ended.
-    returned: Condvar,
+    read_ended: Condvar,
     /// What is not projected, and who projects it. `None`: the file is only read.
-    writer: Option<Writer>,
+    writer: Option<WriterHandle>,
     /// A cache of definitions, by number: parsing one takes longer than reading a job.
     definitions: Mutex<HashMap<i64, Arc<Definition>>>,
 }
 
 /// The writing end, as far as readers use it.
-struct Writer {
-    core: Weak<Mutex<Core>>,
-    new_ids: Arc<NewIds>,
+struct WriterHandle {
+    writer: Weak<Mutex<JournalWriter>>,
+    unprojected_ids: Arc<UnprojectedIds>,
 }
 
 /// The most definitions in the cache.
-const DEFINITIONS_KEPT_MAX: usize = 1_000;
+const CACHED_DEFINITIONS_MAX: usize = 1_000;
 
 /// The most connections that are kept open while nobody reads.
-const IDLE_MAX: usize = 8;
+const IDLE_CONNECTIONS_MAX: usize = 8;
 
 /// How often active reads are interrupted while closing waits for them: a read consists of several
 /// statements.
-const INTERRUPTED_EVERY: Duration = Duration::from_millis(10);
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Pool {
     idle: Vec<Connection>,
     /// The interrupt handle of each active read, by the number of the read.
-    reading: HashMap<u64, InterruptHandle>,
-    next: u64,
+    active: HashMap<u64, InterruptHandle>,
+    next_number: u64,
     /// Why reading has ended; `None` while it is allowed.
-    closed: Option<Arc<str>>,
+    close_reason: Option<Arc<str>>,
 }
 
 /// An active read; dropping it ends the read.
-struct Reading<'a> {
-    shared: &'a Shared,
+struct ActiveRead<'a> {
+    shared: &'a ReaderState,
     number: u64,
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ActiveRead<'_> {
     fn drop(&mut self) {
-        self.shared.pool().reading.remove(&self.number);
-        self.shared.returned.notify_all();
+        self.shared.pool().active.remove(&self.number);
+        self.shared.read_ended.notify_all();
     }
 }
 
-impl Shared {
+impl ReaderState {
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,51 +83,55 @@ impl Reader {
     /// Makes a reader of the journal at `path`, which a [`super::SqliteJournal`] has open. Lists,
     /// searches and statuses are as of the last projection; jobs are up to date.
     pub fn new(path: &Path) -> Reader {
-        Reader::made(path, None)
+        Reader::with_writer(path, None)
     }
 
     /// Makes a reader of an open journal, which projects what is read first.
-    pub(super) fn of(path: &Path, core: Weak<Mutex<Core>>, new_ids: Arc<NewIds>) -> Reader {
-        Reader::made(path, Some(Writer { core, new_ids }))
+    pub(super) fn for_writer(
+        path: &Path,
+        core: Weak<Mutex<JournalWriter>>,
+        new_ids: Arc<UnprojectedIds>,
+    ) -> Reader {
+        Reader::with_writer(path, Some(WriterHandle { writer: core, unprojected_ids: new_ids }))
     }
 
-    fn made(path: &Path, writer: Option<Writer>) -> Reader {
-        let shared = Shared {
+    fn with_writer(path: &Path, writer: Option<WriterHandle>) -> Reader {
+        let shared = ReaderState {
             path: path.to_owned(),
             file: path.to_string_lossy().into_owned(),
             pool: Mutex::default(),
-            returned: Condvar::new(),
+            read_ended: Condvar::new(),
             writer,
             definitions: Mutex::default(),
         };
-        Reader { shared: Arc::new(shared) }
+        Reader { state: Arc::new(shared) }
     }
 
     /// Returns the newest job or child job with this id, rebuilt from its entries.
-    pub(super) fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            self.with_definitions(connection, |rebuild| {
-                let Some(root) = rebuild.root(number)? else { return Ok(None) };
-                Ok(rebuild.load(number)?.cloned().map(|job| KeptJob { number, root, job }))
+    pub(super) fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            self.rebuild(connection, |rebuild| {
+                let Some(root) = rebuild.load_root(number)? else { return Ok(None) };
+                Ok(rebuild.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
             })
         })
     }
 
     /// Returns whether a job with this id may be among the rows that are not projected yet.
-    pub(super) fn may_be_new(&self, id: JobId) -> bool {
-        self.shared.writer.as_ref().is_none_or(|writer| writer.new_ids.has(id))
+    pub(super) fn may_be_unprojected(&self, id: JobId) -> bool {
+        self.state.writer.as_ref().is_none_or(|writer| writer.unprojected_ids.contains(id))
     }
 
     /// Returns the number of the newest job with this id.
-    pub(super) fn newest(
+    pub(super) fn find_newest(
         &self,
         connection: &Connection,
         id: JobId,
         may_be_new: bool,
     ) -> Result<Option<JobNumber>, JournalError> {
-        if may_be_new && let Some(first) = self.new_row(connection, id)? {
+        if may_be_new && let Some(first) = self.find_unprojected(connection, id)? {
             return Ok(Some(first.job));
         }
         connection
@@ -135,53 +139,53 @@ impl Reader {
             .and_then(|mut statement| {
                 statement.query_row([id.0.as_bytes()], |row| row.get(0)).optional()
             })
-            .map_err(|error| self.failed(error))
+            .map_err(|error| self.to_journal_error(error))
     }
 
     /// Returns the first row of the newest job with this id, if it is not projected yet.
-    fn new_row(
+    fn find_unprojected(
         &self,
         connection: &Connection,
         id: JobId,
     ) -> Result<Option<EntryRow>, JournalError> {
-        let condition = format!("{TAIL} AND {ORIGIN_ID} = ?1");
+        let condition = format!("{UNPROJECTED} AND {ORIGIN_ID_SQL} = ?1");
         Ok(self.rows(connection).entry_rows(&condition, [id.to_string()])?.pop())
     }
 
     pub(super) fn rows<'a>(&'a self, connection: &'a Connection) -> FileRows<'a> {
-        FileRows { connection, file: &self.shared.file, is_derived: false }
+        FileRows { connection, file: &self.state.file, is_projected: false }
     }
 
     /// Rebuilds jobs with the cached definitions, and caches those that were loaded.
-    pub(super) fn with_definitions<T>(
+    pub(super) fn rebuild<T>(
         &self,
         connection: &Connection,
-        read: impl FnOnce(&mut Rebuild<'_>) -> Result<T, JournalError>,
+        read: impl FnOnce(&mut Rebuilder<'_>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         let rows = self.rows(connection);
-        let mut rebuild = Rebuild::new(&rows);
+        let mut rebuild = Rebuilder::new(&rows);
         rebuild.definitions = self.definitions().clone();
         let known = rebuild.definitions.len();
         let found = read(&mut rebuild)?;
         if rebuild.definitions.len() > known {
             *self.definitions() =
-                if known < DEFINITIONS_KEPT_MAX { rebuild.definitions } else { HashMap::new() };
+                if known < CACHED_DEFINITIONS_MAX { rebuild.definitions } else { HashMap::new() };
         }
         Ok(found)
     }
 
     /// Returns the size in bytes of the entries from which the newest job with this id is rebuilt,
     /// including those of its ancestors.
-    pub(super) fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
-            let Some(newest) = self.newest(connection, id, is_new)? else { return Ok(None) };
+    pub(super) fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let Some(newest) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
             let rows = self.rows(connection);
             let (mut bytes, mut next) = (0, Some(newest));
             while let Some(number) = next {
-                bytes += rows.bytes_of(number)?;
+                bytes += rows.entry_bytes(number)?;
                 // A parent is older; if not, that is damage, which the fold reports.
-                let parent = rows.job(number)?.and_then(|row| row.parent);
+                let parent = rows.find_job(number)?.and_then(|row| row.parent);
                 next = parent.filter(|parent| *parent < number);
             }
             Ok(Some(bytes))
@@ -190,36 +194,36 @@ impl Reader {
 
     /// Returns how the newest job with this id was created: its number, workflow and message. A
     /// child job has no message.
-    pub(super) fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
+    pub(super) fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
             let rows = self.rows(connection);
-            let Some(number) = self.newest(connection, id, is_new)? else { return Ok(None) };
-            let Some(job) = rows.job(number)? else { return Ok(None) };
-            let first = rows.first_of(number)?;
+            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.find_job(number)? else { return Ok(None) };
+            let first = rows.first_row(number)?;
             let entries = first.map(|row| row.entries());
             let message = entries.into_iter().flatten().find_map(|entry| match entry {
                 Entry::Job(JobEntry::Created { message, .. }) => message,
                 Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
             });
             let workflow = self
-                .with_definitions(connection, |rebuild| rebuild.definition(job.definition))?
+                .rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?
                 .full_name();
-            Ok(Some(Creation { number, workflow, is_child: job.parent.is_some(), message }))
+            Ok(Some(JobCreation { number, workflow, is_child: job.parent.is_some(), message }))
         })
     }
 
     /// Returns the number of a job's child job with this id.
-    pub(super) fn child(
+    pub(super) fn find_child_number(
         &self,
         parent: JobNumber,
         id: JobId,
     ) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
             if is_new
                 && let Some(EntryRow { job, origin: Some(origin), .. }) =
-                    self.new_row(connection, id)?
+                    self.find_unprojected(connection, id)?
                 && origin.parent == Some(parent)
             {
                 return Ok(Some(job));
@@ -234,41 +238,41 @@ impl Reader {
                         .query_row(params![id.0.as_bytes(), parent], |row| row.get(0))
                         .optional()
                 })
-                .map_err(|error| self.failed(error))
+                .map_err(|error| self.to_journal_error(error))
         })
     }
 
     /// Returns the number of the newest job or child job with this id.
-    pub(super) fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_new(id);
-        self.with(|connection| self.newest(connection, id, is_new))
+    pub(super) fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| self.find_newest(connection, id, is_new))
     }
 
     /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
     /// committed for them and their job trees must be projected before.
-    pub(super) fn recover_some(
+    pub(super) fn recover_jobs(
         &self,
         numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
-        self.with(|connection| {
-            self.with_definitions(connection, |rebuild| recover::some(rebuild, numbers))
+    ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
+        self.read(|connection| {
+            self.rebuild(connection, |rebuild| recover::recover_jobs(rebuild, numbers))
         })
     }
 
     /// Rebuilds those of these jobs of one job tree that exist, with their open effects, as at a
     /// start. Everything committed for them must be projected before.
-    pub(super) fn recover_family(
+    pub(super) fn recover_job_tree(
         &self,
         numbers: &[JobNumber],
-    ) -> Result<Vec<Recovered>, JournalError> {
-        self.with(|connection| {
-            self.with_definitions(connection, |rebuild| recover::family(rebuild, numbers))
+    ) -> Result<Vec<RecoveredJob>, JournalError> {
+        self.read(|connection| {
+            self.rebuild(connection, |rebuild| recover::recover_job_tree(rebuild, numbers))
         })
     }
 
     /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
     /// with their states.
-    pub(super) fn running(
+    pub(super) fn load_running_root_jobs(
         &self,
         workflow: &str,
         after: JobNumber,
@@ -276,26 +280,26 @@ impl Reader {
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
         let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL \
                    AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(params![workflow, after, limit], |row| {
-                    Ok((row.get(0)?, id_of(row.get(1)?), row.get(2)?))
+                    Ok((row.get(0)?, to_job_id(row.get(1)?), row.get(2)?))
                 })?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 
     /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
     /// oldest first.
-    pub(super) fn all_running(
+    pub(super) fn load_running_jobs(
         &self,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.ids(
+        self.query_ids(
             "SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 \
              ORDER BY number LIMIT ?2",
             params![after, limit],
@@ -304,7 +308,7 @@ impl Reader {
 
     /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
     /// newest end first, with their states.
-    pub(super) fn ended(
+    pub(super) fn load_ended_root_jobs(
         &self,
         workflow: &str,
         since: Timestamp,
@@ -314,7 +318,7 @@ impl Reader {
         let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 \
                      AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
                    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map(
@@ -322,20 +326,20 @@ impl Reader {
                     |row| {
                         Ok((
                             EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? },
-                            id_of(row.get(2)?),
+                            to_job_id(row.get(2)?),
                             row.get(3)?,
                         ))
                     },
                 )?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 
     /// Returns the number of running root jobs by workflow.
-    pub(super) fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
-        self.with_derived(|connection| {
+    pub(super) fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError> {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, i64)>> {
                 let mut statement = connection.prepare_cached(
                     "SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL \
@@ -344,23 +348,23 @@ impl Reader {
                 let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 
-    fn ids(
+    fn query_ids(
         &self,
         sql: &str,
         values: impl rusqlite::Params,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<(JobNumber, JobId)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows =
-                    statement.query_map(values, |row| Ok((row.get(0)?, id_of(row.get(1)?))))?;
+                    statement.query_map(values, |row| Ok((row.get(0)?, to_job_id(row.get(1)?))))?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 
@@ -369,100 +373,100 @@ impl Reader {
     /// # Errors
     ///
     /// Returns an error also if that cannot be projected: lists without it would be wrong.
-    pub(super) fn with_derived<T>(
+    pub(super) fn read_projected<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        if let Some(core) = self.shared.writer.as_ref().and_then(|writer| writer.core.upgrade()) {
-            core.lock().unwrap_or_else(PoisonError::into_inner).derive_all()?;
+        if let Some(core) = self.state.writer.as_ref().and_then(|writer| writer.writer.upgrade()) {
+            core.lock().unwrap_or_else(PoisonError::into_inner).project_all()?;
         }
-        self.with(read)
+        self.read(read)
     }
 
-    pub(super) fn with<T>(
+    pub(super) fn read<T>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        let pooled = self.shared.pool().idle.pop();
+        let pooled = self.state.pool().idle.pop();
         let connection = match pooled {
             Some(connection) => connection,
             None => self.connect()?,
         };
-        let _reading = self.begin(&connection)?;
+        let _active = self.begin_read(&connection)?;
         // One snapshot for everything that the closure reads.
         let result = connection
             .execute_batch("BEGIN")
-            .map_err(|error| self.failed(error))
+            .map_err(|error| self.to_journal_error(error))
             .and_then(|()| read(&connection));
         if connection.execute_batch("ROLLBACK").is_ok() {
-            let mut pool = self.shared.pool();
-            if pool.closed.is_none() && pool.idle.len() < IDLE_MAX {
+            let mut pool = self.state.pool();
+            if pool.close_reason.is_none() && pool.idle.len() < IDLE_CONNECTIONS_MAX {
                 pool.idle.push(connection);
             }
         }
         result
     }
 
-    fn begin(&self, connection: &Connection) -> Result<Reading<'_>, JournalError> {
-        let mut pool = self.shared.pool();
-        self.unless_closed(&pool)?;
-        let number = pool.next;
-        pool.next += 1;
-        pool.reading.insert(number, connection.get_interrupt_handle());
-        Ok(Reading { shared: &self.shared, number })
+    fn begin_read(&self, connection: &Connection) -> Result<ActiveRead<'_>, JournalError> {
+        let mut pool = self.state.pool();
+        self.check_open(&pool)?;
+        let number = pool.next_number;
+        pool.next_number += 1;
+        pool.active.insert(number, connection.get_interrupt_handle());
+        Ok(ActiveRead { shared: &self.state, number })
     }
 
-    fn unless_closed(&self, pool: &Pool) -> Result<(), JournalError> {
-        pool.closed
+    fn check_open(&self, pool: &Pool) -> Result<(), JournalError> {
+        pool.close_reason
             .clone()
-            .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.shared.file.clone(), why }))
+            .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.state.file.clone(), why }))
     }
 
     /// Ends all reading. Interrupts active reads and waits for them up to `timeout`. Refuses new
     /// ones with `why` as the reason. Returns whether no read is left.
-    pub(super) fn close(&self, why: &str, patience: Duration) -> bool {
-        let mut pool = self.shared.pool();
-        pool.closed.get_or_insert_with(|| why.into());
+    pub(super) fn close(&self, why: &str, timeout: Duration) -> bool {
+        let mut pool = self.state.pool();
+        pool.close_reason.get_or_insert_with(|| why.into());
         pool.idle.clear();
-        let mut left = patience;
+        let mut left = timeout;
         loop {
-            if pool.reading.is_empty() {
+            if pool.active.is_empty() {
                 return true;
             }
-            pool.reading.values().for_each(InterruptHandle::interrupt);
+            pool.active.values().for_each(InterruptHandle::interrupt);
             if left.is_zero() {
                 return false;
             }
-            let pause = left.min(INTERRUPTED_EVERY);
+            let pause = left.min(INTERRUPT_INTERVAL);
             left -= pause;
             let waited = self
-                .shared
-                .returned
-                .wait_timeout_while(pool, pause, |pool| !pool.reading.is_empty());
+                .state
+                .read_ended
+                .wait_timeout_while(pool, pause, |pool| !pool.active.is_empty());
             pool = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
-        self.shared.definitions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.definitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn file(&self) -> &str {
-        &self.shared.file
+        &self.state.file
     }
 
     fn connect(&self) -> Result<Connection, JournalError> {
         // Once the reader is closed, the name may lead to another file.
-        self.unless_closed(&self.shared.pool())?;
-        read_only(&self.shared.path).map_err(|error| self.failed(error))
+        self.check_open(&self.state.pool())?;
+        open_read_only(&self.state.path).map_err(|error| self.to_journal_error(error))
     }
 
-    pub(super) fn failed(&self, error: rusqlite::Error) -> JournalError {
-        damaged_or_failed(&self.shared.file, error)
+    pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
+        to_journal_error(&self.state.file, error)
     }
 }
 
-pub(super) fn id_of(bytes: [u8; 16]) -> JobId {
+pub(super) fn to_job_id(bytes: [u8; 16]) -> JobId {
     JobId(uuid::Uuid::from_bytes(bytes))
 }
 
@@ -472,31 +476,31 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn closing_interrupts_what_is_read_and_refuses_what_comes() {
+    fn closing_interrupts_active_reads_and_refuses_new_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("j.db");
         Connection::open(&file)
             .and_then(|connection| connection.execute_batch("CREATE TABLE t(a)"))
             .expect("made");
         let reader = Reader::new(&file);
-        let (begun, has_begun) = mpsc::channel();
+        let (started, has_begun) = mpsc::channel();
         let endless = std::thread::spawn({
             let reader = reader.clone();
             move || {
-                reader.with(|connection| {
-                    begun.send(()).expect("somebody waits");
+                reader.read(|connection| {
+                    started.send(()).expect("somebody waits");
                     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
                                SELECT count(*) FROM n";
                     connection
                         .query_row(sql, [], |row| row.get::<_, i64>(0))
-                        .map_err(|error| reader.failed(error))
+                        .map_err(|error| reader.to_journal_error(error))
                 })
             }
         });
         has_begun.recv().expect("it reads");
         assert!(reader.close("enough", Duration::from_secs(60)), "no read is left");
         assert!(endless.join().expect("no panic").is_err(), "interrupted");
-        let refused = reader.with(|_| Ok(())).expect_err("closed");
+        let refused = reader.read(|_| Ok(())).expect_err("closed");
         assert!(
             matches!(refused, JournalError::Closed { .. })
                 && refused.to_string().contains("enough"),

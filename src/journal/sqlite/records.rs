@@ -6,135 +6,146 @@ use crate::engine::{
 };
 use crate::journal::error::JournalError;
 use crate::journal::query::{
-    ChildCursor, ChildFilter, ChildRow, Creation, DefinitionUse, EndedCursor, Family, Filter, Hit,
-    ItemRow, JobAt, KeptJob, RecordHead, RecordPage, SearchOrder, StatusFilter, StatusRow,
+    ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
+    JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit, SearchOrder,
+    StatusFilter, StatusRow, StoredJob,
 };
-use crate::journal::record::{JobNumber, Notice, NoticeNumber, Position};
-use crate::journal::recover::Recovered;
+use crate::journal::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::journal::recover::RecoveredJob;
 use crate::journal::traits::Records;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Records for Reader {
-    fn job(&self, id: JobId) -> Result<Option<KeptJob>, JournalError> {
-        Reader::job(self, id)
+    fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
+        Reader::load_job(self, id)
     }
 
-    fn job_numbered(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
-        Reader::job_numbered(self, number)
+    fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
+        Reader::load_job_by_number(self, number)
     }
 
-    fn rows_numbered(&self, number: JobNumber) -> Result<Option<Vec<Recorded>>, JournalError> {
-        Reader::rows_numbered(self, number)
+    fn load_rows_by_number(
+        &self,
+        number: JobNumber,
+    ) -> Result<Option<Vec<Recorded>>, JournalError> {
+        Reader::load_rows_by_number(self, number)
     }
 
-    fn job_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
-        Reader::job_bytes(self, id)
+    fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+        Reader::rebuild_bytes(self, id)
     }
 
-    fn job_at(&self, id: JobId, at: u64) -> Result<Option<JobAt>, JournalError> {
-        Reader::job_at(self, id, at)
+    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError> {
+        Reader::load_job_at_entry(self, id, at)
     }
 
-    fn record(
+    fn load_record_page(
         &self,
         id: JobId,
         after: u64,
         limit: u32,
         bytes_max: usize,
     ) -> Result<Option<RecordPage>, JournalError> {
-        Reader::record(self, id, after, limit, bytes_max)
+        Reader::load_record_page(self, id, after, limit, bytes_max)
     }
 
-    fn each_row(
+    fn for_each_row(
         &self,
         id: JobId,
         each: &mut dyn FnMut(Recorded),
     ) -> Result<Option<RecordHead>, JournalError> {
-        Reader::each_row(self, id, each)
+        Reader::for_each_row(self, id, each)
     }
 
-    fn length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
-        Reader::length(self, id)
+    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
+        Reader::record_length(self, id)
     }
 
-    fn definition(&self, hash: DefinitionHash) -> Result<Option<Arc<Definition>>, JournalError> {
-        Reader::definition(self, hash)
+    fn load_definition(
+        &self,
+        hash: DefinitionHash,
+    ) -> Result<Option<Arc<Definition>>, JournalError> {
+        Reader::load_definition(self, hash)
     }
 
-    fn definitions_of(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError> {
-        Reader::definitions_of(self, workflow)
+    fn load_definition_uses(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError> {
+        Reader::load_definition_uses(self, workflow)
     }
 
-    fn creation(&self, id: JobId) -> Result<Option<Creation>, JournalError> {
-        Reader::creation(self, id)
+    fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
+        Reader::load_creation(self, id)
     }
 
-    fn number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        Reader::number(self, id)
+    fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        Reader::find_job_number(self, id)
     }
 
-    fn child(&self, parent: JobNumber, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        Reader::child(self, parent, id)
+    fn find_child_number(
+        &self,
+        parent: JobNumber,
+        id: JobId,
+    ) -> Result<Option<JobNumber>, JournalError> {
+        Reader::find_child_number(self, parent, id)
     }
 
-    fn recover_some(
+    fn recover_jobs(
         &self,
         numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, Recovered>, JournalError> {
-        Reader::recover_some(self, numbers)
+    ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
+        Reader::recover_jobs(self, numbers)
     }
 
-    fn recover_family(&self, numbers: &[JobNumber]) -> Result<Vec<Recovered>, JournalError> {
-        Reader::recover_family(self, numbers)
+    fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError> {
+        Reader::recover_job_tree(self, numbers)
     }
 
-    fn running(
+    fn load_running_root_jobs(
         &self,
         workflow: &str,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
-        Reader::running(self, workflow, after, limit)
+        Reader::load_running_root_jobs(self, workflow, after, limit)
     }
 
-    fn all_running(
+    fn load_running_jobs(
         &self,
         after: JobNumber,
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        Reader::all_running(self, after, limit)
+        Reader::load_running_jobs(self, after, limit)
     }
 
-    fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
-        Reader::state_counts(self)
+    fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
+        Reader::count_root_jobs_by_state(self)
     }
 
-    fn running_counts(&self) -> Result<Vec<(String, i64)>, JournalError> {
-        Reader::running_counts(self)
+    fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError> {
+        Reader::count_running_root_jobs(self)
     }
 
-    fn ended(
+    fn load_ended_root_jobs(
         &self,
         workflow: &str,
         since: Timestamp,
         beyond: EndedCursor,
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
-        Reader::ended(self, workflow, since, beyond, limit)
+        Reader::load_ended_root_jobs(self, workflow, since, beyond, limit)
     }
 
-    fn creations(
+    fn for_each_creation(
         &self,
         below: JobNumber,
         limit: u32,
         each: &mut dyn FnMut(&str, Timestamp),
     ) -> Result<Option<JobNumber>, JournalError> {
-        Reader::creations(self, below, limit, each)
+        Reader::for_each_creation(self, below, limit, each)
     }
 
-    fn ends(
+    fn for_each_end(
         &self,
         workflow: &str,
         since: Timestamp,
@@ -142,55 +153,55 @@ impl Records for Reader {
         limit: u32,
         each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError> {
-        Reader::ends(self, workflow, since, beyond, limit, each)
+        Reader::for_each_end(self, workflow, since, beyond, limit, each)
     }
 
     fn search(
         &self,
-        filter: &Filter,
+        filter: &JobFilter,
         order: SearchOrder,
         beyond: JobNumber,
         limit: u32,
-    ) -> Result<Vec<Hit>, JournalError> {
+    ) -> Result<Vec<SearchHit>, JournalError> {
         Reader::search(self, filter, order, beyond, limit)
     }
 
-    fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
-        Reader::count(self, filter, most)
+    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError> {
+        Reader::count_matches(self, filter, most)
     }
 
-    fn lists_follow(&self) -> Result<(), JournalError> {
-        self.with_derived(|_| Ok(()))
+    fn ensure_projected(&self) -> Result<(), JournalError> {
+        self.read_projected(|_| Ok(()))
     }
 
-    fn family(&self, id: JobId) -> Result<Option<Family>, JournalError> {
-        Reader::family(self, id)
+    fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError> {
+        Reader::find_parent_job(self, id)
     }
 
-    fn children(
+    fn load_children(
         &self,
-        of: &Family,
+        of: &ParentRecord,
         filter: ChildFilter,
         after: ChildCursor,
         limit: u32,
     ) -> Result<Vec<ChildRow>, JournalError> {
-        Reader::children(self, of, filter, after, limit)
+        Reader::load_children(self, of, filter, after, limit)
     }
 
-    fn items(
+    fn for_each_item(
         &self,
-        of: &Family,
+        of: &ParentRecord,
         step: StepIndex,
         each: &mut dyn FnMut(ItemRow),
     ) -> Result<(), JournalError> {
-        Reader::items(self, of, step, each)
+        Reader::for_each_item(self, of, step, each)
     }
 
-    fn status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
-        Reader::status_columns(self, workflow)
+    fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
+        Reader::load_status_columns(self, workflow)
     }
 
-    fn statuses(
+    fn load_statuses(
         &self,
         workflow: &str,
         columns: &[String],
@@ -198,27 +209,27 @@ impl Records for Reader {
         before: JobNumber,
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError> {
-        Reader::statuses(self, workflow, columns, filter, before, limit)
+        Reader::load_statuses(self, workflow, columns, filter, before, limit)
     }
 
-    fn notices(
+    fn load_notices(
         &self,
         after: NoticeNumber,
         limit: u32,
     ) -> Result<Vec<(NoticeNumber, Notice)>, JournalError> {
-        Reader::notices(self, after, limit)
+        Reader::load_notices(self, after, limit)
     }
 
-    fn notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
-        Reader::notice(self, number)
+    fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+        Reader::load_notice(self, number)
     }
 
-    fn notice_count(&self) -> Result<i64, JournalError> {
-        Reader::notice_count(self)
+    fn count_notices(&self) -> Result<i64, JournalError> {
+        Reader::count_notices(self)
     }
 
-    fn positions(&self, bus: &str) -> Result<Vec<Position>, JournalError> {
-        Reader::positions(self, bus)
+    fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
+        Reader::load_offsets(self, bus)
     }
 
     fn close(&self, why: &str, patience: Duration) -> bool {

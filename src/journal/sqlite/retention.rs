@@ -1,44 +1,45 @@
 //! Deletes ended jobs once their retention is over: that of their definition (key `retention`),
 //! else that of the settings.
 
-use super::core::Core;
-use super::relation::WriteFailed;
+use super::status_table::WriteError;
+use super::writer::JournalWriter;
 use crate::engine::{JobId, Millis, Timestamp};
 use crate::journal::error::{JournalError, Remedy};
-use crate::journal::record::{Deleted, JobNumber, Open};
+use crate::journal::record::{DeletedJob, Deletion, JobNumber};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// The result of a deletion transaction.
 #[derive(Default)]
-struct Taken {
-    deleted: Deleted,
+struct DeletedRows {
+    deleted: Deletion,
     /// The jobs of which rows were deleted.
     numbers: Vec<JobNumber>,
     /// The root jobs of the trees that are completely deleted.
-    gone: Vec<JobNumber>,
+    finished: Vec<JobNumber>,
     /// The root job of a tree that is deleted in part, and the jobs that are left.
-    begun: Option<(JobNumber, Vec<JobNumber>)>,
+    partial: Option<(JobNumber, Vec<JobNumber>)>,
 }
 
-impl Core {
+impl JournalWriter {
     /// When the newest record was written.
     pub(super) fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
         let sql = "SELECT at FROM entries ORDER BY seq DESC LIMIT 1";
         let newest = self.connection.query_row(sql, [], |row| row.get(0)).optional();
-        Ok(newest.map_err(|error| self.error(error))?.map(Timestamp))
+        Ok(newest.map_err(|error| self.to_journal_error(error))?.map(Timestamp))
     }
 
     /// How many top-level jobs ended long enough ago to be deleted.
     pub(super) fn count_ended(
         &mut self,
         now: Timestamp,
-        kept: Millis,
+        default_retention: Millis,
     ) -> Result<u64, JournalError> {
-        self.count_past_retention(now, kept).map_err(|error| self.error(error))
+        self.count_past_retention(now, default_retention)
+            .map_err(|error| self.to_journal_error(error))
     }
 
     fn count_past_retention(&mut self, now: Timestamp, kept: Millis) -> rusqlite::Result<u64> {
-        self.learn_retentions()?;
+        self.load_retentions()?;
         let sql = "SELECT count(*) FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
                    AND definition = ?1 AND ended < ?2";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -55,43 +56,45 @@ impl Core {
     /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
     /// ago. The definition that a job started with says how long it is kept. If it says nothing,
     /// `kept` does.
-    pub(super) fn delete_ended(
+    pub(super) fn delete_expired(
         &mut self,
         now: Timestamp,
         kept: Millis,
         rows_max: u32,
-    ) -> Result<Deleted, JournalError> {
-        self.unless_broken()?;
-        match self.derive() {
+    ) -> Result<Deletion, JournalError> {
+        self.check_not_broken()?;
+        match self.project() {
             Err(error) if error.remedy() == Remedy::Exit => return Err(error),
             // A job that is not projected is not deleted.
             Ok(()) | Err(_) => {}
         }
         // Each job tree has at least one row.
-        let roots = self.past_retention(now, kept, rows_max).map_err(|error| self.error(error))?;
+        let roots =
+            self.find_expired(now, kept, rows_max).map_err(|error| self.to_journal_error(error))?;
         let is_more = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
-        let mut deleted = self.delete(&roots, rows_max)?;
-        deleted.is_part |= is_more && deleted.roots > 0;
+        let mut deleted = self.delete_jobs(&roots, rows_max)?;
+        deleted.is_partial |= is_more && deleted.roots > 0;
         Ok(deleted)
     }
 
     /// Deletes up to `rows_max` rows of the job trees of these root jobs, except of those still
     /// running.
-    pub(super) fn delete(
+    pub(super) fn delete_jobs(
         &mut self,
         roots: &[JobNumber],
         rows_max: u32,
-    ) -> Result<Deleted, JournalError> {
+    ) -> Result<Deletion, JournalError> {
         if roots.is_empty() {
-            return Ok(Deleted::default());
+            return Ok(Deletion::default());
         }
-        let roots = self.deletable(roots)?;
-        let taken = self.with_reserve(|core| core.delete_in_transaction(&roots, rows_max))?;
-        let Taken { deleted, numbers, gone, begun } = taken;
-        numbers.into_iter().for_each(|number| self.confirms.written(number));
-        self.leaving.extend(begun);
+        let roots = self.find_deletable(roots)?;
+        let done =
+            self.write_in_reserve_with_repair(|core| core.delete_in_transaction(&roots, rows_max))?;
+        let DeletedRows { deleted, numbers, finished: gone, partial: begun } = done;
+        numbers.into_iter().for_each(|number| self.confirms.remove(number));
+        self.partial_deletions.extend(begun);
         for root in gone {
-            self.leaving.remove(&root);
+            self.partial_deletions.remove(&root);
         }
         Ok(deleted)
     }
@@ -99,8 +102,8 @@ impl Core {
     /// Returns those of these jobs that can be deleted: all, once everything is projected. If there
     /// is no room for that, the deletion has to make it, so it takes jobs of which everything is
     /// projected.
-    fn deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
-        let no_room = match self.derive() {
+    fn find_deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
+        let no_room = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
             Err(error) => match error.remedy() {
                 Remedy::WaitForRoom | Remedy::WaitForLock => error,
@@ -109,7 +112,7 @@ impl Core {
         };
         let mut derived = Vec::new();
         for root in roots {
-            if self.is_derived(*root).map_err(|error| self.error(error))? {
+            if self.is_tree_projected(*root).map_err(|error| self.to_journal_error(error))? {
                 derived.push(*root);
             }
         }
@@ -117,24 +120,24 @@ impl Core {
     }
 
     /// Returns whether everything of a root job and its descendants is projected.
-    fn is_derived(&self, root: JobNumber) -> rusqlite::Result<bool> {
-        if self.tail.has_new_of(root) {
+    fn is_tree_projected(&self, root: JobNumber) -> rusqlite::Result<bool> {
+        if self.unprojected.has_new_jobs_of(root) {
             return Ok(false);
         }
         let mut family =
             self.connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
         let family = family.query_map([root], |row| row.get::<_, JobNumber>(0))?;
         let numbers: Vec<JobNumber> = family.collect::<rusqlite::Result<_>>()?;
-        Ok(numbers.into_iter().all(|number| self.tail.last_of(number).is_none()))
+        Ok(numbers.into_iter().all(|number| self.unprojected.last_entry_of(number).is_none()))
     }
 
-    fn past_retention(
+    fn find_expired(
         &mut self,
         now: Timestamp,
         kept: Millis,
         limit: u32,
     ) -> rusqlite::Result<Vec<JobNumber>> {
-        self.learn_retentions()?;
+        self.load_retentions()?;
         let sql = "SELECT number FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
                    AND definition = ?1 AND ended < ?2 ORDER BY ended LIMIT ?3";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -153,7 +156,7 @@ impl Core {
     }
 
     /// Loads the retention of new definitions. Definitions are only ever added, and never change.
-    fn learn_retentions(&mut self) -> rusqlite::Result<()> {
+    fn load_retentions(&mut self) -> rusqlite::Result<()> {
         let known = self.retentions.last_key_value().map_or(0, |(number, _)| *number);
         let sql = "SELECT number, CASE WHEN json_valid(body) THEN json_extract(body, \
                    '$.retention') END FROM definitions WHERE number > ?1";
@@ -175,13 +178,13 @@ impl Core {
         &mut self,
         roots: &[JobNumber],
         rows_max: u32,
-    ) -> Result<Taken, WriteFailed> {
+    ) -> Result<DeletedRows, WriteError> {
         let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX);
         let transaction = self.connection.transaction()?;
-        let mut taken = Taken::default();
+        let mut done = DeletedRows::default();
         for root in roots {
-            if taken.deleted.rows >= rows_max {
-                taken.deleted.is_part = true;
+            if done.deleted.rows >= rows_max {
+                done.deleted.is_partial = true;
                 break;
             }
             let found: Option<(String, bool)> = transaction
@@ -192,50 +195,50 @@ impl Core {
                 .optional()?;
             let workflow = match found {
                 None => {
-                    taken.gone.push(*root);
+                    done.finished.push(*root);
                     continue;
                 }
                 Some((_, true)) => {
-                    taken.deleted.left += 1;
+                    done.deleted.skipped += 1;
                     continue;
                 }
                 Some((workflow, false)) => workflow,
             };
-            let mut family = match self.leaving.get(root) {
+            let mut family = match self.partial_deletions.get(root) {
                 Some(left) => left.clone(),
-                None => family(&transaction, *root)?,
+                None => job_tree(&transaction, *root)?,
             };
             while let Some(number) = family.last().copied() {
-                let left = rows_max.saturating_sub(taken.deleted.rows);
+                let left = rows_max.saturating_sub(done.deleted.rows);
                 if left == 0 {
                     break;
                 }
                 if number == *root {
-                    self.relations.delete(&transaction, &workflow, *root)?;
+                    self.status_tables.delete_row(&transaction, &workflow, *root)?;
                 }
-                if delete_rows(&transaction, number, *root, left, &mut taken)? {
+                if delete_rows(&transaction, number, *root, left, &mut done)? {
                     family.pop();
                 }
             }
             if family.is_empty() {
-                taken.gone.push(*root);
-                taken.deleted.roots += 1;
+                done.finished.push(*root);
+                done.deleted.roots += 1;
             } else {
                 if family.len() > 1 {
-                    close(&transaction, *root, (*root, false), &mut taken.deleted)?;
+                    close_job(&transaction, *root, (*root, false), &mut done.deleted)?;
                 }
-                taken.deleted.is_part = true;
-                taken.begun = Some((*root, family));
+                done.deleted.is_partial = true;
+                done.partial = Some((*root, family));
                 break;
             }
         }
         transaction.commit()?;
-        Ok(taken)
+        Ok(done)
     }
 }
 
 /// Returns the numbers of a job tree, the root job first.
-fn family(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
+fn job_tree(connection: &Connection, root: JobNumber) -> rusqlite::Result<Vec<JobNumber>> {
     let mut all = connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
     let all = all.query_map([root], |row| row.get::<_, JobNumber>(0))?;
     let mut numbers: Vec<JobNumber> = all.collect::<rusqlite::Result<_>>()?;
@@ -251,7 +254,7 @@ fn delete_rows(
     job: JobNumber,
     root: JobNumber,
     rows_max: usize,
-    taken: &mut Taken,
+    done: &mut DeletedRows,
 ) -> rusqlite::Result<bool> {
     let limit = i64::try_from(rows_max).unwrap_or(i64::MAX);
     let last = "SELECT first, seq FROM places WHERE job = ?1 ORDER BY first DESC LIMIT ?2";
@@ -266,13 +269,13 @@ fn delete_rows(
         let delete = "DELETE FROM places WHERE job = ?1 AND first >= ?2";
         connection.prepare_cached(delete)?.execute([job, *first])?;
     }
-    taken.numbers.push(job);
-    taken.deleted.rows += places.len();
+    done.numbers.push(job);
+    done.deleted.rows += places.len();
     // The limit was not reached, so no row is left.
     let is_gone = places.len() < rows_max;
-    close(connection, job, (root, is_gone), &mut taken.deleted)?;
+    close_job(connection, job, (root, is_gone), &mut done.deleted)?;
     if is_gone {
-        taken.deleted.rows += 1;
+        done.deleted.rows += 1;
         connection.prepare_cached("DELETE FROM jobs WHERE number = ?1")?.execute([job])?;
     }
     Ok(is_gone)
@@ -280,11 +283,11 @@ fn delete_rows(
 
 /// Reports a job that is being deleted as `maybe_active` if it may have an actor. If the job stays
 /// for now, it takes no more input, also after a crash.
-fn close(
+fn close_job(
     connection: &Connection,
     job: JobNumber,
     (root, is_gone): (JobNumber, bool),
-    deleted: &mut Deleted,
+    deleted: &mut Deletion,
 ) -> rusqlite::Result<()> {
     let (id, is_open) = connection
         .prepare_cached("SELECT id, open FROM jobs WHERE number = ?1")?
@@ -295,7 +298,7 @@ fn close(
         connection.prepare_cached("UPDATE jobs SET open = 0 WHERE number = ?1")?.execute([job])?;
     }
     if is_open || job == root {
-        deleted.open.push(Open { id, number: job });
+        deleted.maybe_active.push(DeletedJob { id, number: job });
     }
     Ok(())
 }

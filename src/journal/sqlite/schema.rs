@@ -1,11 +1,12 @@
 //! Opens the file: pragmas, schema versions, verification. Nothing is written until everything is
 //! verified.
 
-use super::row::{
-    ENTRY_COLUMNS, GROUP_ROWS, JOB_ROWS, NOTICE_ROWS, POSITION_ROWS, checked_definition,
-    checked_entry, checked_group, damaged_or_failed, each_row, job_row, notice, position,
+use super::row_format::{
+    ENTRY_COLUMNS, SELECT_CONFIRMS, SELECT_JOBS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row,
+    parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row,
+    parse_offset_row, to_journal_error,
 };
-use super::{former, objects, place, relation};
+use super::{entry_migration, files, schema_objects, status_table};
 use crate::journal::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// The options with which a journal is opened.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct JournalOptions {
     /// The journal's file.
     pub file: PathBuf,
     /// The size of SQLite's page cache, in bytes.
@@ -151,13 +152,13 @@ CREATE TABLE bus_positions(
 ];
 
 /// The schema version whose script is followed by rewriting all rows of `entries`.
-const ENTRIES_HAVE_PLACES: i64 = 6;
+const ENTRIES_REWRITTEN_IN: i64 = 6;
 
 /// The first schema version in which tables are projected from the entries later.
-const DERIVED_SINCE: i64 = 7;
+const PROJECTED_SINCE: i64 = 7;
 
 /// The first schema version in which buses have offsets.
-const POSITIONS_SINCE: i64 = 9;
+const OFFSETS_SINCE: i64 = 9;
 
 /// How long opening the file, and a read, waits while another program keeps the file locked, in
 /// milliseconds. Readers never block in WAL mode.
@@ -168,11 +169,11 @@ const BUSY_TIMEOUT_MS: u64 = 5_000;
 pub(super) const WRITE_BUSY_TIMEOUT_MS: u64 = 500;
 
 /// The size to which an emptied `-wal` is cut, in bytes.
-const WAL_KEPT_BYTES: i64 = 16 << 20;
+const WAL_SIZE_LIMIT: i64 = 16 << 20;
 
 /// The number of cached prepared statements: status tables need one for each set of columns that
 /// change together.
-const STATEMENTS_KEPT: usize = 256;
+const CACHED_STATEMENTS: usize = 256;
 
 /// How many findings SQLite is asked for: more than the pages of a status table that was removed.
 const FINDINGS_MAX: u32 = 1_000_000;
@@ -188,13 +189,17 @@ const FINDINGS_SHOWN_MAX: usize = 3;
 const CHECKPOINT_WAIT_MS: u64 = 1_000;
 
 /// Opens the file, verifies it and migrates it to the newest schema.
-pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connection, JournalError> {
-    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+pub(super) fn open(
+    path: &Path,
+    options: &JournalOptions,
+    file: &str,
+) -> Result<Connection, JournalError> {
+    let failed = |error: rusqlite::Error| to_journal_error(file, error);
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    place::make(path)
+    files::create_if_missing(path)
         .map_err(|error| JournalError::Unreachable { file: file.to_owned(), error })?;
     let mut connection = Connection::open(path).map_err(failed)?;
-    objects::restrict(&connection).map_err(failed)?;
+    schema_objects::restrict(&connection).map_err(failed)?;
     // A transaction that begins with a read cannot write once another program has written
     // meanwhile. One that begins with a write waits for that program instead.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
@@ -203,9 +208,9 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
         return Err(JournalError::ReadOnly { file: file.to_owned() });
     }
     // A rejected journal keeps its bytes: closing must not write the WAL back into the file.
-    leave_wal(&connection, true).map_err(failed)?;
+    set_keep_wal(&connection, true).map_err(failed)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS)).map_err(failed)?;
-    let version = version(&connection, file)?;
+    let version = read_version(&connection, file)?;
     check_objects(&connection, version, file)?;
     if version > 0 {
         verify(&connection, options, (bytes, version), (path, file))?;
@@ -224,7 +229,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
     }
     configure(&connection, options).map_err(failed)?;
     migrate(&connection, version, file)?;
-    leave_wal(&connection, false).map_err(failed)?;
+    set_keep_wal(&connection, false).map_err(failed)?;
     // After a crash. A new journal keeps everything in its -wal, so that a copy without the -wal
     // has no tables, and its start reports that.
     if version > 0
@@ -237,7 +242,7 @@ pub(super) fn open(path: &Path, options: &Options, file: &str) -> Result<Connect
 }
 
 /// Sets whether the connection, when it is closed as the last one, leaves the `-wal` as it is.
-pub(super) fn leave_wal(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
+pub(super) fn set_keep_wal(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, leave).map(|_| ())
 }
 
@@ -246,18 +251,18 @@ pub(super) enum Checkpoint {
     /// What nobody reads, without waiting.
     Passive,
     /// Everything, and empties the `-wal`. It waits for locks as long as the connection does.
-    All,
+    Truncate,
     /// Like `Truncate`, for a journal that is being closed: it waits a moment for readers of other
     /// programs.
-    Whole,
+    TruncateOnClose,
 }
 
 /// Writes what is in the `-wal` to the main file. Returns whether that was everything.
 pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite::Result<bool> {
     let mode = match what {
         Checkpoint::Passive => "PASSIVE",
-        Checkpoint::All => "TRUNCATE",
-        Checkpoint::Whole => {
+        Checkpoint::Truncate => "TRUNCATE",
+        Checkpoint::TruncateOnClose => {
             connection.busy_timeout(Duration::from_millis(CHECKPOINT_WAIT_MS))?;
             "TRUNCATE"
         }
@@ -267,10 +272,10 @@ pub(super) fn checkpoint(connection: &Connection, what: Checkpoint) -> rusqlite:
     })
 }
 
-fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+fn configure(connection: &Connection, options: &JournalOptions) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_SIZE_LIMIT)?;
     // A deletion keeps what it may have to undo: on a full disk there is no room for that.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     let kibibytes = i64::try_from(options.cache_bytes / 1024).unwrap_or(i64::MAX);
@@ -278,36 +283,36 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     if options.pages_max > 0 {
         connection.pragma_update(None, "max_page_count", options.pages_max)?;
     }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
-    prepare_once(connection)?;
+    connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
+    keep_query_plans(connection)?;
     Ok(())
 }
 
-pub(super) fn version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
+pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, JournalError> {
     let pragma = |name: &str| {
         connection
             .query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0))
-            .map_err(|error| damaged_or_failed(file, error))
+            .map_err(|error| to_journal_error(file, error))
     };
     let (found, application) = (pragma("user_version")?, pragma("application_id")?);
-    let known = known();
+    let latest = latest_version();
     // A file without tables belongs to nobody: it is new, or its process ended between the first
     // page and the first migration.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(|error| damaged_or_failed(file, error))?;
+        .map_err(|error| to_journal_error(file, error))?;
     if application != APPLICATION_ID && (application != 0 || tables > 0) {
         return Err(JournalError::Foreign { file: file.to_owned(), found: application });
     }
-    if found > known {
-        return Err(JournalError::Newer { file: file.to_owned(), found, known });
+    if found > latest {
+        return Err(JournalError::Newer { file: file.to_owned(), found, known: latest });
     }
     Ok(found)
 }
 
 /// Checks that a file, which stays as it is, has the schema version that this program reads.
-pub(super) fn readable(connection: &Connection, file: &str) -> Result<(), JournalError> {
-    let (found, known) = (version(connection, file)?, known());
+pub(super) fn check_version(connection: &Connection, file: &str) -> Result<(), JournalError> {
+    let (found, known) = (read_version(connection, file)?, latest_version());
     if found < known {
         return Err(JournalError::Older { file: file.to_owned(), found, known });
     }
@@ -320,34 +325,34 @@ pub(super) fn check_objects(
     version: i64,
     file: &str,
 ) -> Result<(), JournalError> {
-    let model = model(version).map_err(|error| damaged_or_failed(file, error))?;
-    objects::check(connection, &model, file)
+    let model = reference_schema(version).map_err(|error| to_journal_error(file, error))?;
+    schema_objects::check_schema(connection, &model, file)
 }
 
 /// Creates an empty journal of this schema version, in memory.
-fn model(version: i64) -> rusqlite::Result<Connection> {
+fn reference_schema(version: i64) -> rusqlite::Result<Connection> {
     let model = Connection::open_in_memory()?;
     for (number, script) in (1..=version).zip(MIGRATIONS) {
         model.execute_batch(script)?;
-        if number == ENTRIES_HAVE_PLACES {
-            former::drop_table(&model)?;
+        if number == ENTRIES_REWRITTEN_IN {
+            entry_migration::drop_table(&model)?;
         }
     }
     Ok(model)
 }
 
-fn known() -> i64 {
+fn latest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
 /// Migrates the file to the newest schema, each version in its own transaction. If one fails, it is
 /// rolled back when the connection is closed.
 fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
+    let failed = |error: rusqlite::Error| to_journal_error(file, error);
     for (version, script) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         connection.execute_batch(&format!("BEGIN IMMEDIATE; {script}")).map_err(failed)?;
-        if version == ENTRIES_HAVE_PLACES {
-            former::rewrite(connection, file)?;
+        if version == ENTRIES_REWRITTEN_IN {
+            entry_migration::migrate(connection, file)?;
         }
         connection
             .execute_batch(&format!(
@@ -362,7 +367,7 @@ fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), Journa
 /// size. Rows of larger files are checked when they are read.
 fn verify(
     connection: &Connection,
-    options: &Options,
+    options: &JournalOptions,
     (bytes, version): (u64, i64),
     (path, file): (&Path, &str),
 ) -> Result<(), JournalError> {
@@ -372,30 +377,30 @@ fn verify(
     // Both run in parallel, the structure on its own connection. The errors of the rows name the
     // row, so they take precedence.
     let structure = std::thread::scope(|scope| {
-        let look = || read_only(path).and_then(|own| findings(&own));
-        let structure = scope.spawn(look);
+        let inspect = || open_read_only(path).and_then(|own| find_damage(&own));
+        let structure = scope.spawn(inspect);
         verify_rows(connection, version, file)?;
         Ok(structure.join().ok())
     })?;
     if let Some(Ok(None)) = structure {
         return Ok(());
     }
-    verify_structure(connection)
-        .map_err(|error| damaged_or_failed(file, error))?
+    check_structure(connection)
+        .map_err(|error| to_journal_error(file, error))?
         .map_or(Ok(()), |what| Err(JournalError::Malformed { file: file.to_owned(), what }))
 }
 
 /// Checks the checksum of every row, and the references between rows.
 fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| damaged_or_failed(file, error);
-    each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
-        checked_definition(row, file).map(|_| ())
+    let failed = |error: rusqlite::Error| to_journal_error(file, error);
+    for_each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
+        parse_definition_row(row, file).map(|_| ())
     })?;
-    each_row((connection, file), JOB_ROWS, [], |row| job_row(row, file).map(|_| ()))?;
-    let is_derived = version >= DERIVED_SINCE;
-    if version < ENTRIES_HAVE_PLACES {
-        each_row((connection, file), former::ROWS, [], |row| {
-            former::checked(row, file).map(|_| ())
+    for_each_row((connection, file), SELECT_JOBS, [], |row| parse_job_row(row, file).map(|_| ()))?;
+    let is_derived = version >= PROJECTED_SINCE;
+    if version < ENTRIES_REWRITTEN_IN {
+        for_each_row((connection, file), entry_migration::SELECT_PREVIOUS_ENTRIES, [], |row| {
+            entry_migration::parse_row(row, file).map(|_| ())
         })?;
     } else {
         let columns = if is_derived {
@@ -404,11 +409,15 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
             ENTRY_COLUMNS.replace("confirms, origin", "NULL, NULL")
         };
         let entries = format!("SELECT {columns} FROM entries");
-        each_row((connection, file), &entries, [], |row| checked_entry(row, file).map(|_| ()))?;
+        for_each_row((connection, file), &entries, [], |row| {
+            parse_entry_row(row, file).map(|_| ())
+        })?;
     }
     if is_derived {
-        each_row((connection, file), GROUP_ROWS, [], |row| checked_group(row, file).map(|_| ()))?;
-        each_row((connection, file), MISPLACED, [], |row| {
+        for_each_row((connection, file), SELECT_CONFIRMS, [], |row| {
+            parse_confirm_row(row, file).map(|_| ())
+        })?;
+        for_each_row((connection, file), SELECT_MISPLACED, [], |row| {
             Err(JournalError::Damaged {
                 file: file.to_owned(),
                 table: "places",
@@ -424,12 +433,16 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
         })
         .map_err(failed)?;
     if has_notices > 0 {
-        each_row((connection, file), NOTICE_ROWS, [], |row| notice(row, file).map(|_| ()))?;
+        for_each_row((connection, file), SELECT_NOTICES, [], |row| {
+            parse_notice_row(row, file).map(|_| ())
+        })?;
     }
-    if version >= POSITIONS_SINCE {
-        each_row((connection, file), POSITION_ROWS, [], |row| position(row, file).map(|_| ()))?;
+    if version >= OFFSETS_SINCE {
+        for_each_row((connection, file), SELECT_OFFSETS, [], |row| {
+            parse_offset_row(row, file).map(|_| ())
+        })?;
     }
-    each_row((connection, file), CONTRADICTIONS, [], |row| {
+    for_each_row((connection, file), SELECT_CONTRADICTIONS, [], |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
         Err(JournalError::Damaged {
             file: file.to_owned(),
@@ -442,15 +455,16 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
 
 /// Returns what is wrong with the structure of the file, if anything. A status table that is
 /// damaged on its own is removed from the schema; its pages remain in the file, unused.
-fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    let Some(findings) = findings(connection)? else { return Ok(None) };
-    let damaged = relation::damaged(connection)?;
+fn check_structure(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let Some(findings) = find_damage(connection)? else { return Ok(None) };
+    let damaged = status_table::find_damaged(connection)?;
     if damaged.is_empty() {
         return Ok(Some(findings));
     }
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let forgotten = damaged.iter().try_for_each(|table| relation::forget(connection, table));
-    let is_mended = forgotten.and_then(|()| Ok(self::findings(connection)?.is_none()));
+    let forgotten =
+        damaged.iter().try_for_each(|table| status_table::remove_from_schema(connection, table));
+    let is_mended = forgotten.and_then(|()| Ok(self::find_damage(connection)?.is_none()));
     connection.execute_batch(if matches!(is_mended, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
     if is_mended? {
         tracing::warn!(
@@ -466,7 +480,7 @@ fn verify_structure(connection: &Connection) -> rusqlite::Result<Option<String>>
 /// Returns SQLite's first findings, except for unused pages. The quick check does not compare
 /// indexes with their tables, so those of the journal's own tables are checked too: a damaged index
 /// could hide an entry.
-fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
+fn find_damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let lines = |pragma: &str| -> rusqlite::Result<Vec<String>> {
         connection.prepare(&format!("PRAGMA {pragma}"))?.query_map([], |row| row.get(0))?.collect()
     };
@@ -496,7 +510,7 @@ fn findings(connection: &Connection) -> rusqlite::Result<Option<String>> {
 }
 
 /// Selects rows of `places` without their row of `entries`, and the reverse.
-const MISPLACED: &str = "SELECT seq FROM places p
+const SELECT_MISPLACED: &str = "SELECT seq FROM places p
   WHERE NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = p.seq AND e.job = p.job \
     AND e.first = p.first)
   UNION ALL SELECT seq FROM entries e WHERE seq <= (SELECT upto FROM derived)
@@ -505,23 +519,23 @@ const MISPLACED: &str = "SELECT seq FROM places p
 
 /// Selects rows of `jobs` with impossible values in the columns outside the checksum, which change
 /// with the job. Those of open jobs are compared with the entries when the jobs are rebuilt.
-const CONTRADICTIONS: &str = "SELECT number FROM jobs
+const SELECT_CONTRADICTIONS: &str = "SELECT number FROM jobs
   WHERE open NOT IN (0, 1) OR state NOT IN ('running', 'paused', 'completed', 'failed', 'cancelled')
      OR (state IN ('running', 'paused')) <> (ended IS NULL) OR (ended IS NULL AND open = 0)";
 
 /// Opens a connection that only reads.
-pub(super) fn read_only(path: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    objects::restrict(&connection)?;
+    schema_objects::restrict(&connection)?;
     connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
-    prepare_once(&connection)?;
+    keep_query_plans(&connection)?;
     Ok(connection)
 }
 
 /// Makes statements keep the plan that they were prepared with. Otherwise SQLite prepares
 /// statements again at each use if they have a `LIMIT ?` or could use a partial index, as most on
 /// `jobs` could, because their plan might depend on the values.
-pub(super) fn prepare_once(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn keep_query_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

@@ -1,22 +1,22 @@
 //! Searches jobs by workflow, state, status, id and time: root jobs, or the child jobs of one job.
 
-use super::reader::{Reader, id_of};
-use super::relation::{Relation, quoted};
+use super::reader::{Reader, to_job_id};
+use super::status_table::{StatusTable, quote_identifier};
 use crate::engine::{JobState, StepIndex, Timestamp};
 use crate::journal::error::JournalError;
-use crate::journal::query::{Filter, Hit, SearchOrder};
+use crate::journal::query::{JobFilter, SearchHit, SearchOrder};
 use crate::journal::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
-impl Filter {
-    fn relation(&self) -> Relation {
-        Relation::named(self.workflow.as_deref().unwrap_or_default())
+impl JobFilter {
+    fn status_table(&self) -> StatusTable {
+        StatusTable::for_workflow(self.workflow.as_deref().unwrap_or_default())
     }
 
     /// Returns the states to query one after another: the jobs of one state are in order, those of
     /// all states together are not.
-    fn each_state(&self) -> Vec<Option<JobState>> {
+    fn states_to_query(&self) -> Vec<Option<JobState>> {
         match self.states.as_slice() {
             [] => vec![None],
             states => states.iter().copied().map(Some).collect(),
@@ -24,7 +24,7 @@ impl Filter {
     }
 
     /// Returns the table with its conditions, and their values.
-    fn conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
+    fn from_and_where(&self, state: Option<JobState>) -> (String, Vec<Value>) {
         let (mut conditions, mut values) = (Vec::new(), Vec::new());
         let mut table = "jobs";
         match self.parent {
@@ -33,7 +33,7 @@ impl Filter {
                 conditions.push("root = ? AND parent = ?".to_owned());
                 values.extend([parent.root.into(), parent.number.into()]);
                 table = "jobs INDEXED BY jobs_by_place";
-                if state.is_some_and(|state| ends_with_reason(state.word())) {
+                if state.is_some_and(|state| has_reason(state.as_str())) {
                     // The conditions of the index, word for word.
                     conditions
                         .push("parent IS NOT NULL AND state IN ('failed', 'cancelled')".to_owned());
@@ -46,7 +46,9 @@ impl Filter {
             values.push(value);
         };
         self.workflow.iter().for_each(|name| add("workflow = ?".to_owned(), name.clone().into()));
-        state.iter().for_each(|state| add("state = ?".to_owned(), state.word().to_owned().into()));
+        state
+            .iter()
+            .for_each(|state| add("state = ?".to_owned(), state.as_str().to_owned().into()));
         let times = [
             ("created >= ?", self.created_from),
             ("created < ?", self.created_before),
@@ -56,14 +58,17 @@ impl Filter {
         for (condition, time) in times {
             time.iter().for_each(|time| add(condition.to_owned(), time.0.into()));
         }
-        let relation = self.relation().quoted();
+        let relation = self.status_table().quoted_name();
         for (step, word) in &self.statuses {
             add(
-                format!("number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)", quoted(step)),
+                format!(
+                    "number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)",
+                    quote_identifier(step)
+                ),
                 word.clone().into(),
             );
         }
-        if let Some((first, last)) = self.ids {
+        if let Some((first, last)) = self.id_range {
             // Few jobs have an id in the range, so they are found first, whatever the other
             // criteria.
             table = "jobs INDEXED BY jobs_by_id";
@@ -74,21 +79,23 @@ impl Filter {
         (format!("{table} WHERE {}", conditions.join(" AND ")), values)
     }
 
-    fn sql(
+    fn build_query(
         &self,
         state: Option<JobState>,
         order: SearchOrder,
         beyond: JobNumber,
         limit: u32,
     ) -> (String, Vec<Value>) {
-        let (place, mut values) = self.conditions(state);
+        let (place, mut values) = self.from_and_where(state);
         let (side, direction) = match order {
             SearchOrder::NewestFirst => ("<", "DESC"),
             SearchOrder::OldestFirst => (">", "ASC"),
         };
         let (behind, by): (_, &[&str]) = match self.parent {
             None => (format!("AND number {side} ?"), &["number"]),
-            Some(_) if beyond == order.start() => (String::new(), &["step", "item", "number"]),
+            Some(_) if beyond == order.start_cursor() => {
+                (String::new(), &["step", "item", "number"])
+            }
             // Here too the cursor is a number; the row with that number has the position.
             Some(_) => (
                 format!(
@@ -113,19 +120,19 @@ impl Reader {
     /// Returns the jobs that match the filter, beyond the job with this number in this order.
     pub(super) fn search(
         &self,
-        filter: &Filter,
+        filter: &JobFilter,
         order: SearchOrder,
         beyond: JobNumber,
         limit: u32,
-    ) -> Result<Vec<Hit>, JournalError> {
-        self.with_derived(|connection| {
-            if !self.has_columns(connection, filter)? {
+    ) -> Result<Vec<SearchHit>, JournalError> {
+        self.read_projected(|connection| {
+            if !self.can_filter_statuses(connection, filter)? {
                 return Ok(Vec::new());
             }
             let mut hits = Vec::new();
-            for state in filter.each_state() {
-                let (sql, values) = filter.sql(state, order, beyond, limit);
-                let read = || -> rusqlite::Result<Vec<(Hit, (i64, usize))>> {
+            for state in filter.states_to_query() {
+                let (sql, values) = filter.build_query(state, order, beyond, limit);
+                let read = || -> rusqlite::Result<Vec<(SearchHit, (i64, usize))>> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     let rows = statement.query_map(params_from_iter(values), |row| {
                         let is_child = row.get::<_, Option<JobNumber>>(10)?.is_some();
@@ -133,36 +140,36 @@ impl Reader {
                             true => Some((StepIndex(row.get(6)?), row.get(7)?)),
                             false => None,
                         };
-                        let hit = Hit {
+                        let hit = SearchHit {
                             number: row.get(0)?,
-                            id: id_of(row.get(1)?),
+                            id: to_job_id(row.get(1)?),
                             workflow: row.get(2)?,
                             state: row.get(3)?,
                             created: Timestamp(row.get(4)?),
                             ended: row.get::<_, Option<i64>>(5)?.map(Timestamp),
                             reason: None,
-                            place,
+                            parent_item: place,
                             steps: None,
                         };
                         Ok((hit, (row.get(8)?, row.get::<_, u16>(9)?.into())))
                     })?;
                     rows.collect()
                 };
-                hits.extend(read().map_err(|error| self.failed(error))?);
+                hits.extend(read().map_err(|error| self.to_journal_error(error))?);
             }
-            hits.sort_unstable_by_key(|(hit, _)| (hit.place, hit.number));
+            hits.sort_unstable_by_key(|(hit, _)| (hit.parent_item, hit.number));
             if order == SearchOrder::NewestFirst {
                 hits.reverse();
             }
             hits.truncate(limit as usize);
-            self.with_definitions(connection, |rebuild| {
+            self.rebuild(connection, |rebuild| {
                 for (hit, (definition, graph)) in &mut hits {
                     // Jobs with a damaged definition are listed too.
-                    let definition = rebuild.definition(*definition).ok();
+                    let definition = rebuild.load_definition(*definition).ok();
                     hit.steps = definition
                         .and_then(|definition| Some(definition.graphs.get(*graph)?.steps.len()));
-                    if ends_with_reason(&hit.state) {
-                        hit.reason = self.reason(connection, hit.number)?;
+                    if has_reason(&hit.state) {
+                        hit.reason = self.end_reason(connection, hit.number)?;
                     }
                 }
                 Ok(())
@@ -172,40 +179,42 @@ impl Reader {
     }
 
     /// Returns how many jobs match the filter, counting up to `most`.
-    pub(super) fn count(&self, filter: &Filter, most: u32) -> Result<u32, JournalError> {
-        self.with_derived(|connection| {
-            if !self.has_columns(connection, filter)? {
+    pub(super) fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError> {
+        self.read_projected(|connection| {
+            if !self.can_filter_statuses(connection, filter)? {
                 return Ok(0);
             }
             let mut count = 0;
-            for state in filter.each_state() {
-                let (place, mut values) = filter.conditions(state);
+            for state in filter.states_to_query() {
+                let (place, mut values) = filter.from_and_where(state);
                 values.push((most - count).into());
                 let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {place} LIMIT ?)");
                 let read = || -> rusqlite::Result<u32> {
                     let mut statement = connection.prepare_cached(&sql)?;
                     statement.query_row(params_from_iter(values), |row| row.get(0))
                 };
-                count += read().map_err(|error| self.failed(error))?;
+                count += read().map_err(|error| self.to_journal_error(error))?;
             }
             Ok(count)
         })
     }
 
     /// Returns the number of root jobs by workflow and state.
-    pub(super) fn state_counts(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
+    pub(super) fn count_root_jobs_by_state(
+        &self,
+    ) -> Result<Vec<(String, JobState, i64)>, JournalError> {
         let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state \
                    WHERE parent IS NULL GROUP BY workflow, state";
-        self.with_derived(|connection| {
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<(String, Option<JobState>, i64)>> {
                 let mut statement = connection.prepare_cached(sql)?;
                 let rows = statement.query_map([], |row| {
-                    let state = JobState::of_word(row.get_ref(1)?.as_str()?);
+                    let state = JobState::from_name(row.get_ref(1)?.as_str()?);
                     Ok((row.get(0)?, state, row.get(2)?))
                 })?;
                 rows.collect()
             };
-            let counts = read().map_err(|error| self.failed(error))?;
+            let counts = read().map_err(|error| self.to_journal_error(error))?;
             let known =
                 |(workflow, state, count): (_, Option<_>, _)| Some((workflow, state?, count));
             Ok(counts.into_iter().filter_map(known).collect())
@@ -213,37 +222,44 @@ impl Reader {
     }
 
     /// Returns whether the workflow has a status table, if the filter has statuses.
-    fn has_columns(&self, connection: &Connection, filter: &Filter) -> Result<bool, JournalError> {
+    fn can_filter_statuses(
+        &self,
+        connection: &Connection,
+        filter: &JobFilter,
+    ) -> Result<bool, JournalError> {
         if filter.statuses.is_empty() {
             return Ok(true);
         }
-        let columns = filter.relation().columns(connection).map_err(|error| self.failed(error))?;
+        let columns = filter
+            .status_table()
+            .columns(connection)
+            .map_err(|error| self.to_journal_error(error))?;
         Ok(columns.is_some())
     }
 }
 
 /// Returns whether jobs end in this state for a reason.
-pub(super) fn ends_with_reason(state: &str) -> bool {
-    [JobState::Failed.word(), JobState::Cancelled.word()].contains(&state)
+pub(super) fn has_reason(state: &str) -> bool {
+    [JobState::Failed.as_str(), JobState::Cancelled.as_str()].contains(&state)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::JobId;
-    use crate::journal::query::ParentRow;
+    use crate::journal::query::ParentKey;
     use crate::journal::sqlite::empty_journal;
     use uuid::Uuid;
 
     /// Returns SQLite's query plan for a filter, beyond the job with this number.
     fn plan(
         connection: &Connection,
-        filter: &Filter,
+        filter: &JobFilter,
         order: SearchOrder,
         beyond: JobNumber,
     ) -> String {
-        let state = filter.each_state().remove(0);
-        let (sql, values) = filter.sql(state, order, beyond, 10);
+        let state = filter.states_to_query().remove(0);
+        let (sql, values) = filter.build_query(state, order, beyond, 10);
         let mut statement =
             connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
         let steps = statement.query_map(params_from_iter(values), |row| row.get::<_, String>(3));
@@ -251,16 +267,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_page_asks_for_most_is_read_from_an_index_in_order() {
+    fn common_searches_read_an_index_in_order() {
         let (_folder, connection) = empty_journal();
-        let any = Filter::default();
-        let failed = Filter { states: vec![JobState::Failed], ..Filter::default() };
-        let of_workflow = |filter: &Filter| Filter { workflow: Some("w".into()), ..filter.clone() };
+        let any = JobFilter::default();
+        let failed = JobFilter { states: vec![JobState::Failed], ..JobFilter::default() };
+        let of_workflow =
+            |filter: &JobFilter| JobFilter { workflow: Some("w".into()), ..filter.clone() };
         let one = Some((JobId(Uuid::from_u128(1)), JobId(Uuid::from_u128(2))));
-        let by_id = Filter { ids: one, ..failed.clone() };
-        let parent = Some(ParentRow { number: 7, root: 7 });
-        let of_job = |filter: &Filter| Filter { parent, ..filter.clone() };
-        let running = Filter { states: vec![JobState::Running], ..Filter::default() };
+        let by_id = JobFilter { id_range: one, ..failed.clone() };
+        let parent = Some(ParentKey { number: 7, root: 7 });
+        let of_job = |filter: &JobFilter| JobFilter { parent, ..filter.clone() };
+        let running = JobFilter { states: vec![JobState::Running], ..JobFilter::default() };
         for (filter, index) in [
             (&of_job(&any), "jobs_by_place "),
             (&of_job(&running), "jobs_by_place "),
@@ -275,12 +292,12 @@ mod tests {
             for (order, is_first) in
                 orders.into_iter().flat_map(|order| [(order, true), (order, false)])
             {
-                let beyond = if is_first { order.start() } else { 17 };
+                let beyond = if is_first { order.start_cursor() } else { 17 };
                 let plan = plan(&connection, filter, order, beyond);
                 assert!(plan.contains(&format!("{index}(")), "{plan}");
                 // Few jobs have an id in the range, so they are sorted.
                 let sorts = plan.contains("ORDER BY");
-                assert_eq!(sorts, filter.ids.is_some(), "{plan}");
+                assert_eq!(sorts, filter.id_range.is_some(), "{plan}");
             }
         }
     }

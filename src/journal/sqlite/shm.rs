@@ -2,7 +2,7 @@
 //! KiB of it to allocate the blocks. Where the file system has smaller blocks, most of the file
 //! remains unallocated: on a full disk the kernel then kills whoever writes there (SIGBUS).
 
-use super::place;
+use super::files;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -10,11 +10,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The block size in which one written byte allocates everything that SQLite needs, in bytes.
-const TAKEN_FOR_WHOLE_BYTES: u64 = 4 << 10;
+const SQLITE_BLOCK_BYTES: u64 = 4 << 10;
 
 /// The room that is allocated beyond the end of the file: enough for the index of 500 MB of `-wal`;
 /// in bytes.
-pub(super) const KEPT_BYTES: u64 = 1 << 20;
+pub(super) const EXTRA_BYTES: u64 = 1 << 20;
 
 pub(super) struct Shm {
     path: PathBuf,
@@ -26,11 +26,11 @@ pub(super) struct Shm {
 impl Shm {
     /// Returns the `-shm` of the journal at `path`; `None` where SQLite allocates its blocks
     /// anyway.
-    pub(super) fn beside(path: &Path) -> Option<Shm> {
+    pub(super) fn for_journal(path: &Path) -> Option<Shm> {
         let directory = path.parent().unwrap_or(Path::new("/"));
-        let block = statvfs(directory).map_or(TAKEN_FOR_WHOLE_BYTES, |disk| disk.f_frsize);
-        let path = place::beside(path, "-shm");
-        (block < TAKEN_FOR_WHOLE_BYTES).then_some(Shm { path, file: None })
+        let block = statvfs(directory).map_or(SQLITE_BLOCK_BYTES, |disk| disk.f_frsize);
+        let path = files::sibling(path, "-shm");
+        (block < SQLITE_BLOCK_BYTES).then_some(Shm { path, file: None })
     }
 
     /// Allocates blocks for the whole file, which SQLite has created and mapped.
@@ -38,12 +38,12 @@ impl Shm {
     /// # Errors
     ///
     /// Returns an error if there is no room, or no file.
-    pub(super) fn take_room(&mut self) -> io::Result<()> {
+    pub(super) fn allocate(&mut self) -> io::Result<()> {
         if self.file.is_none() {
             self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
         }
         let Some(file) = &self.file else { return Ok(()) };
-        let bytes = file.metadata()?.len() + KEPT_BYTES;
+        let bytes = file.metadata()?.len() + EXTRA_BYTES;
         match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
             // The file system does not support the call.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

@@ -1,7 +1,7 @@
 //! Reads the status tables: pages of rows, the newest first, filtered by job, state and status.
 
 use super::reader::Reader;
-use super::relation::{INDEXED_COLUMNS_MAX, Relation, quoted};
+use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable, quote_identifier};
 use crate::journal::error::JournalError;
 use crate::journal::query::{StatusFilter, StatusRow};
 use crate::journal::record::JobNumber;
@@ -10,24 +10,26 @@ use rusqlite::{Connection, params_from_iter};
 
 /// The rarest of several conditions leads the query. Conditions that more rows than this match are
 /// considered equally common.
-const COUNTED_MAX: usize = 10_000;
+const ROWS_COUNTED_MAX: usize = 10_000;
 
 impl Reader {
     /// Returns the step columns of a workflow's status table, in their order; `None` if it is
     /// missing.
-    pub(super) fn status_columns(
+    pub(super) fn load_status_columns(
         &self,
         workflow: &str,
     ) -> Result<Option<Vec<String>>, JournalError> {
-        self.with_derived(|connection| {
-            Relation::named(workflow).columns(connection).map_err(|error| self.failed(error))
+        self.read_projected(|connection| {
+            StatusTable::for_workflow(workflow)
+                .columns(connection)
+                .map_err(|error| self.to_journal_error(error))
         })
     }
 
     /// Returns up to `limit` rows of a workflow's status table below the number `before`, the
     /// newest first, with the statuses of `columns`, which [`Reader::load_status_columns`]
     /// returned.
-    pub(super) fn statuses(
+    pub(super) fn load_statuses(
         &self,
         workflow: &str,
         columns: &[String],
@@ -35,12 +37,12 @@ impl Reader {
         before: JobNumber,
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError> {
-        let table = Relation::named(workflow).quoted();
+        let table = StatusTable::for_workflow(workflow).quoted_name();
         let statuses: String =
-            columns.iter().map(|column| format!(", s.{}", quoted(column))).collect();
-        self.with_derived(|connection| {
+            columns.iter().map(|column| format!(", s.{}", quote_identifier(column))).collect();
+        self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<StatusRow>> {
-                let conditions = conditions(connection, &table, columns, filter, before)?;
+                let conditions = rank_conditions(connection, &table, columns, filter, before)?;
                 let mut sql = format!(
                     "SELECT s._rowid_, s.job, s.state, s.created, s.updated{statuses} \
                      FROM {table} AS s WHERE s._rowid_ < ?"
@@ -52,7 +54,7 @@ impl Reader {
                     sql.push_str(&format!(
                         " AND {}s.{} = ?",
                         if at == 0 { "" } else { "+" },
-                        quoted(&column)
+                        quote_identifier(&column)
                     ));
                     values.push(Value::from(value));
                 }
@@ -74,13 +76,13 @@ impl Reader {
                 })?;
                 rows.collect()
             };
-            read().map_err(|error| self.failed(error))
+            read().map_err(|error| self.to_journal_error(error))
         })
     }
 }
 
 /// Returns the conditions of a filter, each a column and its value, the rarest first.
-fn conditions(
+fn rank_conditions(
     connection: &Connection,
     table: &str,
     columns: &[String],
@@ -88,7 +90,7 @@ fn conditions(
     before: JobNumber,
 ) -> rusqlite::Result<Vec<(String, String)>> {
     let job = filter.job.map(|job| ("job".to_owned(), job.to_string()));
-    let state = filter.state.map(|state| ("state".to_owned(), state.word().to_owned()));
+    let state = filter.state.map(|state| ("state".to_owned(), state.as_str().to_owned()));
     let mut conditions: Vec<(String, String)> =
         job.into_iter().chain(state).chain(filter.steps.iter().cloned()).collect();
     if filter.job.is_some() || conditions.len() < 2 {
@@ -105,8 +107,8 @@ fn conditions(
         }
         let sql = format!(
             "SELECT count(*) FROM (SELECT 1 FROM {table} AS s WHERE s.{} = ?1 AND s._rowid_ < ?2 \
-             LIMIT {COUNTED_MAX})",
-            quoted(column)
+             LIMIT {ROWS_COUNTED_MAX})",
+            quote_identifier(column)
         );
         let count: i64 = connection
             .prepare_cached(&sql)?

@@ -1,14 +1,14 @@
 //! The writing end of a journal in a file. It shares its state with the readers made from it:
 //! before a reader queries projected tables, it brings them up to date.
 
-use super::core::Core;
 use super::reader::Reader;
-use super::schema::Options;
+use super::schema::JournalOptions;
+use super::writer::JournalWriter;
 use crate::engine::{Definition, Millis, Timestamp};
-use crate::journal::error::{JournalError, Loss};
-use crate::journal::record::{Deleted, JobNumber, NoticeNumber, Position, Record, Sizes};
-use crate::journal::recover::EachFamily;
-use crate::journal::recover::Recovered;
+use crate::journal::error::{FileLoss, JournalError};
+use crate::journal::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
+use crate::journal::recover::JobTreeHandler;
+use crate::journal::recover::RecoveredJob;
 use crate::journal::traits::{Journal, Records};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The writing end of a journal in a file. There is one per file across all processes: it holds a
 /// lock.
-pub struct Store {
-    core: Arc<Mutex<Core>>,
+pub struct SqliteJournal {
+    writer: Arc<Mutex<JournalWriter>>,
     path: PathBuf,
 }
 
-impl Store {
+impl SqliteJournal {
     /// Opens or creates the journal: takes the lock, verifies, migrates, and projects what the
     /// previous process has left.
     ///
     /// # Errors
     ///
     /// Returns an error if the journal is in use, damaged, unreadable, or of another program.
-    pub fn open(options: &Options) -> Result<Store, JournalError> {
-        let core = Core::open(options).or_else(|error| Core::open_in_reserve(options, error))?;
+    pub fn open(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
+        let core = JournalWriter::open(options)
+            .or_else(|error| JournalWriter::open_in_reserve(options, error))?;
         let path = core.path().to_owned();
-        Ok(Store { core: Arc::new(Mutex::new(core)), path })
+        Ok(SqliteJournal { writer: Arc::new(Mutex::new(core)), path })
     }
 
     /// Keeps a reserve on the disk from now on, in a file beside the journal, for emptying it when
     /// the disk is full.
-    pub fn keeping_reserve(self) -> Store {
-        self.core().keep_reserve();
+    pub fn with_reserve(self) -> SqliteJournal {
+        self.writer().fill_reserve();
         self
     }
 
@@ -48,99 +49,103 @@ impl Store {
 
     /// Returns a reader that sees everything that is committed.
     pub fn reader(&self) -> Reader {
-        let new_ids = self.core().new_ids.clone();
-        Reader::of(&self.path, Arc::downgrade(&self.core), new_ids)
+        let new_ids = self.writer().unprojected_ids.clone();
+        Reader::for_writer(&self.path, Arc::downgrade(&self.writer), new_ids)
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
+    fn writer(&self) -> MutexGuard<'_, JournalWriter> {
         // After a panic the journal actor ends the process.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Journal for Store {
+impl Journal for SqliteJournal {
     fn records(&self) -> Arc<dyn Records> {
         Arc::new(self.reader())
     }
 
-    fn check_files(&mut self) -> Result<(), Loss> {
-        self.core().check_files()
+    fn check_files(&mut self) -> Result<(), FileLoss> {
+        self.writer().check_files()
     }
 
-    fn sizes(&mut self) -> Option<Sizes> {
-        self.core().sizes()
+    fn disk_usage(&mut self) -> Option<DiskUsage> {
+        self.writer().disk_usage()
     }
 
     fn is_disk_full(&self) -> bool {
-        self.core().is_disk_full()
+        self.writer().is_disk_full()
     }
 
-    fn keep_reserve(&mut self) {
-        self.core().keep_reserve();
+    fn fill_reserve(&mut self) {
+        self.writer().fill_reserve();
     }
 
-    fn next_number(&mut self) -> Result<JobNumber, JournalError> {
-        self.core().next_number()
+    fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
+        self.writer().next_job_number()
     }
 
     fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError> {
-        self.core().append(records)
+        self.writer().append(records)
     }
 
-    fn is_behind(&self) -> bool {
-        !self.core().tail.is_empty()
+    fn has_unprojected(&self) -> bool {
+        !self.writer().unprojected.is_empty()
     }
 
-    fn derive(&mut self) -> Result<(), JournalError> {
-        self.core().derive()
+    fn project(&mut self) -> Result<(), JournalError> {
+        self.writer().project()
     }
 
-    fn has_confirms(&self) -> bool {
-        !self.core().confirms.is_empty()
+    fn has_pending_confirms(&self) -> bool {
+        !self.writer().confirms.is_empty()
     }
 
     fn write_confirms(&mut self) -> Result<bool, JournalError> {
-        self.core().write_confirms()
+        self.writer().write_confirms()
     }
 
-    fn write_positions(&mut self, positions: &[Position]) -> Result<(), JournalError> {
-        self.core().write_positions(positions)
+    fn store_offsets(&mut self, positions: &[StoredOffset]) -> Result<(), JournalError> {
+        self.writer().store_offsets(positions)
     }
 
-    fn recover(&self) -> Result<Vec<Recovered>, JournalError> {
-        self.core().recover()
+    fn recover(&self) -> Result<Vec<RecoveredJob>, JournalError> {
+        self.writer().recover()
     }
 
-    fn each_family(&self, each: EachFamily<'_>) -> Result<(), JournalError> {
-        self.core().each_family(each)
+    fn for_each_job_tree(&self, each: JobTreeHandler<'_>) -> Result<(), JournalError> {
+        self.writer().for_each_job_tree(each)
     }
 
-    fn make_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
-        self.core().make_status_tables(definitions.iter().copied())
+    fn create_status_tables(&mut self, definitions: &[&Definition]) -> Result<(), JournalError> {
+        self.writer().create_status_tables(definitions.iter().copied())
     }
 
     fn newest(&self) -> Result<Option<Timestamp>, JournalError> {
-        self.core().newest()
+        self.writer().newest()
     }
 
     fn count_ended(&mut self, now: Timestamp, kept: Millis) -> Result<u64, JournalError> {
-        self.core().count_ended(now, kept)
+        self.writer().count_ended(now, kept)
     }
 
-    fn delete_ended(
+    fn delete_expired(
         &mut self,
         now: Timestamp,
         kept: Millis,
         rows_max: u32,
-    ) -> Result<Deleted, JournalError> {
-        self.core().delete_ended(now, kept, rows_max)
+    ) -> Result<Deletion, JournalError> {
+        self.writer().delete_expired(now, kept, rows_max)
     }
 
-    fn delete(&mut self, roots: &[JobNumber], rows_max: u32) -> Result<Deleted, JournalError> {
-        self.core().delete(roots, rows_max)
+    fn delete_jobs(
+        &mut self,
+        roots: &[JobNumber],
+        rows_max: u32,
+    ) -> Result<Deletion, JournalError> {
+        self.writer().delete_jobs(roots, rows_max)
     }
 
-    fn forget(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
-        self.core().forget(notices)
+    fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError> {
+        self.writer().delete_notices(notices)
     }
 }

@@ -12,10 +12,10 @@ use workflow_manager::journal::{Journal, Record};
 fn ended_family(journal: &mut dyn Journal) -> (Vec<Live>, usize) {
     let mut graphs = three_levels().graphs.clone();
     let mut steps = graphs[0].steps.clone();
-    steps.extend(["fails", "late"].map(Step::named));
+    steps.extend(["fails", "late"].map(Step::with_name));
     graphs[0] = Graph::new("g".to_owned(), None, steps);
     let definition = Arc::new(Definition::new("g", graphs));
-    journal.make_status_tables(&[&definition]).expect("a table of statuses");
+    journal.create_status_tables(&[&definition]).expect("a table of statuses");
     let (mut lives, mut records): (Vec<Live>, Vec<Record>) =
         Live::family(1, &definition).into_iter().unzip();
     let (step, reply) = ("fails".to_owned(), Reply::Error(b"{}"[..].into()));
@@ -23,7 +23,7 @@ fn ended_family(journal: &mut dyn Journal) -> (Vec<Live>, usize) {
     records.push(lives[0].take(failed));
     assert!(!lives[0].job.is_closed(), "it hears late replies");
     for live in &mut lives[1..] {
-        let halt = Order { round: 0, what: Instruction::Halt("a test".into()) };
+        let halt = Order { round: 0, instruction: Instruction::Halt("a test".into()) };
         records.push(live.take(Input::Order(halt)));
     }
     assert!(lives.iter().all(|live| live.job.state().is_ended()));
@@ -42,35 +42,35 @@ pub(super) fn a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be
     let (mut deleted, mut parts) = (0, 0);
     let mut open = Vec::new();
     loop {
-        let part = journal.delete(&[1], 1).expect("deletes");
+        let part = journal.delete_jobs(&[1], 1).expect("deletes");
         (deleted, parts) = (deleted + part.rows, parts + 1);
-        open.extend(part.open.iter().map(|open| open.number));
+        open.extend(part.maybe_active.iter().map(|open| open.number));
         assert!(part.rows <= 1, "no more than the limit");
         assert!(parts <= 2 * rows, "it comes to an end");
         // Whatever comes for one of them is void from the first part on.
-        let late = journal.append(&[&Record::nothing(1)]).expect("commits");
+        let late = journal.append(&[&Record::empty(1)]).expect("commits");
         assert_eq!(late.into_iter().collect::<Vec<_>>(), [1]);
         let left = place.crash();
         let mut copy = opened(&*left);
         assert_eq!(numbers(&*copy), [9], "none of the family goes on");
         for live in &lives {
-            copy.records().job(live.job.id()).expect("what is left can be read");
+            copy.records().load_job(live.job.id()).expect("what is left can be read");
         }
-        if !part.is_part {
+        if !part.is_partial {
             assert_eq!(part.roots, 1);
             break;
         }
         assert_eq!(part.roots, 0);
         // After a crash the sweep goes on with it.
-        let swept = copy.delete_ended(Timestamp(i64::MAX), Millis(0), u32::MAX).expect("deletes");
-        assert_eq!((swept.roots, swept.rows, swept.is_part), (1, rows - deleted, false));
+        let swept = copy.delete_expired(Timestamp(i64::MAX), Millis(0), u32::MAX).expect("deletes");
+        assert_eq!((swept.roots, swept.rows, swept.is_partial), (1, rows - deleted, false));
     }
     assert_eq!(deleted, rows, "and each row once");
     assert!(parts >= rows, "{parts} parts of {rows} rows");
     open.dedup();
     assert!(open.contains(&1), "its actor is ended: {open:?}");
     for live in &lives {
-        assert!(journal.records().job(live.job.id()).expect("reads").is_none());
+        assert!(journal.records().load_job(live.job.id()).expect("reads").is_none());
     }
     other.assert_read_by(&*journal.records(), "it stays");
 }
@@ -86,10 +86,10 @@ pub(super) fn a_sweep_in_parts_deletes_all_that_is_due(place: &dyn Place) {
     let all = rows + 10 * 4;
     let (mut deleted, mut roots, mut parts) = (0, 0, 0);
     loop {
-        let part = journal.delete_ended(Timestamp(i64::MAX), Millis(0), 5).expect("deletes");
+        let part = journal.delete_expired(Timestamp(i64::MAX), Millis(0), 5).expect("deletes");
         (deleted, roots, parts) = (deleted + part.rows, roots + part.roots, parts + 1);
         assert!(part.rows <= 5 && parts <= all, "part {parts} of {} rows", part.rows);
-        if !part.is_part {
+        if !part.is_partial {
             break;
         }
     }

@@ -4,12 +4,16 @@ use super::{FIRST, Live, Place, chain, opened};
 use std::sync::Arc;
 use workflow_manager::engine::{Definition, Graph, JobState, Step, Timestamp};
 use workflow_manager::journal::{
-    DefinitionUse, EndedCursor, JobNumber, Journal, NEWEST, Notice, Position, Record, Records,
+    DefinitionUse, EndedCursor, JobNumber, Journal, NEWEST_CURSOR, Notice, Record, Records,
+    StoredOffset,
 };
 
 /// The workflow of `chain`, with one step.
 fn shorter() -> Arc<Definition> {
-    Arc::new(Definition::new("w", vec![Graph::new("w".to_owned(), None, vec![Step::named("a")])]))
+    Arc::new(Definition::new(
+        "w",
+        vec![Graph::new("w".to_owned(), None, vec![Step::with_name("a")])],
+    ))
 }
 
 /// Four jobs, created at 1 to 4. The first began under another definition; it and the third are
@@ -31,9 +35,9 @@ fn lived(place: &dyn Place) -> Box<dyn Journal> {
 pub(super) fn jobs_are_counted_by_state_and_by_definition(place: &dyn Place) {
     let journal = lived(place);
     let records = journal.records();
-    let mut counts = records.state_counts().expect("reads");
+    let mut counts = records.count_root_jobs_by_state().expect("reads");
     counts.sort_by_key(|(_, _, count)| *count);
-    counts.sort_by_key(|(_, state, _)| state.word());
+    counts.sort_by_key(|(_, state, _)| state.as_str());
     let count = |state, count| ("w".to_owned(), state, count);
     assert_eq!(counts, [count(JobState::Completed, 2), count(JobState::Running, 2)]);
     let used = |definition: Arc<Definition>, running, ended| DefinitionUse {
@@ -43,11 +47,11 @@ pub(super) fn jobs_are_counted_by_state_and_by_definition(place: &dyn Place) {
         last_ended: Some(Timestamp(100)),
     };
     assert_eq!(
-        records.definitions_of("w").expect("reads"),
+        records.load_definition_uses("w").expect("reads"),
         [used(chain(), 2, 1), used(shorter(), 0, 1)],
         "the newest first"
     );
-    assert_eq!(records.definitions_of("x").expect("reads"), []);
+    assert_eq!(records.load_definition_uses("x").expect("reads"), []);
 }
 
 pub(super) fn what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time(place: &dyn Place) {
@@ -55,21 +59,22 @@ pub(super) fn what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time(place
     let records = journal.records();
     let created = |below| {
         let mut told = Vec::new();
-        let last = records.creations(below, 3, &mut |workflow, at| {
+        let last = records.for_each_creation(below, 3, &mut |workflow, at| {
             told.push((workflow.to_owned(), at.0));
         });
         (told, last.expect("reads"))
     };
     let of = |at: i64| ("w".to_owned(), at);
-    assert_eq!(created(NEWEST), (vec![of(4), of(3), of(2)], Some(2)));
+    assert_eq!(created(NEWEST_CURSOR), (vec![of(4), of(3), of(2)], Some(2)));
     assert_eq!(created(2), (vec![of(1)], Some(1)));
     assert_eq!(created(1), (vec![], None));
 
     let ended = |workflow, since, beyond| {
         let mut told = Vec::new();
-        let last = records.ends(workflow, Timestamp(since), beyond, 1, &mut |state, from, to| {
-            told.push((state, from.0, to.0));
-        });
+        let last =
+            records.for_each_end(workflow, Timestamp(since), beyond, 1, &mut |state, from, to| {
+                told.push((state, from.0, to.0));
+            });
         (told, last.expect("reads"))
     };
     let cursor = |number| EndedCursor { ended: Timestamp(100), number };
@@ -82,23 +87,23 @@ pub(super) fn what_became_of_jobs_is_told_from_the_newest_a_part_at_a_time(place
 }
 
 pub(super) fn the_newest_position_of_each_partition_comes_back(place: &dyn Place) {
-    let position = |bus: &str, partition, offset| Position {
+    let position = |bus: &str, partition, offset| StoredOffset {
         bus: bus.into(),
         topic: "r".into(),
         partition,
         offset,
     };
     let of = |records: &dyn Records, bus: &str| {
-        let mut found = records.positions(bus).expect("reads");
+        let mut found = records.load_offsets(bus).expect("reads");
         found.sort_by_key(|position| position.partition);
         found
     };
     let mut journal = opened(place);
     let first = [position("a", 0, 7), position("a", 1, 3), position("b", 0, 1)];
-    journal.write_positions(&first).expect("written");
+    journal.store_offsets(&first).expect("written");
     // A topic that was made anew begins again.
     let newer = [position("a", 0, 9), position("a", 1, 0)];
-    journal.write_positions(&newer).expect("written");
+    journal.store_offsets(&newer).expect("written");
     let left = place.crash();
     let copy = opened(&*left);
     for records in [journal.records(), copy.records()] {
@@ -115,13 +120,13 @@ pub(super) fn confirms_wait_for_a_record_of_their_job_or_get_one(place: &dyn Pla
     let (mut live, created) = Live::create(1, 1, &chain());
     let (mut other, of_other) = Live::create(2, 2, &chain());
     journal.append(&[&created, &of_other]).expect("commits");
-    assert!(!journal.has_confirms());
+    assert!(!journal.has_pending_confirms());
     journal.append(&[&live.confirm(FIRST.0), &other.confirm(FIRST.0)]).expect("commits");
-    assert!(journal.has_confirms());
+    assert!(journal.has_pending_confirms());
     journal.append(&[&live.reply("a", "{}")]).expect("commits");
-    assert!(journal.has_confirms(), "the other's");
+    assert!(journal.has_pending_confirms(), "the other's");
     while journal.write_confirms().expect("writes confirms") {}
-    assert!(!journal.has_confirms());
+    assert!(!journal.has_pending_confirms());
     [&live, &other].into_iter().for_each(|live| live.assert_read_by(&*journal.records(), "both"));
     assert_eq!(journal.check_files(), Ok(()), "the files are those that were opened");
 }
@@ -137,22 +142,22 @@ pub(super) fn notices_wait_until_they_are_forgotten_and_their_numbers_are_not_us
         Record { notice: Some(notice(number)), ..record }
     };
     journal.append(&[&with_notice(1), &with_notice(2)]).expect("commits");
-    let waiting = records.notices(0, 9).expect("reads");
+    let waiting = records.load_notices(0, 9).expect("reads");
     assert_eq!(
         waiting.iter().map(|(_, notice)| notice.clone()).collect::<Vec<_>>(),
         [1, 2].map(notice)
     );
     let [first, second] = [waiting[0].0, waiting[1].0];
-    assert_eq!(records.notices(first, 9).expect("reads").len(), 1, "behind the first");
-    assert_eq!(records.notice(second).expect("reads"), Some(notice(2)));
-    journal.forget(&[first, second]).expect("forgets");
+    assert_eq!(records.load_notices(first, 9).expect("reads").len(), 1, "behind the first");
+    assert_eq!(records.load_notice(second).expect("reads"), Some(notice(2)));
+    journal.delete_notices(&[first, second]).expect("forgets");
     assert_eq!(
-        (records.notice_count().expect("reads"), records.notice(first).expect("reads")),
+        (records.count_notices().expect("reads"), records.load_notice(first).expect("reads")),
         (0, None)
     );
     drop(journal);
     let mut journal = opened(place);
     journal.append(&[&with_notice(3)]).expect("commits");
-    let waiting = journal.records().notices(0, 9).expect("reads");
+    let waiting = journal.records().load_notices(0, 9).expect("reads");
     assert!(matches!(&waiting[..], [(number, _)] if *number > second), "{waiting:?}");
 }

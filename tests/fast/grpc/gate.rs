@@ -58,7 +58,7 @@ fn a_stream_ends_when_its_token_is_taken_away() {
         settings.http.tokens_file = file.display().to_string();
         let token = serde_json::json!({ "token": "the-token-of-pricing", "queues": [ "price" ] });
         let token = serde_json::from_value(token).expect("a token");
-        settings.http.tokens_of_file.insert("pricing".to_owned(), token);
+        settings.http.file_tokens.insert("pricing".to_owned(), token);
     };
     served(with_file, |rig| async move {
         let greet = |token| GrpcWorker::greet(&rig.client, hello("price"), token);

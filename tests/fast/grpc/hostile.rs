@@ -70,7 +70,7 @@ fn bytes_that_are_no_http2_end_their_connection() {
 fn a_connection_without_an_admitted_call_is_closed() {
     let short = |settings: &mut Settings| {
         with_token(settings);
-        settings.grpc.handshake_timeout = Span(Duration::from_millis(200));
+        settings.grpc.handshake_timeout = DurationSetting(Duration::from_millis(200));
     };
     served(short, |rig| async move {
         // Says nothing; begins and says nothing more; begins half.
@@ -188,8 +188,9 @@ fn streams_and_calls_beyond_the_limits_are_refused() {
 
 #[test]
 fn a_worker_that_does_not_read_loses_its_stream() {
-    let hurried =
-        |settings: &mut Settings| settings.http.answer_timeout = Span(Duration::from_millis(300));
+    let hurried = |settings: &mut Settings| {
+        settings.http.answer_timeout = DurationSetting(Duration::from_millis(300))
+    };
     served(hurried, |rig| async move {
         let endpoint = format!("http://{}", rig.address);
         let endpoint = tonic::transport::Endpoint::from_shared(endpoint).expect("an address");
@@ -241,7 +242,7 @@ fn messages_beyond_their_room_wait_and_small_ones_do_not() {
     let narrow = |settings: &mut Settings| {
         settings.http.body_bytes_max = 300_000;
         settings.http.bodies_bytes_max = 400_000;
-        settings.http.body_timeout = Span(Duration::from_millis(300));
+        settings.http.body_timeout = DurationSetting(Duration::from_millis(300));
     };
     served(narrow, |rig| async move {
         // Three messages that begin and do not go on would need three times the room for large

@@ -42,7 +42,8 @@ fn the_end_that_is_told_is_the_one_that_the_queue_has() {
             let message = worker.message().await;
             let known = async |told: Timestamp| {
                 let queue = rig.get("/api/queue/price").await;
-                let known = queue["leases"][0]["leaseUntil"].as_str().and_then(times::parsed);
+                let known =
+                    queue["leases"][0]["leaseUntil"].as_str().and_then(times::parse_rfc3339);
                 let later = known.expect("a time").0 - told.0;
                 // The queue tells it in the same way, which may be early, by what passes meanwhile.
                 assert!(later.abs() < 50_000_000, "{later} ns later than told");
@@ -65,11 +66,11 @@ fn the_end_that_is_told_is_the_one_that_the_queue_has() {
             };
             assert!(client.reply(progress).await.expect("taken").into_inner().changed);
             let queue = rig.get("/api/queue/price").await;
-            let until = queue["leases"][0]["leaseUntil"].as_str().and_then(times::parsed);
+            let until = queue["leases"][0]["leaseUntil"].as_str().and_then(times::parse_rfc3339);
             assert!(until.expect("a time") > extended, "progress lengthens it");
             // Over HTTP the answer has room for it.
             let said = rig.post(&format!("{}?type=progress", message.receipt), "{}").await.json();
-            let until = said["until"].as_str().and_then(times::parsed).expect("a time");
+            let until = said["until"].as_str().and_then(times::parse_rfc3339).expect("a time");
             known(until).await;
         },
     );

@@ -104,7 +104,7 @@ fn all_streams_together_stay_within_the_room() {
 fn who_does_not_read_gives_the_room_back() {
     let hurried = |settings: &mut Settings| {
         narrow(settings);
-        settings.http.answer_timeout = Span(Duration::from_millis(300));
+        settings.http.answer_timeout = DurationSetting(Duration::from_millis(300));
     };
     served(hurried, |rig| async move {
         // One that stays on its stream, and one that has closed its half.

@@ -7,7 +7,7 @@ use workflow_manager::api::grpc::wire::Kind;
 #[test]
 fn at_a_stop_workers_finish_what_they_have() {
     served(
-        |settings| settings.grpc.drain = Span(DEADLINE),
+        |settings| settings.grpc.drain = DurationSetting(DEADLINE),
         |rig| async move {
             let mut idle = rig.worker(&["price"]).await;
             let mut busy = rig.worker(&["price"]).await;
@@ -39,7 +39,7 @@ fn at_a_stop_workers_finish_what_they_have() {
 #[test]
 fn a_worker_that_is_slow_at_a_stop_is_told_to_come_back() {
     served(
-        |settings| settings.grpc.drain = Span(Duration::from_millis(50)),
+        |settings| settings.grpc.drain = DurationSetting(Duration::from_millis(50)),
         |rig| async move {
             let mut busy = rig.worker(&["price"]).await;
             busy.want(1);

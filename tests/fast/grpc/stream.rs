@@ -183,7 +183,7 @@ fn what_is_over_is_gone_at_once() {
 #[test]
 fn what_was_settled_by_hand_is_gone_after_a_while() {
     served(
-        |settings| settings.grpc.keep_alive = Span(Duration::from_millis(50)),
+        |settings| settings.grpc.keep_alive = DurationSetting(Duration::from_millis(50)),
         |rig| async move {
             let mut worker = rig.worker(&["price"]).await;
             worker.want(1);
@@ -401,7 +401,7 @@ fn a_message_belongs_to_the_stream_that_spoke_of_it_last() {
         worker.reply(receipt, Kind::Progress, r#"{"progress":0.5}"#);
     }];
     let long = |settings: &mut Settings| {
-        settings.embedded.lease = Span(Duration::from_secs(3600));
+        settings.embedded.lease = DurationSetting(Duration::from_secs(3600));
         settings.grpc.streams_max = 2;
     };
     for say in ways {

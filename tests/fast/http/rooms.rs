@@ -3,7 +3,7 @@
 use super::{Answer, ID, with_manager};
 use actix_web::http::{Method, StatusCode};
 use std::time::Duration;
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 /// The call is refused for now, and the answer names the setting.
 #[track_caller]
@@ -26,19 +26,19 @@ fn bodies_have_room_large_ones_apart_from_small_ones() {
                 let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
                 async move { api.ask(Method::POST, "/api/workflow/single", &[], &body).await }
             };
-            let all = common.rooms.large_bodies.take(usize::MAX).expect("free");
+            let all = common.budgets.large_bodies.try_acquire(usize::MAX).expect("free");
             assert_full(&create(100_000).await, "http.bodies_bytes_max");
             assert_eq!(create(10).await.status, StatusCode::CREATED);
             drop(all);
-            let small = common.rooms.small_bodies.take(usize::MAX).expect("free");
+            let small = common.budgets.small_bodies.try_acquire(usize::MAX).expect("free");
             assert_full(&create(10).await, "http.bodies_bytes_max");
             drop(small);
             for length in [10, 60_000, 66_000, 1_000_000] {
                 assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
             }
             assert!(
-                common.rooms.large_bodies.take(usize::MAX).is_some()
-                    && common.rooms.small_bodies.take(usize::MAX).is_some(),
+                common.budgets.large_bodies.try_acquire(usize::MAX).is_some()
+                    && common.budgets.small_bodies.try_acquire(usize::MAX).is_some(),
                 "all is given back"
             );
         },
@@ -55,7 +55,7 @@ fn what_is_made_of_a_body_needs_room_too() {
     with_manager(change, |api, common| async move {
         let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
         let body = format!("{{{}}}", keys.join(","));
-        let other = common.rooms.large_bodies.take(9_000_000).expect("free");
+        let other = common.budgets.large_bodies.try_acquire(9_000_000).expect("free");
         assert_full(
             &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
             "http.bodies_bytes_max",
@@ -72,8 +72,9 @@ fn what_is_made_of_a_body_needs_room_too() {
 
 #[test]
 fn reads_wait_for_their_turn_a_moment() {
-    let change =
-        |settings: &mut Settings| settings.http.reads_wait = Span(Duration::from_millis(20));
+    let change = |settings: &mut Settings| {
+        settings.http.reads_wait = DurationSetting(Duration::from_millis(20))
+    };
     with_manager(change, |api, common| async move {
         let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
         api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
@@ -86,12 +87,12 @@ fn reads_wait_for_their_turn_a_moment() {
             &job,
         ];
 
-        let places = common.rooms.reads.take(usize::MAX).expect("free");
+        let places = common.budgets.reads.try_acquire(usize::MAX).expect("free");
         for path in paths {
             assert_full(&api.get(path, &[]).await, "http.reads_max");
         }
         drop(places);
-        let room = common.rooms.answers.take(usize::MAX).expect("free");
+        let room = common.budgets.answers.try_acquire(usize::MAX).expect("free");
         for path in ["/api/jobs/search", &job] {
             assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
         }
@@ -105,8 +106,8 @@ fn reads_wait_for_their_turn_a_moment() {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
         }
         assert!(
-            common.rooms.reads.take(usize::MAX).is_some()
-                && common.rooms.answers.take(usize::MAX).is_some(),
+            common.budgets.reads.try_acquire(usize::MAX).is_some()
+                && common.budgets.answers.try_acquire(usize::MAX).is_some(),
             "all is given back"
         );
     });

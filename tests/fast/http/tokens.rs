@@ -3,7 +3,7 @@
 use super::{Answer, Api, ID, serving, with_api};
 use actix_web::http::{Method, StatusCode};
 use serde_json::json;
-use workflow_manager::access::hash_of;
+use workflow_manager::access::hash_token;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Names, Scope, Settings, TokenSettings};
 
@@ -15,7 +15,7 @@ const BOTH: &str = "both-0123456789";
 
 fn tokens(settings: &mut Settings) {
     let token = |token: &str, scope, queues: &[&str]| TokenSettings {
-        hash: hash_of(token),
+        hash: hash_token(token),
         scope,
         queues: Names(queues.iter().map(|queue| (*queue).to_owned()).collect()),
         ..TokenSettings::default()
@@ -84,7 +84,7 @@ fn a_token_of_a_queue_is_for_one_virtual_host() {
     let change = |settings: &mut Settings| {
         tokens(settings);
         let far = TokenSettings {
-            hash: hash_of(FAR),
+            hash: hash_token(FAR),
             queues: Names(vec!["work".to_owned()]),
             vhost: "far".to_owned(),
             ..TokenSettings::default()

@@ -3,7 +3,7 @@
 use super::check::checked;
 use super::{assert_refused, only};
 use workflow_manager::engine::{QueueArgument, QueueDeclaration, QueueType};
-use workflow_manager::load::{load_text, load_to_serve};
+use workflow_manager::load::{load_for_manager, load_text};
 use workflow_manager::settings::{ServerAddress, Settings};
 
 #[test]
@@ -157,7 +157,7 @@ fn what_a_priority_needs_is_told_for_the_bus_of_the_step() {
         let text =
             format!("workflows: [ {{ name: w, steps: [ {{ name: a, priority: 9, {keys} }} ] }} ]");
         std::fs::write(&file, text).expect("written");
-        let loaded = load_to_serve(std::slice::from_ref(&file), &settings).expect("valid");
+        let loaded = load_for_manager(std::slice::from_ref(&file), &settings).expect("valid");
         loaded.warnings.iter().map(|problem| problem.message.clone()).collect::<Vec<String>>()
     };
     let amqp = |settings: &mut Settings| {

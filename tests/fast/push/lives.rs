@@ -6,16 +6,16 @@ use crate::http::Api;
 use crate::waits::{DEADLINE, until};
 use std::sync::Arc;
 use std::time::Duration;
-use workflow_manager::actors::door;
 use workflow_manager::actors::manager::Manager;
-use workflow_manager::actors::transport::{Opening, transport};
+use workflow_manager::actors::manager_handle;
+use workflow_manager::actors::transport::{BusOptions, settings_transport};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{
-    Address, Addressee, Bus, BusEvent, BusKey, EventSink, Issued, Lifetime, Publication, QueueLook,
-    Receipt, Trouble,
+    Address, Addressee, Bus, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EndpointFailure,
+    EventSink, Lifetime, Publication, QueueStatus,
 };
 use workflow_manager::engine::{JobState, Message, StepIndex};
-use workflow_manager::settings::{Settings, Span};
+use workflow_manager::settings::{DurationSetting, Settings};
 
 /// The path in the `Reply-To` of a call, without the address of the API.
 fn reply_to(called: &Called) -> String {
@@ -30,8 +30,8 @@ fn with_way_back(settings: &mut Settings) {
 /// Nobody asks for it back.
 struct Kept;
 
-impl Issued for Kept {
-    fn again(&self) -> Option<Receipt> {
+impl ConfirmPayload for Kept {
+    fn try_clone(&self) -> Option<ConfirmToken> {
         None
     }
 }
@@ -115,7 +115,7 @@ fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
         let folder = tempfile::tempdir().expect("a folder");
         let patient = || {
             let mut settings = settings(folder.path(), &service);
-            endpoint(&mut settings).timeout = Some(Span(Duration::from_secs(600)));
+            endpoint(&mut settings).timeout = Some(DurationSetting(Duration::from_secs(600)));
             settings
         };
         let manager = start(patient(), ONE).await;
@@ -145,14 +145,14 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
         let manager = start(settings(folder.path(), &service), ONE).await;
         let cancelled = create(&manager, "{}").await;
         let queue: Arc<str> = "price".into();
-        let bus = manager.ways().buses.named(Some(&"hooks".into()), "");
+        let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
         let waiting = |count: usize| {
             let (queue, bus, manager) = (queue.clone(), bus.clone(), &manager);
             async move {
                 let begun = workflow_manager::clock::instant();
                 loop {
-                    let look = door::inspect(manager.ways(), &bus, vec![queue.clone()]).await;
-                    if let Some(QueueLook::Service { waiting, calls: 0, trouble: Some(trouble) }) =
+                    let look = manager_handle::inspect_queues(manager.handles(), &bus, vec![queue.clone()]).await;
+                    if let Some(QueueStatus::Endpoint { waiting, calls: 0, failure: Some(trouble) }) =
                         look.first()
                         && *waiting == count
                     {
@@ -163,7 +163,7 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
                 }
             }
         };
-        assert!(waiting(1).await.why.contains("503 Service Unavailable"));
+        assert!(waiting(1).await.reason.contains("503 Service Unavailable"));
         let by_hand = create(&manager, "{}").await;
         waiting(2).await;
         let why = ask_why(&manager, by_hand).await;
@@ -299,12 +299,13 @@ fn a_step_names_the_address_itself_in_a_virtual_host_too() {
 }
 
 /// What is wrong with the service, as soon as something is.
-async fn trouble(manager: &Manager) -> Trouble {
-    let bus = manager.ways().buses.named(Some(&"hooks".into()), "");
+async fn trouble(manager: &Manager) -> EndpointFailure {
+    let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
     let begun = workflow_manager::clock::instant();
     loop {
-        let look = door::inspect(manager.ways(), &bus, vec!["price".into()]).await;
-        if let Some(QueueLook::Service { trouble: Some(trouble), .. }) = look.first() {
+        let look =
+            manager_handle::inspect_queues(manager.handles(), &bus, vec!["price".into()]).await;
+        if let Some(QueueStatus::Endpoint { failure: Some(trouble), .. }) = look.first() {
             return trouble.clone();
         }
         assert!(begun.elapsed() < DEADLINE, "{look:?}");
@@ -329,7 +330,7 @@ fn without_a_connection_a_name_or_tls_nothing_is_delivered_and_no_attempt_is_use
             endpoint(&mut settings).url.0 = url.clone();
             let manager = start(settings, ONE).await;
             let id = create(&manager, "{}").await;
-            let Trouble { why, next } = trouble(&manager).await;
+            let EndpointFailure { reason: why, retry_at: next } = trouble(&manager).await;
             assert!(why.starts_with(said) && next.is_some(), "{url}: {why}");
             tokio::time::sleep(Duration::from_millis(100)).await;
             let job = job(&manager, id);
@@ -365,13 +366,14 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let settings = settings(folder.path(), &service);
-        let key = BusKey { bus: "hooks".into(), vhost: "".into() };
+        let key = BusKey { name: "hooks".into(), vhost: "".into() };
         let (sink, replies) = replies();
-        let made = transport(Workers::new(), Arc::default());
-        let made = made(&settings, &key, Opening::default()).unwrap_or_else(|why| panic!("{why}"));
+        let made = settings_transport(Workers::new(), Arc::default());
+        let made =
+            made(&settings, &key, BusOptions::default()).unwrap_or_else(|why| panic!("{why}"));
         let mut bus: Box<dyn Bus> = made(sink);
         let message = |id: &str| Publication {
-            to: Address { bus: key.clone(), queue: "price".into() },
+            address: Address { bus: key.clone(), queue: "price".into() },
             addressee: Addressee::Worker,
             id: id.to_owned(),
             correlation_id: Some(id.into()),
@@ -381,9 +383,9 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
             headers: Vec::new(),
             body: bytes::Bytes::from_static(b"{}").into(),
             lease: None,
-            names_sender: false,
+            sets_user_id: false,
             lifetime: Lifetime::default(),
-            receipt: Receipt::new(Kept),
+            confirm_token: ConfirmToken::new(Kept),
         };
         bus.publish(message("one"));
         bus.publish(message("one"));

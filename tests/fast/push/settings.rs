@@ -1,7 +1,7 @@
 //! What settings and workflow files say of web services, and what is wrong with them.
 
 use std::fs;
-use workflow_manager::load::{load_text, load_to_serve};
+use workflow_manager::load::{load_for_manager, load_text};
 use workflow_manager::settings::{Overrides, Settings};
 
 /// Settings with these lines, as a file has them.
@@ -96,7 +96,7 @@ fn checked(step: &str, settings: Option<&Settings>) -> Result<Vec<String>, Strin
             let folder = tempfile::tempdir().expect("a folder");
             let file = folder.path().join("w.yaml");
             fs::write(&file, text).expect("written");
-            load_to_serve(&[file], settings)
+            load_for_manager(&[file], settings)
         }
     };
     match loaded {

@@ -10,10 +10,11 @@ use futures_util::future::LocalBoxFuture;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
-use workflow_manager::actors::messages::Sent;
+use workflow_manager::actors::messages::ConfirmTarget;
 use workflow_manager::bus::{
-    Body, Bus, BusEvent, BusNotice, BusState, DeadLetter, Delivery, EventSink, Over, Position,
-    Publication, QueueLook, Receipt, Served, Settled, Settlement, Verdict,
+    AttemptEnd, Body, Bus, BusEvent, BusNotice, BusState, ConfirmToken, DeadLetter, Delivery,
+    Disposition, EventSink, Publication, QueueStatus, ServedQueues, SettleCommand, Settlement,
+    TopicOffset,
 };
 use workflow_manager::engine::{CorrelationId, JobId, StepIndex, Timestamp};
 
@@ -54,8 +55,10 @@ pub(crate) struct StepMessage {
 impl StepMessage {
     /// None: it is no step's.
     pub(crate) fn of(message: Publication) -> Option<StepMessage> {
-        let root = message.text("job")?.parse().ok()?;
-        let Sent::Step { job, created, step, attempt, dispatch } = message.receipt.open()? else {
+        let root = message.text_header("job")?.parse().ok()?;
+        let ConfirmTarget::Step { job, created, step, attempt, dispatch } =
+            message.confirm_token.downcast()?
+        else {
             return None;
         };
         let correlation_id = message.correlation_id?;
@@ -69,7 +72,7 @@ impl StepMessage {
             step_name: place.step,
             attempt,
             dispatch,
-            queue: message.to.queue,
+            queue: message.address.queue,
             body: message.body,
             correlation_id,
         })
@@ -83,7 +86,13 @@ impl StepMessage {
     /// What the broker tells once it has the message.
     pub(crate) fn taken(&self) -> BusEvent {
         let StepMessage { job, created, step, attempt, dispatch, .. } = *self;
-        BusEvent::Taken(Receipt::new(Sent::Step { job, created, step, attempt, dispatch }))
+        BusEvent::Confirmed(ConfirmToken::new(ConfirmTarget::Step {
+            job,
+            created,
+            step,
+            attempt,
+            dispatch,
+        }))
     }
 }
 
@@ -171,8 +180,8 @@ impl Broker {
 /// The manager's side of the transport, of one incarnation.
 pub(crate) struct Link {
     pub(crate) sink: EventSink,
-    settle: mpsc::UnboundedSender<Settled>,
-    verdicts: mpsc::UnboundedReceiver<Settled>,
+    settle: mpsc::UnboundedSender<SettleCommand>,
+    verdicts: mpsc::UnboundedReceiver<SettleCommand>,
     epoch: u64,
     tag: u64,
     pub(crate) is_connected: bool,
@@ -234,7 +243,7 @@ impl Link {
         self.outbox.extend::<Vec<_>>(lost);
         let (taken, answered) = oneshot::channel();
         self.looking.push((queue.clone(), answered));
-        Some(BusEvent::QueueMissing { queue: queue.clone(), taken })
+        Some(BusEvent::QueueMissing { queue: queue.clone(), journaled: taken })
     }
 
     /// Declares the queues that the manager has heard of; which ones.
@@ -256,7 +265,7 @@ impl Link {
         self.requeue_all(broker);
         let sent = std::mem::take(&mut self.sent);
         let mut events: Vec<BusEvent> =
-            sent.iter().map(|_| BusEvent::Noted(BusNotice::Resent)).collect();
+            sent.iter().map(|_| BusEvent::Notice(BusNotice::Resent)).collect();
         sent.into_iter().rev().for_each(|message| self.outbox.push_front(message));
         self.answers.extend(std::mem::take(&mut self.answers_sent));
         events.push(BusEvent::State(BusState::Disconnected { reason: "simulated".to_owned() }));
@@ -294,7 +303,7 @@ impl Link {
     /// Sends the first answer to a caller.
     pub(crate) fn answer(&mut self, broker: &mut Broker) {
         let Some(answer) = self.answers.pop_front() else { return };
-        if *answer.to.queue == *CALLERS {
+        if *answer.address.queue == *CALLERS {
             let caller = answer.correlation_id.as_deref().unwrap_or_default().to_owned();
             broker
                 .told
@@ -307,8 +316,12 @@ impl Link {
 
     /// Confirms an answer that was sent.
     pub(crate) fn confirm_answer(&mut self, at: usize) -> BusEvent {
-        let Publication { to, receipt, .. } = self.answers_sent.remove(at);
-        if *to.queue == *NOWHERE { BusEvent::Unroutable(receipt) } else { BusEvent::Taken(receipt) }
+        let Publication { address: to, confirm_token: receipt, .. } = self.answers_sent.remove(at);
+        if *to.queue == *NOWHERE {
+            BusEvent::Unroutable(receipt)
+        } else {
+            BusEvent::Confirmed(receipt)
+        }
     }
 
     pub(crate) fn deliver(&mut self, reply: Reply) -> BusEvent {
@@ -338,7 +351,7 @@ impl Link {
     pub(crate) fn verdict(&mut self) -> Option<(u64, bool)> {
         while let Ok(settled) = self.verdicts.try_recv() {
             if settled.epoch == OF_LOG || (settled.epoch == self.epoch && self.is_connected) {
-                return Some((settled.tag, settled.verdict == Verdict::Ack));
+                return Some((settled.tag, settled.disposition == Disposition::Ack));
             }
         }
         None
@@ -352,7 +365,7 @@ impl SimulatedBus {
     pub(crate) fn open(
         world: Arc<Mutex<World>>,
         bus: Arc<str>,
-        (served, positions): (Served, &[Position]),
+        (served, positions): (ServedQueues, &[TopicOffset]),
         sink: EventSink,
     ) -> SimulatedBus {
         let (settle, verdicts) = mpsc::unbounded_channel();
@@ -365,7 +378,7 @@ impl SimulatedBus {
             tag: 0,
             is_connected: false,
             is_blocked: false,
-            known: served.workers.into_iter().collect(),
+            known: served.worker_queues.into_iter().collect(),
             outbox: VecDeque::new(),
             sent: Vec::new(),
             answers: VecDeque::new(),
@@ -386,7 +399,7 @@ impl Bus for SimulatedBus {
         lock(&self.0).publish(message);
     }
 
-    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: Over) {
+    fn withdraw(&mut self, _: &Arc<str>, id: &str, _: AttemptEnd) {
         if let Some(link) = &mut lock(&self.0).link {
             link.outbox.retain(|message| message.id != id);
         }
@@ -398,10 +411,10 @@ impl Bus for SimulatedBus {
         })
     }
 
-    fn serve(&mut self, _: Served) {}
+    fn set_served(&mut self, _: ServedQueues) {}
 
-    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueLook>> {
-        let unknown = QueueLook::Unknown("nobody asks in the simulation".to_owned());
+    fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
+        let unknown = QueueStatus::Unknown("nobody asks in the simulation".to_owned());
         std::future::ready(vec![unknown; queues.len()]).boxed_local()
     }
 

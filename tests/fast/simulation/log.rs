@@ -8,7 +8,7 @@ use super::world::World;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
-use workflow_manager::bus::{BusEvent, Position};
+use workflow_manager::bus::{BusEvent, TopicOffset};
 use workflow_manager::journal::Records;
 
 /// The topic of the replies; it has one partition.
@@ -105,7 +105,7 @@ impl Reading {
         self.told = self.position(bug);
         self.tellings.push((Instant::now(), self.told));
         let offset = i64::try_from(self.told).expect("small");
-        BusEvent::Reached(Position { topic: TOPIC.into(), partition: 0, offset })
+        BusEvent::OffsetReached(TopicOffset { topic: TOPIC.into(), partition: 0, offset })
     }
 }
 
@@ -120,7 +120,7 @@ impl Link {
 
 impl World {
     /// The manager goes on with these positions.
-    pub(super) fn goes_on_at(&mut self, positions: &[Position]) -> Reading {
+    pub(super) fn goes_on_at(&mut self, positions: &[TopicOffset]) -> Reading {
         let known = positions.iter().find(|position| &*position.topic == TOPIC);
         let next = known.map_or(0, |known| usize::try_from(known.offset).unwrap_or(usize::MAX));
         self.look_at_position(next);
@@ -156,7 +156,7 @@ impl World {
         }
         self.hear();
         let Some(bus) = self.link.as_ref().map(|link| link.bus.clone()) else { return };
-        match self.journal.reader.positions(&bus) {
+        match self.journal.reader.load_offsets(&bus) {
             Ok(found) => {
                 let furthest = found.iter().map(|position| position.offset).max();
                 let furthest = furthest.and_then(|offset| usize::try_from(offset).ok());

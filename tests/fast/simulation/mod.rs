@@ -28,11 +28,11 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workers::{Word, take_all, tell};
-use workflow_manager::actors::mail::RouterInput;
+use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
-use workflow_manager::actors::transport::{BusMaker, Opening, StartError};
-use workflow_manager::bus::desk::Desks;
-use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedOpening, Workers};
+use workflow_manager::actors::transport::{BusMaker, BusOptions, StartError};
+use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
+use workflow_manager::bus::lease_queue::LeaseQueues;
 use workflow_manager::bus::{Bus, BusKey, EventSink};
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::faults::set_hooks;
@@ -154,24 +154,24 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         let definitions = planted::wrong_definitions(world.bug, world.definitions());
         (settings(&mut world), definitions, world.bug)
     };
-    let desks: Arc<Desks> = Arc::default();
+    let desks: Arc<LeaseQueues> = Arc::default();
     let (of_bus, of_desks) = (world.clone(), desks.clone());
     let transport =
-        move |_: &Settings, key: &BusKey, opening: Opening| -> Result<BusMaker, StartError> {
-            if &*key.bus == EMBEDDED {
-                let made_of = EmbeddedOpening {
+        move |_: &Settings, key: &BusKey, opening: BusOptions| -> Result<BusMaker, StartError> {
+            if &*key.name == EMBEDDED {
+                let made_of = EmbeddedConfig {
                     key: key.clone(),
                     workers: Workers::new(),
-                    lending: planted::lending(bug),
-                    desks: of_desks.clone(),
+                    policy: planted::lending(bug),
+                    lease_queues: of_desks.clone(),
                 };
                 return Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
                     Box::new(EmbeddedBus::new(made_of, opening.served, sink))
                 }));
             }
-            let (world, bus) = (of_bus.clone(), key.bus.clone());
+            let (world, bus) = (of_bus.clone(), key.name.clone());
             Ok(Box::new(move |sink: EventSink| -> Box<dyn Bus> {
-                let Opening { served, positions, .. } = opening;
+                let BusOptions { served, offsets: positions, .. } = opening;
                 Box::new(SimulatedBus::open(world, bus, (served, &positions), sink))
             }))
         };
@@ -179,7 +179,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         transport: Arc::new(transport),
         rules: Arc::new(WrongRules(bug)),
         wiring: Box::new(move |mailboxes, ways| relays::wrong_wiring(bug, mailboxes, ways)),
-        desks: desks.clone(),
+        lease_queues: desks.clone(),
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
         Ok(manager) => Rc::new(manager),
@@ -188,7 +188,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             return true;
         }
     };
-    let brought_back = manager.common().metrics.jobs_brought_back.clone();
+    let brought_back = manager.common().metrics.jobs_activated.clone();
     let mut counted = 0;
     loop {
         lock(world).counts.brought_back += brought_back.get() - counted;
@@ -201,9 +201,9 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         let panicked = stray_panic().is_some();
         // Now and then everything committed is derived and compared.
         let derives = lock(world).rng.u32(0..4) == 0;
-        let is_derived = derives && manager.common().reader.running_counts().is_ok();
+        let is_derived = derives && manager.common().reader.count_running_root_jobs().is_ok();
         if lock(world).desk.is_none()
-            && let Some(desk) = desks.of(&BusKey { bus: EMBEDDED.into(), vhost: "".into() })
+            && let Some(desk) = desks.find(&BusKey { name: EMBEDDED.into(), vhost: "".into() })
         {
             let mut world_now = lock(world);
             world_now.desk = Some(desk.clone());
@@ -238,7 +238,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
             Turn::Operate(id, operation) => {
                 let operate = RouterInput::Operate(id, operation.into(), oneshot::channel().0);
-                manager.ways().mailboxes().router.post(operate);
+                manager.handles().mailboxes().router.send(operate);
             }
             // A client that sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),

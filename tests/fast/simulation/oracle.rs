@@ -223,8 +223,11 @@ pub(crate) fn definition(rng: &mut Rng, name: &str) -> Arc<Definition> {
     if rng.u32(0..10) == 0 {
         // Nobody ever completes its last step: the deadline ends it.
         let last = StepIndex(u16::try_from(definition.graphs[0].steps.len() - 1).expect("small"));
-        let never =
-            Step { external: true, depends: vec![Dependency::Step(last)], ..Step::named(NEVER) };
+        let never = Step {
+            external: true,
+            depends: vec![Dependency::Step(last)],
+            ..Step::with_name(NEVER)
+        };
         let mut steps = definition.graphs[0].steps.clone();
         // A step that another one waits for is still not the last to be done.
         steps.push(if rng.bool() { never } else { Step { depends: Vec::new(), ..never } });
@@ -279,7 +282,7 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
     }
     let task = (rng.f64() < kind.fans_out).then_some(kind.task);
     let name = format!("{prefix}{at}{}", "x".repeat(at % 3));
-    let mut step = Step { depends, task, ..Step::named(&name) };
+    let mut step = Step { depends, task, ..Step::with_name(&name) };
     if task.is_none() {
         let works = match rng.f64() {
             chance if chance < if kind.troubled { 0.55 } else { 0.95 } => 0..GOOD,
@@ -309,7 +312,7 @@ fn step(rng: &mut Rng, prefix: &str, earlier: &[Step], kind: Kind) -> Step {
     if rng.u32(0..6) == 0 && (task.is_none() || kind.lenient) {
         step.on_failure = OnFailure::Continue;
     }
-    let first = step.depended_on().first().map(|on| earlier[usize::from(on.0)].name.clone());
+    let first = step.step_dependencies().first().map(|on| earlier[usize::from(on.0)].name.clone());
     let condition = |text: String| Some(Expression::parse(&text).expect("a condition"));
     match (rng.u32(0..14), first) {
         (0, _) => step.when = condition("has(input.shared)".to_owned()),
@@ -425,7 +428,7 @@ impl Oracle<'_> {
         causes: &mut Vec<String>,
     ) -> Fate {
         let first = step
-            .depended_on()
+            .step_dependencies()
             .first()
             .map(|on| (&steps[usize::from(on.0)], fates[usize::from(on.0)].clone()));
         if step.cancel_when.is_some() {

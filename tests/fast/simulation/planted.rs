@@ -8,13 +8,13 @@ use super::workers::LENDING;
 use std::sync::Arc;
 use workflow_manager::actors::rules::Rules;
 use workflow_manager::bus::BusEvent;
-use workflow_manager::bus::desk::Lending;
+use workflow_manager::bus::lease_queue::LeasePolicy;
 use workflow_manager::engine::{
     ChildEnd, ChildOutcome, Context, Decision, Definition, Effect, Entry, FanOutEntry, Graph,
     Input, Instruction, Job, JobState, Message, Order, Recorded, Rejected, Reply, StepEntry,
     StepIndex, StepState, Timestamp, Tolerate,
 };
-use workflow_manager::journal::Recovered;
+use workflow_manager::journal::RecoveredJob;
 
 /// Each with the part that is wrong.
 const BUGS: &[&str] = &[
@@ -129,14 +129,14 @@ pub(crate) fn wrong_definitions(
 }
 
 /// How messages are lent.
-pub(crate) fn lending(bug: Option<&'static str>) -> Lending {
-    Lending { reports: bug != Some("leases not reported"), ..LENDING }
+pub(crate) fn lending(bug: Option<&'static str>) -> LeasePolicy {
+    LeasePolicy { reports_leases: bug != Some("leases not reported"), ..LENDING }
 }
 
 /// Whether the bus keeps an event to itself.
 pub(crate) fn is_unheard(bug: Option<&'static str>, event: &BusEvent) -> bool {
     match bug {
-        Some("confirms forgotten") => matches!(event, BusEvent::Taken(_)),
+        Some("confirms forgotten") => matches!(event, BusEvent::Confirmed(_)),
         Some("missing queues ignored") => matches!(event, BusEvent::QueueMissing { .. }),
         Some(_) | None => false,
     }
@@ -146,10 +146,15 @@ pub(crate) fn is_unheard(bug: Option<&'static str>, event: &BusEvent) -> bool {
 pub(crate) struct WrongRules(pub(crate) Option<&'static str>);
 
 impl Rules for WrongRules {
-    fn take(&self, job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
+    fn handle_input(
+        &self,
+        job: &mut Job,
+        input: Input,
+        ctx: &Context<'_>,
+    ) -> Result<Decision, Rejected> {
         match self.0 {
             Some("second reply settles again") => settle_again(job, input, ctx),
-            Some("late failures count") => job.take(of_this_attempt(job, input), ctx),
+            Some("late failures count") => job.handle_input(of_this_attempt(job, input), ctx),
             Some("retry timer lost") => retry_never(job, input, ctx),
             Some("attempts timed from their decision") => time_at_once(job, input, ctx),
             Some("fan-in one short") => one_short(job, input, ctx),
@@ -159,27 +164,27 @@ impl Rules for WrongRules {
                 if let Input::Leased { lease, .. } = &mut input {
                     lease.until = ctx.now;
                 }
-                job.take(input, ctx)
+                job.handle_input(input, ctx)
             }
             Some("redispatch not recorded") => {
-                let mut decision = job.take(input, ctx)?;
+                let mut decision = job.handle_input(input, ctx)?;
                 let is_again =
                     |entry: &Entry| matches!(entry, Entry::Step(_, StepEntry::Unconfirmed));
                 decision.recorded.entries.retain(|entry| !is_again(entry));
                 Ok(decision)
             }
             Some("child jobs not retried") => {
-                let mut decision = job.take(input, ctx)?;
+                let mut decision = job.handle_input(input, ctx)?;
                 decision.effects.retain(|effect| {
                     !matches!(
                         effect,
-                        Effect::TellChild { order, .. } if order.what == Instruction::Retry
+                        Effect::OrderChild { order, .. } if order.instruction == Instruction::Retry
                     )
                 });
                 Ok(decision)
             }
             Some("window filled once") => {
-                let mut decision = job.take(input, ctx)?;
+                let mut decision = job.handle_input(input, ctx)?;
                 let is_later = |entry: &Entry| {
                     matches!(
                         entry,
@@ -191,11 +196,11 @@ impl Rules for WrongRules {
                 }
                 Ok(decision)
             }
-            Some(_) | None => job.take(input, ctx),
+            Some(_) | None => job.handle_input(input, ctx),
         }
     }
 
-    fn recovered(&self, mut recovered: Recovered) -> Recovered {
+    fn adjust_recovered(&self, mut recovered: RecoveredJob) -> RecoveredJob {
         let is_lost = |effect: &Effect| match self.0 {
             Some("unconfirmed steps not dispatched after a restart") => {
                 matches!(effect, Effect::Dispatch { .. })
@@ -203,18 +208,18 @@ impl Rules for WrongRules {
             Some("children not started after a restart") => {
                 matches!(effect, Effect::StartChild { .. })
             }
-            Some("ended children unheard") => matches!(effect, Effect::TellParent(..)),
+            Some("ended children unheard") => matches!(effect, Effect::NotifyParent(..)),
             Some("caller forgotten after a restart") => {
                 matches!(effect, Effect::AnswerCaller { .. })
             }
             Some("orders to child jobs lost at a restart") => {
-                matches!(effect, Effect::TellChild { .. })
+                matches!(effect, Effect::OrderChild { .. })
             }
             Some(_) | None => false,
         };
         recovered.effects.retain(|effect| !is_lost(effect));
         if self.0 == Some("orders to child jobs lost at a restart") {
-            recovered.orders.clear();
+            recovered.missed_orders.clear();
         }
         recovered
     }
@@ -223,13 +228,13 @@ impl Rules for WrongRules {
 /// A second reply replaces the output of a step.
 fn settle_again(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     if let Input::Reply { step, reply: Reply::Result(body), .. } = &input
-        && let Some(step) = job.graph().index_of(step)
+        && let Some(step) = job.graph().find_index(step)
         && job.step(step).state == StepState::Completed
         && let Ok(output) = Message::parse(body)
     {
         return Ok(by_hand(job, Entry::Step(step, StepEntry::Completed(output)), ctx));
     }
-    job.take(input, ctx)
+    job.handle_input(input, ctx)
 }
 
 /// A failure counts for the attempt that runs, whatever attempt it is of.
@@ -238,7 +243,7 @@ fn of_this_attempt(job: &Job, mut input: Input) -> Input {
         step, attempt, reply: Reply::Error(_) | Reply::DeadLettered { .. }, ..
     } = &mut input
     {
-        *attempt = job.graph().index_of(step).map(|step| job.step(step).attempt);
+        *attempt = job.graph().find_index(step).map(|step| job.step(step).attempt);
     }
     input
 }
@@ -247,7 +252,7 @@ fn of_this_attempt(job: &Job, mut input: Input) -> Input {
 fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     const TEN_YEARS_NS: i64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
     let before = job.clone();
-    let mut decision = job.take(input, ctx)?;
+    let mut decision = job.handle_input(input, ctx)?;
     let mut is_put_off = false;
     for entry in &mut decision.recorded.entries {
         if let Entry::Step(_, StepEntry::AttemptFailed { retry_at, .. }) = entry {
@@ -265,7 +270,7 @@ fn retry_never(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisio
 /// The time of an attempt begins before anybody was sent its message.
 fn time_at_once(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     let before = job.clone();
-    let mut decision = job.take(input, ctx)?;
+    let mut decision = job.handle_input(input, ctx)?;
     let mut is_begun = false;
     for entry in &mut decision.recorded.entries {
         if let Entry::Step(step, StepEntry::Started { deadline, .. }) = entry
@@ -284,8 +289,8 @@ fn time_at_once(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
 
 /// The last child job is not waited for.
 fn one_short(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
-    let Input::ChildEnded { step, .. } = input else { return job.take(input, ctx) };
-    let decision = job.take(input, ctx)?;
+    let Input::ChildEnded { step, .. } = input else { return job.handle_input(input, ctx) };
+    let decision = job.handle_input(input, ctx)?;
     let Some(fan_out) = &job.step(step).fan_out else { return Ok(decision) };
     if job.state() != JobState::Running || fan_out.ended() + 1 != fan_out.items() {
         return Ok(decision);
@@ -294,14 +299,14 @@ fn one_short(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision,
     let Some(child) = job.child_id(step, index) else { return Ok(decision) };
     let outcome = ChildOutcome::Completed(Message::default());
     let ended = ChildEnd { child, round: u32::MAX, outcome };
-    let last = job.take(Input::ChildEnded { step, index, ended }, ctx)?;
+    let last = job.handle_input(Input::ChildEnded { step, index, ended }, ctx)?;
     Ok(and(decision, last))
 }
 
 /// Of the keys of child jobs' results the last that comes counts.
 fn last_decides(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decision, Rejected> {
     let Input::ChildEnded { step, index, ended: ChildEnd { child, outcome, .. } } = &input else {
-        return job.take(input, ctx);
+        return job.handle_input(input, ctx);
     };
     let (step, index) = (*step, *index);
     let is_first = job.step(step).fan_out.as_ref().is_none_or(|fan_out| {
@@ -310,14 +315,14 @@ fn last_decides(job: &mut Job, input: Input, ctx: &Context<'_>) -> Result<Decisi
     let (ChildOutcome::Completed(result), JobState::Running, false, true) =
         (outcome, job.state(), is_first, job.child_id(step, index) == Some(*child))
     else {
-        return job.take(input, ctx);
+        return job.handle_input(input, ctx);
     };
     let completed = Entry::FanOut(step, all_decided(job, step, index, result));
     let decision = by_hand(job, completed, ctx);
     // What follows from it is decided when the job goes on.
-    let order = |what| Input::Order(Order { round: u32::MAX, what });
-    let paused = job.take(order(Instruction::Pause), ctx)?;
-    let resumed = job.take(order(Instruction::Resume), ctx)?;
+    let order = |what| Input::Order(Order { round: u32::MAX, instruction: what });
+    let paused = job.handle_input(order(Instruction::Pause), ctx)?;
+    let resumed = job.handle_input(order(Instruction::Resume), ctx)?;
     Ok(and(and(decision, paused), resumed))
 }
 
@@ -339,7 +344,7 @@ fn all_decided(job: &Job, step: StepIndex, index: u32, result: &Message) -> FanO
 
 /// A decision that no rule has made.
 fn by_hand(job: &mut Job, entry: Entry, ctx: &Context<'_>) -> Decision {
-    let recorded = Recorded { first: job.length(), at: ctx.now, entries: vec![entry] };
+    let recorded = Recorded { first: job.entry_count(), at: ctx.now, entries: vec![entry] };
     job.apply(&recorded);
     Decision { recorded, closed: job.is_closed(), ..Decision::default() }
 }

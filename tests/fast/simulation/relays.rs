@@ -4,12 +4,12 @@
 use actix::{Actor, Context, Handler};
 use std::sync::Arc;
 use tokio::sync::oneshot::{self, error::TryRecvError};
-use workflow_manager::actors::answer_on_drop::AnswerOnDrop;
-use workflow_manager::actors::mail::{
-    Append, ArchiveInput, Finding, JournalInput, Outgoing, Question, RouterInput,
+use workflow_manager::actors::completion_latch::CompletionLatch;
+use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
+use workflow_manager::actors::inputs::{
+    Append, ArchiveInput, JournalInput, Lookup, LookupResult, Outgoing, RouterInput,
 };
-use workflow_manager::actors::mailbox::{Kind, Mail, Mailbox, Owner};
-use workflow_manager::actors::ways::{Mailboxes, Ways};
+use workflow_manager::actors::mailbox::{ActorMetrics, Envelope, Mailbox, MailboxActor};
 use workflow_manager::bus::{Addressee, Delivery};
 use workflow_manager::engine::CorrelationId;
 use workflow_manager::journal::{JobNumber, Record};
@@ -18,7 +18,7 @@ use workflow_manager::journal::{JobNumber, Record};
 pub(crate) fn wrong_wiring(
     bug: Option<&'static str>,
     mailboxes: Mailboxes,
-    ways: &Arc<Ways>,
+    ways: &Arc<ActorHandles>,
 ) -> Mailboxes {
     let owned = ways.clone();
     match bug {
@@ -30,21 +30,21 @@ pub(crate) fn wrong_wiring(
         Some("panicked actors not rebuilt") => {
             let archive = relay(mailboxes.archive, ways, |input| match input {
                 ArchiveInput::Rebuild(_) => None,
-                ArchiveInput::Find(..) | ArchiveInput::BringBack(_) => Some(input),
+                ArchiveInput::LookUp(..) | ArchiveInput::Activate(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("jobs at rest not brought back") => {
             let archive = relay(mailboxes.archive, ways, |input| match input {
-                ArchiveInput::BringBack(_) => None,
-                ArchiveInput::Find(..) | ArchiveInput::Rebuild(_) => Some(input),
+                ArchiveInput::Activate(_) => None,
+                ArchiveInput::LookUp(..) | ArchiveInput::Rebuild(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("what is due in jobs at rest forgotten") => {
             let router = relay(mailboxes.router, ways, |mut input| {
-                if let RouterInput::Rest(rest) = &mut input {
-                    rest.at_rest.due = None;
+                if let RouterInput::Passivate(rest) = &mut input {
+                    rest.tree.due = None;
                 }
                 Some(input)
             });
@@ -54,7 +54,7 @@ pub(crate) fn wrong_wiring(
             let router = relay(mailboxes.router, ways, move |input| {
                 let is_unknown = matches!(
                     &input,
-                    RouterInput::Delivered(delivery) if !is_for_live_job(&owned, delivery)
+                    RouterInput::ReplyDelivered(delivery) if !is_for_live_job(&owned, delivery)
                 );
                 (!is_unknown).then_some(input)
             });
@@ -62,13 +62,13 @@ pub(crate) fn wrong_wiring(
         }
         Some("positions not written") => {
             let journal = relay(mailboxes.journal, ways, |input| {
-                (!matches!(input, JournalInput::Reached(_))).then_some(input)
+                (!matches!(input, JournalInput::StoreOffset(_))).then_some(input)
             });
             Mailboxes { journal, ..mailboxes }
         }
         Some("missing queues declared before the commit") => {
             let journal = relay(mailboxes.journal, ways, |input| {
-                let JournalInput::Committed(answer) = input else { return Some(input) };
+                let JournalInput::CommitBarrier(answer) = input else { return Some(input) };
                 // Whoever asked may have gone.
                 let _ = answer.send(());
                 None
@@ -92,10 +92,10 @@ pub(crate) fn wrong_wiring(
 type Change = Box<dyn FnMut(Append) -> Append>;
 
 /// What a bug does to what is on its way to the journal; none: it is a bug of something else.
-fn wrong_append(bug: &str, ways: &Arc<Ways>) -> Option<Change> {
+fn wrong_append(bug: &str, ways: &Arc<ActorHandles>) -> Option<Change> {
     let ways = ways.clone();
     let is_ack = |leaving: &Outgoing| matches!(leaving, Outgoing::Ack(_));
-    let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Answer(_));
+    let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Respond(_));
     Some(match bug {
         "ack before commit" => Box::new(move |append| {
             let is_meant = is_decision(&append) && append.record.created.is_none();
@@ -118,7 +118,7 @@ fn wrong_append(bug: &str, ways: &Arc<Ways>) -> Option<Change> {
         }),
         "rejected replies not acknowledged" => Box::new(move |mut append| {
             let is_meant = !is_decision(&append);
-            append.release.retain(|leaving| !(is_meant && is_ack(leaving)));
+            append.outgoing.retain(|leaving| !(is_meant && is_ack(leaving)));
             append
         }),
         "last record of a group left out" => {
@@ -127,7 +127,7 @@ fn wrong_append(bug: &str, ways: &Arc<Ways>) -> Option<Change> {
                 let is_behind = group.is_behind(|_| true);
                 group.add(&mut append);
                 if is_behind && is_decision(&append) {
-                    append.record = Record::nothing(append.record.job);
+                    append.record = Record::empty(append.record.job);
                 }
                 append
             })
@@ -161,17 +161,17 @@ impl Group {
 
     fn add(&mut self, append: &mut Append) {
         let (told, committed) = oneshot::channel();
-        append.release.push(Outgoing::Hold(AnswerOnDrop::new(told)));
+        append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(told)));
         self.0.push((append.record.job, committed));
     }
 }
 
 /// Lets what is meant leave now, and the rest after the commit.
-fn ahead(mut append: Append, ways: &Ways, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
+fn ahead(mut append: Append, ways: &ActorHandles, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
     let (early, late): (Vec<Outgoing>, Vec<Outgoing>) =
-        append.release.into_iter().partition(is_meant);
-    append.release = late;
-    early.into_iter().for_each(|leaving| leaving.release(ways));
+        append.outgoing.into_iter().partition(is_meant);
+    append.outgoing = late;
+    early.into_iter().for_each(|leaving| leaving.send(ways));
     append
 }
 
@@ -180,36 +180,36 @@ fn is_decision(append: &Append) -> bool {
 }
 
 fn is_for_caller(leaving: &Outgoing) -> bool {
-    matches!(leaving, Outgoing::Send(message) if message.addressee == Addressee::Caller)
+    matches!(leaving, Outgoing::Publish(message) if message.addressee == Addressee::Caller)
 }
 
 fn is_effect(leaving: &Outgoing) -> bool {
     match leaving {
-        Outgoing::Send(_) => !is_for_caller(leaving),
-        Outgoing::StartChild(_) | Outgoing::ToChild(_) | Outgoing::ToParent(..) => true,
+        Outgoing::Publish(_) => !is_for_caller(leaving),
+        Outgoing::StartChild(_) | Outgoing::OrderChild(_) | Outgoing::NotifyParent(..) => true,
         Outgoing::Ack(_)
-        | Outgoing::Answer(_)
-        | Outgoing::Hold(_)
-        | Outgoing::Announce(_)
+        | Outgoing::Respond(_)
+        | Outgoing::ReleaseLatch(_)
+        | Outgoing::PublishEvents(_)
         | Outgoing::Withdraw(..)
-        | Outgoing::Noticed
-        | Outgoing::Counted(_)
-        | Outgoing::Ended(_)
+        | Outgoing::WebhookNotice
+        | Outgoing::ChildCountsChanged(_)
+        | Outgoing::SendTrace(_)
         | Outgoing::StepsDone(..) => false,
     }
 }
 
 /// An archive that knows no job that was created.
-fn known_by_nobody(ways: &Ways, input: ArchiveInput) -> Option<ArchiveInput> {
-    let ArchiveInput::Find(id, Question::Creation) = input else { return Some(input) };
-    let found = RouterInput::Found(id, Ok(Finding::Creation(None)));
-    ways.mailboxes().router.post(found);
+fn known_by_nobody(ways: &ActorHandles, input: ArchiveInput) -> Option<ArchiveInput> {
+    let ArchiveInput::LookUp(id, Lookup::Creation) = input else { return Some(input) };
+    let found = RouterInput::LookedUp(id, Ok(LookupResult::Creation(None)));
+    ways.mailboxes().router.send(found);
     None
 }
 
-fn is_for_live_job(ways: &Ways, delivery: &Delivery) -> bool {
+fn is_for_live_job(ways: &ActorHandles, delivery: &Delivery) -> bool {
     let place = delivery.correlation_id.as_deref().and_then(|text| text.parse().ok());
-    place.is_some_and(|CorrelationId { job, .. }| ways.routes.is_live(job))
+    place.is_some_and(|CorrelationId { job, .. }| ways.routes.is_under_way(job))
 }
 
 /// Stands before an actor, and hands on what `change` makes of its mail.
@@ -221,10 +221,10 @@ struct Relay<I: Send + 'static> {
 /// A mailbox before `to` that hands on what `change` gives.
 pub(crate) fn relay<I: Send + 'static>(
     to: Mailbox<I>,
-    ways: &Ways,
+    ways: &ActorHandles,
     change: impl FnMut(I) -> Option<I> + 'static,
 ) -> Mailbox<I> {
-    let kind = Kind::new(&ways.common.metrics, Relay::<I>::KIND);
+    let kind = ActorMetrics::new(&ways.common.metrics, Relay::<I>::KIND);
     Mailbox::new(Relay { to, change: Box::new(change) }.start(), usize::MAX, kind)
 }
 
@@ -232,18 +232,18 @@ impl<I: Send + 'static> Actor for Relay<I> {
     type Context = Context<Self>;
 }
 
-impl<I: Send + 'static> Owner for Relay<I> {
+impl<I: Send + 'static> MailboxActor for Relay<I> {
     type Input = I;
     const KIND: &'static str = "relay";
 }
 
-impl<I: Send + 'static> Handler<Mail<I>> for Relay<I> {
+impl<I: Send + 'static> Handler<Envelope<I>> for Relay<I> {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail<I>, _: &mut Self::Context) {
+    fn handle(&mut self, mail: Envelope<I>, _: &mut Self::Context) {
         mail.handle(|input| {
             if let Some(input) = (self.change)(input) {
-                self.to.post(input);
+                self.to.send(input);
             }
         });
     }

@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
-use workflow_manager::bus::desk::{Borrower, Desk, Lending, Loan, NotCommitted, NotLent, Said};
-use workflow_manager::bus::{ERROR, Header};
+use workflow_manager::bus::lease_queue::{
+    LeasePolicy, LeaseQueue, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions, WorkerReply,
+};
+use workflow_manager::bus::{ERROR_KIND, Header};
 use workflow_manager::engine::{CorrelationId, Sender};
 
 /// How messages are lent: none is given up, however many workers die of it.
-pub(crate) const LENDING: Lending =
-    Lending { lease: Duration::from_secs(30), deliveries_max: u32::MAX, reports: true };
+pub(crate) const LENDING: LeasePolicy =
+    LeasePolicy { lease: Duration::from_secs(30), deliveries_max: u32::MAX, reports_leases: true };
 
 const LEASE_NS: i64 = 30 * SECOND_NS;
 
@@ -28,7 +30,7 @@ pub(super) struct Moment {
 /// A message that a worker has in hand.
 pub(crate) struct InHand {
     queue: Arc<str>,
-    loan: Loan,
+    loan: LeasedMessage,
     /// It has replied, and waits for the answer.
     is_asking: bool,
     taken: Moment,
@@ -39,43 +41,43 @@ pub(crate) struct InHand {
 
 /// What a worker tells the desk.
 pub(crate) enum Word {
-    Reply(Said),
+    Reply(WorkerReply),
     Refuse { id: String, delivery: u32 },
 }
 
 impl InHand {
     fn word(&self) -> Option<Word> {
-        let Loan { id, correlation_id, headers, body, delivery, .. } = &self.loan;
+        let LeasedMessage { id, correlation_id, headers, body, delivery, .. } = &self.loan;
         let correlation_id = correlation_id.as_deref().unwrap_or_default();
         let step = correlation_id.parse::<CorrelationId>().ok()?.step;
-        let attempt: u32 = Header::number_in(headers, "attempt")?;
+        let attempt: u32 = Header::find_number(headers, "attempt")?;
         let (kind, body) = match work(&self.queue, &step, attempt, &body.to_bytes()) {
             Answered::Result(text) => (None, text),
-            Answered::Error(text) => (Some(ERROR), text),
+            Answered::Error(text) => (Some(ERROR_KIND), text),
             Answered::DeadLettered => {
                 return Some(Word::Refuse { id: id.to_string(), delivery: *delivery });
             }
             Answered::Nothing => return None,
         };
-        Some(Word::Reply(Said {
+        Some(Word::Reply(WorkerReply {
             queue: self.queue.clone(),
             id: id.to_string(),
             delivery: *delivery,
             correlation_id: correlation_id.to_owned(),
             attempt: Some(attempt),
             kind,
-            from: Sender::Unknown,
-            line: None,
+            sender: Sender::Unknown,
+            revocations: None,
             body: body.into(),
         }))
     }
 }
 
 /// Workers take the messages of a queue as they come, until the process ends.
-pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<Desk>, queue: Arc<str>) {
+pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<LeaseQueue>, queue: Arc<str>) {
     loop {
         let until = Instant::now() + LENDING.lease;
-        let loan = desk.receive(&queue, &Borrower::default(), until).await;
+        let loan = desk.receive(&queue, &ReceiveOptions::default(), until).await;
         let mut world = lock(&world);
         if world.crashed {
             return;
@@ -87,11 +89,11 @@ pub(crate) async fn take_all(world: Arc<Mutex<World>>, desk: Arc<Desk>, queue: A
 }
 
 /// What the desk answers to a word: whether the worker may forget the message.
-pub(crate) async fn tell(desk: &Desk, word: Word) -> bool {
+pub(crate) async fn tell(desk: &LeaseQueue, word: Word) -> bool {
     match word {
         Word::Reply(said) => !matches!(desk.reply(said).await, Err(NotCommitted)),
-        Word::Refuse { id, delivery } => match desk.refuse(&id, delivery, Sender::Unknown).await {
-            Ok(Ok(_)) | Err(NotLent::ToAnother | NotLent::NotThere) => true,
+        Word::Refuse { id, delivery } => match desk.reject(&id, delivery, Sender::Unknown).await {
+            Ok(Ok(_)) | Err(NotLeased::ToAnother | NotLeased::NotFound) => true,
             Ok(Err(NotCommitted)) => false,
         },
     }
@@ -110,7 +112,7 @@ impl World {
     }
 
     /// A worker has taken a message.
-    fn took(&mut self, queue: Arc<str>, loan: Loan) {
+    fn took(&mut self, queue: Arc<str>, loan: LeasedMessage) {
         self.counts.lent += 1;
         self.note(|| format!("a worker takes {}, delivery {}", loan.id, loan.delivery));
         self.look_for_leases(&loan);
@@ -119,7 +121,7 @@ impl World {
     }
 
     /// A message that another worker has is not given out, after a start either.
-    fn look_for_leases(&mut self, loan: &Loan) {
+    fn look_for_leases(&mut self, loan: &LeasedMessage) {
         let (now, since_start) = (self.moment(), self.started.elapsed());
         let is_kept = |held: &InHand| {
             held.loan.id == loan.id
@@ -136,7 +138,7 @@ impl World {
     }
 
     /// Somebody had it sent once more, or had its job erased, whose id was used again.
-    fn may_be_sent_again(&self, loan: &Loan) -> bool {
+    fn may_be_sent_again(&self, loan: &LeasedMessage) -> bool {
         let place = loan.correlation_id.as_deref().and_then(|id| id.parse::<CorrelationId>().ok());
         let Some(place) = place else { return true };
         self.redispatched.iter().any(|(job, _)| *job == place.job)
@@ -195,7 +197,7 @@ impl World {
         if self.bug == Some("messages of dead workers not lent again")
             && let Some(desk) = &self.desk
         {
-            desk.forget(&lost.queue, &lost.loan.id);
+            desk.remove(&lost.queue, &lost.loan.id);
         }
     }
 }

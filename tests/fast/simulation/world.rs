@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use workflow_manager::bus::BusEvent;
-use workflow_manager::bus::desk::Desk;
+use workflow_manager::bus::lease_queue::LeaseQueue;
 use workflow_manager::engine::{Definition, Job, JobId, Operation};
 use workflow_manager::journal::JobNumber;
 
@@ -119,7 +119,7 @@ pub(crate) struct World {
     pub(crate) crashed: bool,
     pub(crate) link: Option<Link>,
     /// Where workers over HTTP take their messages; of this process.
-    pub(crate) desk: Option<Arc<Desk>>,
+    pub(crate) desk: Option<Arc<LeaseQueue>>,
     /// What they have in hand.
     pub(super) in_hand: Vec<InHand>,
     pub(crate) asked: BTreeMap<JobId, Asked>,
@@ -200,7 +200,7 @@ impl World {
             if let Some(asks) = asks.as_ref().filter(|asks| asks.message_id.len() > 36) {
                 let reply_to = asks.reply_to.clone().unwrap_or_default();
                 let parts = [&*definition.name, &asks.message_id, &caller_of(asks), &reply_to, ""];
-                id = JobId::of_call(&parts.map(str::as_bytes));
+                id = JobId::from_call(&parts.map(str::as_bytes));
             }
             let message = oracle::message(&mut rng, !with_faults);
             let is_retried = rng.bool();

@@ -81,12 +81,13 @@ fn a_definition_that_was_not_related_is_when_its_job_is_created() {
         [third.row()]
     );
     assert_eq!(place.rows("SELECT _rowid_ FROM status_w ORDER BY 1"), [["1"], ["2"], ["3"]]);
-    let filter = Filter {
+    let filter = JobFilter {
         workflow: Some("w".to_owned()),
         statuses: vec![("rowid".to_owned(), "COMPLETED".to_owned())],
-        ..Filter::default()
+        ..JobFilter::default()
     };
-    let found = place.reader().search(&filter, SearchOrder::NewestFirst, NEWEST, 9).expect("reads");
+    let found =
+        place.reader().search(&filter, SearchOrder::NewestFirst, NEWEST_CURSOR, 9).expect("reads");
     assert_eq!(found.iter().map(|hit| hit.number).collect::<Vec<_>>(), [3, 1]);
 }
 
@@ -118,9 +119,15 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
         );
         let reader = place.reader();
         let columns =
-            reader.status_columns(&definition.full_name()).expect("reads").expect("is there");
+            reader.load_status_columns(&definition.full_name()).expect("reads").expect("is there");
         let rows = reader
-            .statuses(&definition.full_name(), &columns, &StatusFilter::default(), NEWEST, 10)
+            .load_statuses(
+                &definition.full_name(),
+                &columns,
+                &StatusFilter::default(),
+                NEWEST_CURSOR,
+                10,
+            )
             .expect("reads");
         assert_eq!((rows.len(), rows[0].job.as_str()), (1, &*live.job.id().to_string()));
         lives.push(live);
@@ -128,8 +135,10 @@ fn each_workflow_has_its_own_table_whatever_its_name() {
     drop(store);
     let mut store = place.open(&all);
     assert_eq!(store.recover().expect("recovers").len(), definitions.len());
-    lives[2].take(Input::operate(Operation::Cancel { reason: "a test".into() })).commit(&mut store);
-    store.delete(&[3], u32::MAX).expect("deletes");
+    lives[2]
+        .take(Input::from_request(Operation::Cancel { reason: "a test".into() }))
+        .commit(&mut store);
+    store.delete_jobs(&[3], u32::MAX).expect("deletes");
     let left: usize = definitions
         .iter()
         .map(|d| {
@@ -193,7 +202,8 @@ fn a_step_beyond_what_a_table_can_have_gets_no_column() {
     let mut store = place.open(&[&definition]);
     let mut live = Live::create(2, &definition);
     live.commit(&mut store);
-    live.take(Input::operate(Operation::Cancel { reason: "enough".into() })).commit(&mut store);
+    live.take(Input::from_request(Operation::Cancel { reason: "enough".into() }))
+        .commit(&mut store);
     assert_eq!(place.rows("SELECT state, s0, t0 FROM status_w"), [["cancelled", "", "CANCELLED"]]);
     assert_eq!(place.rows("SELECT count(*) FROM pragma_table_info('status_w')"), [["1904"]]);
 }

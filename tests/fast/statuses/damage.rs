@@ -16,7 +16,7 @@ fn what_a_crash_leaves_agrees_with_the_entries() {
         }
         store.append(&live.records.iter().collect::<Vec<_>>()).expect("commits");
         if number == 9 {
-            store.derive().expect("derives");
+            store.project().expect("derives");
         }
     }
     // The files as a process that ends now leaves them.
@@ -28,7 +28,7 @@ fn what_a_crash_leaves_agrees_with_the_entries() {
     }
     assert_eq!(copy.rows("SELECT count(*) FROM status_w"), [["9"]], "some are not derived yet");
     drop(copy.open(&[&definition]));
-    store.derive().expect("derives");
+    store.project().expect("derives");
     assert_eq!(copy.rows("SELECT * FROM status_w"), place.rows("SELECT * FROM status_w"));
     assert_as_rebuilt(&copy, &definition);
 }
@@ -80,13 +80,13 @@ fn a_table_that_cannot_be_made_stops_nothing_but_itself() {
     let (definition, other) = (chain("w", &["a"]), chain("v", &["a"]));
     let mut store = place.open(&[]);
     place.change("CREATE TABLE \"index a of w\"(what)");
-    store.make_status_tables(&[&definition, &other]).expect("the other's is made");
+    store.create_status_tables(&[&definition, &other]).expect("the other's is made");
     let (mut live, mut neighbour) = (Live::create(1, &definition), Live::create(2, &other));
     live.reply("a", "{}").commit(&mut store);
     neighbour.commit(&mut store);
     assert_eq!(place.rows("SELECT job, state, a FROM status_v"), [neighbour.row()]);
     assert_eq!(place.rows("SELECT state FROM jobs"), [["completed"], ["running"]]);
-    store.delete(&[1], u32::MAX).expect("deletes");
+    store.delete_jobs(&[1], u32::MAX).expect("deletes");
     drop(store);
     place.change("DROP TABLE \"index a of w\"");
     let mut store = place.open(&[&definition, &other]);
@@ -147,14 +147,15 @@ fn a_damaged_table_is_made_anew_and_damage_elsewhere_is_refused() {
     }
     // Unverified, it shows at the first write.
     smash(&place.file(), "status_w");
-    let mut store =
-        Store::open(&Options { verify_bytes_max: 0, ..place.options() }).expect("opens");
+    let mut store = SqliteJournal::open(&JournalOptions { verify_bytes_max: 0, ..place.options() })
+        .expect("opens");
     Live::create(400, &definition).commit(&mut store);
     assert_eq!(place.rows("SELECT * FROM status_w").len(), 400);
     drop(store);
     smash(&place.file(), "places");
     let before = std::fs::read(place.file()).expect("readable");
-    let error = Store::open(&place.options()).map(drop).expect_err("is damaged").to_string();
+    let error =
+        SqliteJournal::open(&place.options()).map(drop).expect_err("is damaged").to_string();
     assert!(error.contains("is damaged"), "{error}");
     assert!(
         std::fs::read(place.file()).expect("readable") == before,
@@ -183,6 +184,6 @@ fn a_journal_of_an_earlier_version_gets_its_tables() {
         place.rows("SELECT state, a FROM status_w"),
         [["completed", "COMPLETED"], ["running", "PENDING"]]
     );
-    assert_eq!(store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
+    assert_eq!(store.delete_expired(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
     assert_eq!(place.rows("SELECT state, a FROM status_w"), [["running", "PENDING"]]);
 }

@@ -23,11 +23,11 @@ fn a_definition_s_retention_counts_for_its_jobs_and_the_setting_for_others() {
     };
     let minutes = |count: i64| Timestamp(count * 60_000_000_000);
     let kept = Millis(600_000);
-    assert_eq!(store.delete_ended(minutes(5), kept, 10).expect("deletes").roots, 1);
+    assert_eq!(store.delete_expired(minutes(5), kept, 10).expect("deletes").roots, 1);
     assert_eq!(left(&place), [1, 0, 1]);
-    assert_eq!(store.delete_ended(minutes(30), kept, 10).expect("deletes").roots, 1);
+    assert_eq!(store.delete_expired(minutes(30), kept, 10).expect("deletes").roots, 1);
     assert_eq!(left(&place), [0, 0, 1]);
-    assert_eq!(store.delete_ended(minutes(30_000), kept, 10).expect("deletes").roots, 1);
+    assert_eq!(store.delete_expired(minutes(30_000), kept, 10).expect("deletes").roots, 1);
     assert_eq!(left(&place), [0, 0, 0]);
     assert_eq!(place.rows("SELECT count(*) FROM jobs"), [["0"]]);
     let plan = place.rows(
@@ -43,15 +43,15 @@ fn a_definition_s_retention_counts_for_its_jobs_and_the_setting_for_others() {
 #[test]
 fn a_failed_job_that_waits_for_late_replies_goes_with_its_retention() {
     let place = Place::new();
-    let graph = Graph::new("w".to_owned(), None, vec![Step::named("a"), Step::named("b")]);
+    let graph = Graph::new("w".to_owned(), None, vec![Step::with_name("a"), Step::with_name("b")]);
     let definition = Definition::new("w", vec![graph]);
     let mut store = place.open(&[&definition]);
     let mut live = Live::create(1, &definition);
     live.fail("a").commit(&mut store);
     assert_eq!((live.job.state(), live.job.is_closed()), (JobState::Failed, false));
     assert_eq!(place.rows("SELECT state, a, b FROM status_w"), [["failed", "FAILED", "PENDING"]]);
-    let deleted = store.delete_ended(Timestamp(i64::MAX), Millis(0), 10).expect("deletes");
-    assert_eq!(deleted.open, [Open { id: live.job.id(), number: 1 }]);
+    let deleted = store.delete_expired(Timestamp(i64::MAX), Millis(0), 10).expect("deletes");
+    assert_eq!(deleted.maybe_active, [DeletedJob { id: live.job.id(), number: 1 }]);
     live.reply("b", "{}").commit(&mut store);
     assert!(place.rows("SELECT * FROM status_w").is_empty(), "what comes later is void");
 }

@@ -8,7 +8,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use workflow_manager::settings::{ServerAddress, Settings, Span as Time};
+use workflow_manager::settings::{DurationSetting as Time, ServerAddress, Settings};
 
 /// A span, to be compared.
 #[derive(Clone, Debug)]

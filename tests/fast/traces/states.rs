@@ -7,7 +7,7 @@ const STATE: &str = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
 
 /// Answers with the tracestate of the message that it had, if there was one.
 fn tell_state(message: &Publication) -> Given {
-    let state = Header::text_in(&message.headers, "tracestate").map_or("none", |text| &**text);
+    let state = Header::find_text(&message.headers, "tracestate").map_or("none", |text| &**text);
     Ok(format!("{{\"state\":\"{state}\"}}").into())
 }
 
@@ -25,7 +25,7 @@ fn it_goes_on_to_messages_and_spans_of_the_job_its_child_jobs_and_the_workflows_
         assert!(created.status.is_success());
         let told = spans(&receiver, 8).await;
         assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
-        let job = common.reader.job(ID.parse().expect("an id")).expect("readable");
+        let job = common.reader.load_job(ID.parse().expect("an id")).expect("readable");
         let result = job.expect("it is there").job.result().to_text();
         assert!(result.contains(STATE), "the worker of the child job had it: {result}");
     });
@@ -94,8 +94,8 @@ fn it_survives_a_restart() {
         let receiver = Receiver::start();
         let seen = Arc::new(Mutex::new(String::new()));
         let of_worker = seen.clone();
-        let workers = Workers::new().with("q", 1, move |message: &Publication| {
-            let state = Header::text_in(&message.headers, "tracestate").expect("a tracestate");
+        let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
+            let state = Header::find_text(&message.headers, "tracestate").expect("a tracestate");
             *of_worker.lock().expect("a text") = state.to_string();
             echo(message)
         });

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
-    Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, Delivery, EventSink, Header,
-    Issued, Lifetime, Publication, Receipt, Served,
+    Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, ConfirmPayload, ConfirmToken,
+    Delivery, EventSink, Header, Lifetime, Publication, ServedQueues,
 };
 use workflow_manager::engine::{JobId, QueueDeclaration};
 use workflow_manager::settings::{ReplyQueueType, UnreadableMessages};
@@ -56,9 +56,9 @@ pub(super) fn settings(server: &str, name: &str) -> AmqpSettings {
         reconnect_min: Duration::from_millis(50),
         reconnect_max: Duration::from_millis(500),
         heartbeat: Duration::from_secs(5),
-        served: Served::default(),
+        served: ServedQueues::default(),
         authorities: Authorities::default(),
-        joins: false,
+        is_added_later: false,
     }
 }
 
@@ -105,29 +105,29 @@ impl Observed {
             let mut seen = kept.lock().expect("no test panics while it looks");
             match event {
                 BusEvent::Reply(delivery) => seen.deliveries.push(delivery),
-                BusEvent::Taken(receipt) => {
-                    let Of(job) = receipt.open().expect("the receipt that was sent along");
+                BusEvent::Confirmed(receipt) => {
+                    let Of(job) = receipt.downcast().expect("the receipt that was sent along");
                     seen.confirmed.push(job);
                 }
                 BusEvent::Unroutable(receipt) => {
-                    let Of(job) = receipt.open().expect("the receipt that was sent along");
+                    let Of(job) = receipt.downcast().expect("the receipt that was sent along");
                     seen.unroutable.push(job);
                 }
                 BusEvent::Call { .. }
                 | BusEvent::Unreadable { .. }
                 | BusEvent::Leased { .. }
-                | BusEvent::Begun(_)
-                | BusEvent::ServiceCalled { .. }
-                | BusEvent::Reached(_) => {}
+                | BusEvent::HandedOver(_)
+                | BusEvent::EndpointCalled { .. }
+                | BusEvent::OffsetReached(_) => {}
                 BusEvent::State(state) => seen.states.push(state),
-                BusEvent::QueueMissing { queue, taken } => {
+                BusEvent::QueueMissing { queue, journaled: taken } => {
                     seen.missing.push(queue.to_string());
                     if holding {
                         seen.held.push(taken);
                     }
                 }
-                BusEvent::Refused(reason) => seen.refused = Some(reason),
-                BusEvent::Noted(notice) => seen.notices.push(notice),
+                BusEvent::Fatal(reason) => seen.refused = Some(reason),
+                BusEvent::Notice(notice) => seen.notices.push(notice),
             }
         });
         Observed { bus: Connector::new(settings).expect("good settings").connect(sink), seen }
@@ -160,21 +160,21 @@ impl Observed {
 
 /// A queue of the bus that is looked at.
 pub(super) fn address(queue: &str) -> Address {
-    Address { bus: BusKey { bus: "amqp".into(), vhost: "".into() }, queue: queue.into() }
+    Address { bus: BusKey { name: "amqp".into(), vhost: "".into() }, queue: queue.into() }
 }
 
 /// What a receipt holds: which message it is.
 struct Of(JobId);
 
-impl Issued for Of {
-    fn again(&self) -> Option<Receipt> {
+impl ConfirmPayload for Of {
+    fn try_clone(&self) -> Option<ConfirmToken> {
         None
     }
 }
 
 pub(super) fn message(job: JobId, queue: &str) -> Publication {
     Publication {
-        to: address(queue),
+        address: address(queue),
         addressee: Addressee::Worker,
         id: format!("{job}:split:2"),
         correlation_id: Some(format!("{job}:split").into()),
@@ -182,16 +182,19 @@ pub(super) fn message(job: JobId, queue: &str) -> Publication {
         priority: Some(4),
         timestamp_s: 1_700_000_000,
         headers: vec![
-            Header::text("workflow", "book-word-counts"),
-            Header::text("job", job.to_string()),
-            Header::number("attempt", 2),
-            Header::text("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            Header::from_text("workflow", "book-word-counts"),
+            Header::from_text("job", job.to_string()),
+            Header::from_number("attempt", 2),
+            Header::from_text(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            ),
         ],
         body: Bytes::from_static(br#"{"filename":"alice.txt"}"#).into(),
         lease: None,
-        names_sender: false,
+        sets_user_id: false,
         lifetime: Lifetime::default(),
-        receipt: Receipt::new(Of(job)),
+        confirm_token: ConfirmToken::new(Of(job)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::Mutex;
 use uuid::Uuid;
 use workflow_manager::engine::{JobId, StepRun, StepState};
-use workflow_manager::journal::{KeptJob, Reader, Records};
+use workflow_manager::journal::{Reader, Records, StoredJob};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: double, timeout: 1h }, \
                      { name: add, timeout: 1h, depends: [ double ] } ] } ]";
@@ -148,8 +148,8 @@ struct Owed {
 impl Owed {
     fn add(&mut self, daemon: &Daemon, broker: &Broker, ids: &[Uuid]) {
         let journal = Reader::new(&daemon.database());
-        let jobs = ids.iter().filter_map(|id| journal.job(JobId(*id)).expect("reads"));
-        let unconfirmed = |kept: KeptJob| {
+        let jobs = ids.iter().filter_map(|id| journal.load_job(JobId(*id)).expect("reads"));
+        let unconfirmed = |kept: StoredJob| {
             let is_owed = |step: &StepRun| step.state == StepState::Running && !step.confirmed;
             kept.job.steps().filter(|(_, run)| is_owed(run)).count()
         };

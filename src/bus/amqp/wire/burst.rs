@@ -16,18 +16,18 @@ pub(in crate::bus::amqp) struct Burst {
 /// Blocks writing until it is dropped. Hold it only briefly: the whole connection stands still,
 /// reading included.
 #[must_use]
-pub(in crate::bus::amqp) struct Held<'a>(&'a Burst);
+pub(in crate::bus::amqp) struct BurstGuard<'a>(&'a Burst);
 
 impl Burst {
     /// Begins a burst, which ends when the guard is dropped.
-    pub(in crate::bus::amqp) fn hold(&self) -> Held<'_> {
+    pub(in crate::bus::amqp) fn hold(&self) -> BurstGuard<'_> {
         *self.lock() = true;
-        Held(self)
+        BurstGuard(self)
     }
 
     /// Waits for the end of a burst. Called on the library's own thread, which serves one
     /// connection.
-    pub(super) fn wait(&self) {
+    pub(super) fn wait_for_end(&self) {
         let mut is_held = self.lock();
         while *is_held {
             is_held = self.released.wait(is_held).unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl Burst {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for BurstGuard<'_> {
     fn drop(&mut self) {
         *self.0.lock() = false;
         self.0.released.notify_all();
@@ -55,11 +55,11 @@ mod tests {
     #[test]
     fn a_writer_waits_for_the_end_of_a_burst_and_for_nothing_else() {
         let burst = Arc::new(Burst::default());
-        burst.wait();
+        burst.wait_for_end();
         let (held, is_over) = (burst.hold(), Arc::new(AtomicBool::new(false)));
         let (other, seen) = (burst.clone(), is_over.clone());
         let writer = std::thread::spawn(move || {
-            other.wait();
+            other.wait_for_end();
             seen.load(Ordering::SeqCst)
         });
         is_over.store(true, Ordering::SeqCst);

@@ -12,10 +12,10 @@ pub const VALUES_MAX: usize = 4_096;
 
 /// The header that says why a message is unreadable. The message of a sender who sets it is
 /// quarantined.
-pub const REASON: &str = "x-workflow-manager-unreadable";
+pub const REASON_HEADER: &str = "x-workflow-manager-unreadable";
 
 /// The header with the bytes of the unreadable header, as far as there is room.
-pub const ORIGINAL: &str = "x-workflow-manager-original-header";
+pub const ORIGINAL_HEADER: &str = "x-workflow-manager-original-header";
 
 /// The class, weight and body size, which precede the property flags.
 const FIXED_BYTES: usize = 12;
@@ -28,34 +28,34 @@ const FLAGS_HEADERS: u16 = 1 << 13;
 
 /// Why the library cannot handle a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbearable {
+pub enum UnsupportedHeader {
     /// A property that is a short text.
     #[error("the property {0} is not UTF-8")]
-    Text(Property),
+    InvalidText(Property),
     /// The name of a header, at any depth.
     #[error("the name of a header is not UTF-8")]
-    Name,
+    InvalidName,
     /// More nesting than [`NESTING_MAX`].
     #[error("its headers nest more than {NESTING_MAX} deep")]
-    Deep,
+    TooDeep,
     /// More values than [`VALUES_MAX`].
     #[error("its headers have more than {VALUES_MAX} values")]
-    Many,
+    TooManyValues,
     /// A value of a type that AMQP 0-9-1 and RabbitMQ do not have.
     #[error("a header has a value of the unknown type {:?}", char::from(*.0))]
-    Kind(u8),
+    UnknownType(u8),
     /// A length that reaches beyond the end of what contains it.
     #[error("its content header ends within a value")]
-    Short,
+    Truncated,
     /// Bytes after the last property.
     #[error("its content header has {0} bytes too many")]
-    Long(usize),
+    TrailingBytes(usize),
     /// Flags of properties that do not exist.
     #[error("its content header has unknown properties")]
-    Flags,
+    UnknownFlags,
     /// The whole header is larger than a frame may be.
     #[error("its content header has {0} bytes, more than a frame may have")]
-    Large(usize),
+    TooLarge(usize),
 }
 
 /// The properties of a message, in the order of their flags, the highest first.
@@ -97,9 +97,9 @@ impl Property {
     ];
 
     /// Reads the bytes of the value, without their length.
-    fn value<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], Unbearable> {
+    fn read_value<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], UnsupportedHeader> {
         match self {
-            Property::Headers => reader.long(),
+            Property::Headers => reader.read_long(),
             Property::DeliveryMode | Property::Priority => reader.take(1),
             Property::Timestamp => reader.take(8),
             Property::ContentType
@@ -111,7 +111,7 @@ impl Property {
             | Property::Type
             | Property::UserId
             | Property::AppId
-            | Property::ClusterId => reader.short(),
+            | Property::ClusterId => reader.read_short(),
         }
     }
 
@@ -146,29 +146,32 @@ impl std::fmt::Display for Property {
 
 /// Checks whether the library can handle the payload of this content header frame. A header of
 /// another class, or without the fixed part, is the broker's error: the library reports it.
-pub fn check(payload: &[u8]) -> Result<(), Unbearable> {
+pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
     if !payload.starts_with(&CLASS_BASIC) {
         return Ok(());
     }
     let Some(mut reader) = payload.get(FIXED_BYTES..).map(Reader) else { return Ok(()) };
-    let flags = reader.flags()?;
+    let flags = reader.read_flags()?;
     for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
-        let value = property.value(&mut reader)?;
+        let value = property.read_value(&mut reader)?;
         if property == Property::Headers {
             check_table(value)?;
         } else if property.is_text() && std::str::from_utf8(value).is_err() {
-            return Err(Unbearable::Text(property));
+            return Err(UnsupportedHeader::InvalidText(property));
         }
     }
-    if reader.0.is_empty() { Ok(()) } else { Err(Unbearable::Long(reader.0.len())) }
+    if reader.0.is_empty() { Ok(()) } else { Err(UnsupportedHeader::TrailingBytes(reader.0.len())) }
 }
 
 /// Reads one property of a header, as far as it is readable.
-pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
+pub(in crate::bus::amqp) fn read_property(
+    payload: &[u8],
+    wanted: Property,
+) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
-    let flags = reader.flags().unwrap_or_default();
+    let flags = reader.read_flags().unwrap_or_default();
     for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
-        let value = property.value(&mut reader).ok()?;
+        let value = property.read_value(&mut reader).ok()?;
         if property == wanted {
             return Some(String::from_utf8_lossy(value));
         }
@@ -179,12 +182,18 @@ pub(in crate::bus::amqp) fn property(payload: &[u8], wanted: Property) -> Option
 /// Builds the substitute for a content header: for a body of the same size, with the reason and the
 /// original in its headers. `payload` may be truncated; without the fixed part there is no
 /// substitute.
-pub(super) fn stand_in(payload: &[u8], why: Unbearable, frame_bytes_max: usize) -> Option<Vec<u8>> {
+pub(super) fn substitute(
+    payload: &[u8],
+    reason: UnsupportedHeader,
+    frame_bytes_max: usize,
+) -> Option<Vec<u8>> {
     let fixed = payload.get(..FIXED_BYTES)?;
     let original = &payload[..payload.len().min(frame_bytes_max / 2)];
-    let why = why.to_string();
+    let why = reason.to_string();
     let mut table = Vec::with_capacity(original.len() + 256);
-    for (name, kind, value) in [(REASON, b'S', why.as_bytes()), (ORIGINAL, b'x', original)] {
+    for (name, kind, value) in
+        [(REASON_HEADER, b'S', why.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
+    {
         table.extend(u8::try_from(name.len()).ok()?.to_be_bytes());
         table.extend(name.as_bytes());
         table.push(kind);
@@ -206,7 +215,7 @@ struct Container<'a> {
 }
 
 /// Checks a table without recursion.
-fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
+fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
     let mut open = vec![Container { rest: Reader(bytes), has_names: true }];
     let mut values = 0;
     while let Some(container) = open.last_mut() {
@@ -214,12 +223,12 @@ fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
             open.pop();
             continue;
         }
-        if container.has_names && std::str::from_utf8(container.rest.short()?).is_err() {
-            return Err(Unbearable::Name);
+        if container.has_names && std::str::from_utf8(container.rest.read_short()?).is_err() {
+            return Err(UnsupportedHeader::InvalidName);
         }
         values += 1;
         if values > VALUES_MAX {
-            return Err(Unbearable::Many);
+            return Err(UnsupportedHeader::TooManyValues);
         }
         let kind = container.rest.take(1)?[0];
         let inner = match kind {
@@ -229,13 +238,13 @@ fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
             b'I' | b'i' | b'f' => container.rest.take(4).map(|_| None)?,
             b'D' => container.rest.take(5).map(|_| None)?,
             b'L' | b'l' | b'd' | b'T' => container.rest.take(8).map(|_| None)?,
-            b'S' | b'x' => container.rest.long().map(|_| None)?,
-            b'A' | b'F' => Some(container.rest.long()?),
-            other => return Err(Unbearable::Kind(other)),
+            b'S' | b'x' => container.rest.read_long().map(|_| None)?,
+            b'A' | b'F' => Some(container.rest.read_long()?),
+            other => return Err(UnsupportedHeader::UnknownType(other)),
         };
         if let Some(bytes) = inner {
             if open.len() == NESTING_MAX {
-                return Err(Unbearable::Deep);
+                return Err(UnsupportedHeader::TooDeep);
             }
             open.push(Container { rest: Reader(bytes), has_names: kind == b'F' });
         }
@@ -247,26 +256,26 @@ fn check_table(bytes: &[u8]) -> Result<(), Unbearable> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], Unbearable> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(Unbearable::Short)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], UnsupportedHeader> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn flags(&mut self) -> Result<u16, Unbearable> {
+    fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
         let bytes = self.take(2)?;
         let flags = u16::from_be_bytes([bytes[0], bytes[1]]);
-        if flags & 0b11 == 0 { Ok(flags) } else { Err(Unbearable::Flags) }
+        if flags & 0b11 == 0 { Ok(flags) } else { Err(UnsupportedHeader::UnknownFlags) }
     }
 
     /// Reads bytes that follow a length of one byte.
-    fn short(&mut self) -> Result<&'a [u8], Unbearable> {
+    fn read_short(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
         let length = self.take(1)?[0];
         self.take(usize::from(length))
     }
 
     /// Reads bytes that follow a length of four bytes.
-    fn long(&mut self) -> Result<&'a [u8], Unbearable> {
+    fn read_long(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
         let length = self.take(4)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         self.take(length)
     }
@@ -313,19 +322,23 @@ mod tests {
     }
 
     /// Returns whether the library parses it to its end.
-    fn is_borne(payload: &[u8]) -> bool {
+    fn is_supported(payload: &[u8]) -> bool {
         parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(rest, _)| rest.is_empty())
     }
 
-    fn checked(payload: &[u8]) -> Result<(), Unbearable> {
-        let found = check(payload);
-        let stand_in = stand_in(payload, found.err().unwrap_or(Unbearable::Short), FRAME_BYTES_MAX)
-            .expect("a stand-in");
-        assert!(is_borne(&stand_in), "{found:?}");
+    fn checked(payload: &[u8]) -> Result<(), UnsupportedHeader> {
+        let found = check_header(payload);
+        let stand_in = substitute(
+            payload,
+            found.err().unwrap_or(UnsupportedHeader::Truncated),
+            FRAME_BYTES_MAX,
+        )
+        .expect("a stand-in");
+        assert!(is_supported(&stand_in), "{found:?}");
         assert_eq!(stand_in[..FIXED_BYTES], payload[..FIXED_BYTES], "the size of the body is kept");
         assert!(stand_in.len() < FRAME_BYTES_MAX);
         if found.is_ok() {
-            assert!(is_borne(payload), "borne: {payload:?}");
+            assert!(is_supported(payload), "borne: {payload:?}");
         }
         found
     }
@@ -339,16 +352,16 @@ mod tests {
                 [&[1, 0xe9][..], &[3, 0xff, 0xfe, 0x80], &[2, b'a', 0xc3], &[3, 0xed, 0xa0, 0x80]]
             {
                 let bad = payload(flags, text);
-                assert_eq!(checked(&bad), Err(Unbearable::Text(property)));
-                assert!(!is_borne(&bad), "the library bears it: {property}");
+                assert_eq!(checked(&bad), Err(UnsupportedHeader::InvalidText(property)));
+                assert!(!is_supported(&bad), "the library bears it: {property}");
             }
-            assert_eq!(checked(&payload(flags, &[5, b'a'])), Err(Unbearable::Short));
-            assert_eq!(checked(&payload(flags, &[])), Err(Unbearable::Short));
+            assert_eq!(checked(&payload(flags, &[5, b'a'])), Err(UnsupportedHeader::Truncated));
+            assert_eq!(checked(&payload(flags, &[])), Err(UnsupportedHeader::Truncated));
         }
     }
 
     #[test]
-    fn every_type_of_value_that_the_library_knows_is_taken_and_no_other() {
+    fn exactly_the_value_types_of_the_library_are_accepted() {
         let sizes = [
             (b't', 1),
             (b'b', 1),
@@ -393,11 +406,14 @@ mod tests {
                         char::from(kind)
                     );
                 }
-                None => assert_eq!(checked(&header(kind, &[0; 8])), Err(Unbearable::Kind(kind))),
+                None => assert_eq!(
+                    checked(&header(kind, &[0; 8])),
+                    Err(UnsupportedHeader::UnknownType(kind))
+                ),
             }
         }
         for kind in [b'S', b'x', b'A', b'F'] {
-            assert_eq!(checked(&header(kind, &[0xff; 4])), Err(Unbearable::Short));
+            assert_eq!(checked(&header(kind, &[0xff; 4])), Err(UnsupportedHeader::Truncated));
         }
         assert_eq!(
             checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
@@ -408,11 +424,17 @@ mod tests {
 
     #[test]
     fn names_must_be_utf8_at_any_depth() {
-        assert_eq!(checked(&with_headers(&[2, 0xff, 0xfe, b'V'])), Err(Unbearable::Name));
-        assert_eq!(checked(&header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])), Err(Unbearable::Name));
+        assert_eq!(
+            checked(&with_headers(&[2, 0xff, 0xfe, b'V'])),
+            Err(UnsupportedHeader::InvalidName)
+        );
+        assert_eq!(
+            checked(&header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])),
+            Err(UnsupportedHeader::InvalidName)
+        );
         assert_eq!(
             checked(&header(b'A', &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V'])),
-            Err(Unbearable::Name)
+            Err(UnsupportedHeader::InvalidName)
         );
     }
 
@@ -421,13 +443,17 @@ mod tests {
         for kind in [b'A', b'F'] {
             assert_eq!(checked(&nested(kind, NESTING_MAX - 1)), Ok(()));
             for times in [NESTING_MAX, 3_000, 20_000] {
-                assert_eq!(check(&nested(kind, times)), Err(Unbearable::Deep), "{times}");
+                assert_eq!(
+                    check_header(&nested(kind, times)),
+                    Err(UnsupportedHeader::TooDeep),
+                    "{times}"
+                );
             }
         }
     }
 
     #[test]
-    fn many_small_values_are_too_many() {
+    fn too_many_small_values_are_rejected() {
         let voids = |count: usize| {
             header(
                 b'A',
@@ -436,48 +462,56 @@ mod tests {
             )
         };
         assert_eq!(checked(&voids(VALUES_MAX - 1)), Ok(()));
-        assert_eq!(checked(&voids(VALUES_MAX)), Err(Unbearable::Many));
+        assert_eq!(checked(&voids(VALUES_MAX)), Err(UnsupportedHeader::TooManyValues));
     }
 
     #[test]
-    fn what_is_around_the_properties_is_checked_too() {
+    fn bytes_around_the_properties_are_checked_too() {
         assert_eq!(checked(&payload(0, &[])), Ok(()));
-        assert_eq!(checked(&payload(0, &[0])), Err(Unbearable::Long(1)));
-        assert_eq!(checked(&payload(1, &[])), Err(Unbearable::Flags));
-        assert_eq!(checked(&payload(2, &[])), Err(Unbearable::Flags));
-        assert_eq!(check(&payload(0, &[])[..13]), Err(Unbearable::Short));
-        assert_eq!((check(&[]), stand_in(&[0; 11], Unbearable::Short, 4096)), (Ok(()), None));
-        assert_eq!(check(&[0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0xff]), Ok(()), "not a message");
+        assert_eq!(checked(&payload(0, &[0])), Err(UnsupportedHeader::TrailingBytes(1)));
+        assert_eq!(checked(&payload(1, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(checked(&payload(2, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(check_header(&payload(0, &[])[..13]), Err(UnsupportedHeader::Truncated));
+        assert_eq!(
+            (check_header(&[]), substitute(&[0; 11], UnsupportedHeader::Truncated, 4096)),
+            (Ok(()), None)
+        );
+        assert_eq!(
+            check_header(&[0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0xff]),
+            Ok(()),
+            "not a message"
+        );
     }
 
     #[test]
-    fn a_stand_in_has_the_reason_and_the_original() {
+    fn a_substitute_has_the_reason_and_the_original() {
         let bad = payload(1 << 5, &[1, 0xe9]);
         let stand_in =
-            stand_in(&bad, Unbearable::Text(Property::Type), FRAME_BYTES_MAX).expect("a stand-in");
+            substitute(&bad, UnsupportedHeader::InvalidText(Property::Type), FRAME_BYTES_MAX)
+                .expect("a stand-in");
         let (_, properties) = parse_properties(&stand_in[FIXED_BYTES..]).expect("readable");
         let headers = properties.headers().clone().expect("headers");
         assert_eq!(
-            headers.inner().get(REASON),
+            headers.inner().get(REASON_HEADER),
             Some(&AMQPValue::LongString("the property type is not UTF-8".into()))
         );
-        assert_eq!(headers.inner().get(ORIGINAL), Some(&AMQPValue::ByteArray(bad.into())));
+        assert_eq!(headers.inner().get(ORIGINAL_HEADER), Some(&AMQPValue::ByteArray(bad.into())));
     }
 
     #[test]
-    fn a_property_is_read_as_far_as_it_can_be() {
+    fn a_property_is_read_as_far_as_it_is_valid() {
         let flags = 1 << 10 | FLAGS_HEADERS;
         let bad = payload(flags, &[&[0, 0, 0, 2, 0xff, 0xff][..], &[3, b'a', 0xe9, b'c']].concat());
-        assert_eq!(check(&bad), Err(Unbearable::Short));
-        assert_eq!(property(&bad, Property::CorrelationId).as_deref(), Some("a\u{fffd}c"));
-        assert_eq!(property(&bad, Property::Type), None);
-        assert_eq!(property(&bad[..16], Property::CorrelationId), None);
+        assert_eq!(check_header(&bad), Err(UnsupportedHeader::Truncated));
+        assert_eq!(read_property(&bad, Property::CorrelationId).as_deref(), Some("a\u{fffd}c"));
+        assert_eq!(read_property(&bad, Property::Type), None);
+        assert_eq!(read_property(&bad[..16], Property::CorrelationId), None);
     }
 
     proptest! {
         /// Bytes that are rarely a header at all.
         #[test]
-        fn whatever_the_bytes_the_library_bears_what_it_gets(
+        fn the_library_can_parse_whatever_passes_the_check(
             flags: u16,
             bytes in proptest::collection::vec(any::<u8>(), 0..200)
         ) {
@@ -486,7 +520,7 @@ mod tests {
 
         /// Headers that are nearly valid.
         #[test]
-        fn a_damaged_header_is_borne_or_refused(at in 0usize..200, byte: u8, cut in 0usize..40) {
+        fn a_damaged_header_is_supported_or_rejected(at in 0usize..200, byte: u8, cut in 0usize..40) {
             let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\
                                  \x01tT\0\0\0\0\0\0\0\x09";
             let length = u32::try_from(table.len()).expect("short").to_be_bytes();

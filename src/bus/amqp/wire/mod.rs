@@ -10,11 +10,13 @@
 //! handed over.
 
 pub(super) mod burst;
-pub(super) mod guard;
+pub(in crate::bus) mod delivery_budget;
+pub(super) mod filtered_stream;
+mod frame_filter;
 mod header;
-pub(in crate::bus) mod room;
-mod sieve;
 
-pub use header::{NESTING_MAX, ORIGINAL, REASON, Unbearable, VALUES_MAX, check};
-pub(super) use header::{Property, property};
-pub use sieve::{Sieve, TooLarge};
+pub use frame_filter::{FrameFilter, FrameTooLarge};
+pub use header::{
+    NESTING_MAX, ORIGINAL_HEADER, REASON_HEADER, UnsupportedHeader, VALUES_MAX, check_header,
+};
+pub(super) use header::{Property, read_property};

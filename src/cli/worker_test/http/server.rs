@@ -1,6 +1,6 @@
 //! The HTTP server: parses the requests of workers, and passes them to the lease queue.
 
-use crate::settings::Span;
+use crate::settings::DurationSetting;
 use actix_web::dev::ServerHandle;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// The maximum number of requests that wait for the lease queue.
-pub(super) const ASKS_MAX: usize = 256;
+pub(super) const PENDING_REQUESTS_MAX: usize = 256;
 
 /// The largest reply, in bytes: a manager's default (`limits.reply_bytes_max`).
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -24,12 +24,13 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 const WAIT_MAX: Duration = Duration::from_secs(50);
 
-const LEASE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
+const LEASE_RANGE: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
 
 const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A call of the queue API.
-pub(super) enum Call {
+pub(super) enum WorkerCall {
     Receive { wait: Duration, lease: Option<Duration>, max: Option<usize>, vhost: String },
     Reply { kind: String, body: Bytes },
     Extend { lease: Option<Duration> },
@@ -37,36 +38,36 @@ pub(super) enum Call {
 }
 
 /// A call, the delivery that it is about, and where the response goes.
-pub(super) struct Ask {
+pub(super) struct PendingRequest {
     pub(super) queue: String,
     /// The message's id and the number of its delivery.
-    pub(super) of: Option<(String, u32)>,
-    pub(super) call: Call,
-    pub(super) answer: oneshot::Sender<Answer>,
+    pub(super) delivery: Option<(String, u32)>,
+    pub(super) call: WorkerCall,
+    pub(super) responder: oneshot::Sender<StubResponse>,
 }
 
 /// The response of the lease queue.
-pub(super) struct Answer {
+pub(super) struct StubResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
-    pub(super) fn json(body: &serde_json::Value) -> Answer {
+impl StubResponse {
+    pub(super) fn json(body: &serde_json::Value) -> StubResponse {
         let headers = vec![("content-type", "application/json".to_owned())];
-        Answer { status: 200, headers, body: body.to_string().into_bytes() }
+        StubResponse { status: 200, headers, body: body.to_string().into_bytes() }
     }
 
-    pub(super) fn problem(status: u16, detail: &str) -> Answer {
+    pub(super) fn problem(status: u16, detail: &str) -> StubResponse {
         let title = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
         let body =
             json!({ "detail": detail, "status": status, "title": title, "type": "about:blank" });
         let headers = vec![("content-type", "application/problem+json".to_owned())];
-        Answer { status, headers, body: body.to_string().into_bytes() }
+        StubResponse { status, headers, body: body.to_string().into_bytes() }
     }
 
-    fn response(self) -> HttpResponse {
+    fn into_http_response(self) -> HttpResponse {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = HttpResponse::build(status);
         for (name, value) in self.headers {
@@ -79,17 +80,20 @@ impl Answer {
 /// Starts a server in the background. With port 0 the system chooses the port.
 pub(super) fn serve(
     listen: SocketAddr,
-    asks: mpsc::Sender<Ask>,
+    requests: mpsc::Sender<PendingRequest>,
 ) -> io::Result<(ServerHandle, SocketAddr)> {
     let app = move || {
         App::new()
-            .app_data(web::Data::new(asks.clone()))
+            .app_data(web::Data::new(requests.clone()))
             .app_data(web::PayloadConfig::new(BODY_BYTES_MAX))
-            .route("/livez", web::get().to(alive))
-            .route("/readyz", web::get().to(alive))
-            .route("/api/queue/{queue}/receive", web::post().to(receive))
-            .route("/api/queue/{queue}/message/{message}/{delivery}/{word}", web::post().to(tell))
-            .default_service(web::to(nothing))
+            .route("/livez", web::get().to(handle_probe))
+            .route("/readyz", web::get().to(handle_probe))
+            .route("/api/queue/{queue}/receive", web::post().to(handle_receive))
+            .route(
+                "/api/queue/{queue}/message/{message}/{delivery}/{word}",
+                web::post().to(handle_message_call),
+            )
+            .default_service(web::to(handle_unknown_path))
     };
     let server = HttpServer::new(app)
         .workers(1)
@@ -104,22 +108,27 @@ pub(super) fn serve(
     Ok((handle, address))
 }
 
-async fn alive() -> &'static str {
+async fn handle_probe() -> &'static str {
     "ok"
 }
 
-async fn nothing() -> HttpResponse {
-    Answer::problem(404, "worker-test has the calls of workers alone").response()
+async fn handle_unknown_path() -> HttpResponse {
+    StubResponse::problem(404, "worker-test has the calls of workers alone").into_http_response()
 }
 
-type Asks = web::Data<mpsc::Sender<Ask>>;
+type RequestSender = web::Data<mpsc::Sender<PendingRequest>>;
 
 /// The query parameters of a request.
-type Parameters = web::Query<Vec<(String, String)>>;
+type QueryParameters = web::Query<Vec<(String, String)>>;
 
-async fn receive(asks: Asks, path: web::Path<String>, query: Parameters) -> HttpResponse {
-    let read = || {
-        let [wait, lease, max, vhost] = of(&query, ["wait", "lease", "max", "vhost"])?;
+async fn handle_receive(
+    requests: RequestSender,
+    path: web::Path<String>,
+    query: QueryParameters,
+) -> HttpResponse {
+    let parse_call = || {
+        let [wait, lease, max, vhost] =
+            parse_parameters(&query, ["wait", "lease", "max", "vhost"])?;
         let max = match max {
             None => None,
             Some(text) => match text.parse::<usize>() {
@@ -127,71 +136,73 @@ async fn receive(asks: Asks, path: web::Path<String>, query: Parameters) -> Http
                 Ok(_) | Err(_) => return Err(format!("max is {text:?}, expected 1 to 100")),
             },
         };
-        Ok(Call::Receive {
-            wait: span("wait", wait, (Duration::ZERO, WAIT_MAX))?
+        Ok(WorkerCall::Receive {
+            wait: parse_span("wait", wait, (Duration::ZERO, WAIT_MAX))?
                 .unwrap_or(Duration::from_secs(30)),
-            lease: span("lease", lease, LEASE)?,
+            lease: parse_span("lease", lease, LEASE_RANGE)?,
             max,
             vhost: vhost.unwrap_or_default(),
         })
     };
-    ask(&asks, path.into_inner(), None, read()).await
+    forward(&requests, path.into_inner(), None, parse_call()).await
 }
 
-async fn tell(
-    asks: Asks,
+async fn handle_message_call(
+    requests: RequestSender,
     path: web::Path<(String, String, String, String)>,
-    query: Parameters,
+    query: QueryParameters,
     body: Bytes,
 ) -> HttpResponse {
-    let (queue, message, delivery, word) = path.into_inner();
-    let read = || match word.as_str() {
+    let (queue, message, delivery, action) = path.into_inner();
+    let parse_call = || match action.as_str() {
         "reply" => {
-            let [kind, _vhost] = of(&query, ["type", "vhost"])?;
+            let [kind, _vhost] = parse_parameters(&query, ["type", "vhost"])?;
             let kind = kind.unwrap_or_else(|| "result".to_owned());
             if ["result", "error", "progress"].contains(&kind.as_str()) {
-                Ok(Call::Reply { kind, body })
+                Ok(WorkerCall::Reply { kind, body })
             } else {
                 Err(format!("type is {kind:?}, expected result, error or progress"))
             }
         }
         "extend" => {
-            let [lease, _vhost] = of(&query, ["lease", "vhost"])?;
-            Ok(Call::Extend { lease: span("lease", lease, LEASE)? })
+            let [lease, _vhost] = parse_parameters(&query, ["lease", "vhost"])?;
+            Ok(WorkerCall::Extend { lease: parse_span("lease", lease, LEASE_RANGE)? })
         }
         "nack" => {
-            let [requeue, delay, _vhost] = of(&query, ["requeue", "delay", "vhost"])?;
-            let delay = span("delay", delay, (Duration::ZERO, DELAY_MAX))?.unwrap_or_default();
-            Ok(Call::Nack { requeue: requeue.as_deref() == Some("true"), delay })
+            let [requeue, delay, _vhost] = parse_parameters(&query, ["requeue", "delay", "vhost"])?;
+            let delay =
+                parse_span("delay", delay, (Duration::ZERO, DELAY_MAX))?.unwrap_or_default();
+            Ok(WorkerCall::Nack { requeue: requeue.as_deref() == Some("true"), delay })
         }
         other => Err(format!("there is no call {other:?} of a message")),
     };
     let Ok(delivery) = delivery.parse() else {
-        return Answer::problem(400, "the delivery is not a number").response();
+        return StubResponse::problem(400, "the delivery is not a number").into_http_response();
     };
-    ask(&asks, queue, Some((message, delivery)), read()).await
+    forward(&requests, queue, Some((message, delivery)), parse_call()).await
 }
 
-async fn ask(
-    asks: &Asks,
+async fn forward(
+    requests: &RequestSender,
     queue: String,
-    of: Option<(String, u32)>,
-    call: Result<Call, String>,
+    delivery: Option<(String, u32)>,
+    call: Result<WorkerCall, String>,
 ) -> HttpResponse {
     let call = match call {
         Ok(call) => call,
-        Err(why) => return Answer::problem(400, &why).response(),
+        Err(why) => return StubResponse::problem(400, &why).into_http_response(),
     };
-    let (answer, answered) = oneshot::channel();
-    let later = || Answer::problem(503, "worker-test does not take this now: try again");
-    if asks.send(Ask { queue, of, call, answer }).await.is_err() {
-        return later().response();
+    let (responder, response) = oneshot::channel();
+    let unavailable =
+        || StubResponse::problem(503, "worker-test does not take this now: try again");
+    if requests.send(PendingRequest { queue, delivery, call, responder }).await.is_err() {
+        return unavailable().into_http_response();
     }
-    answered.await.unwrap_or_else(|_| later()).response()
+    response.await.unwrap_or_else(|_| unavailable()).into_http_response()
 }
 
 /// Returns the parameters of these names. Any other parameter is refused, as by a manager.
-fn of<const N: usize>(
+fn parse_parameters<const N: usize>(
     query: &[(String, String)],
     names: [&str; N],
 ) -> Result<[Option<String>; N], String> {
@@ -206,7 +217,7 @@ fn of<const N: usize>(
     Ok(found)
 }
 
-fn span(
+fn parse_span(
     name: &str,
     text: Option<String>,
     (min, max): (Duration, Duration),
@@ -214,8 +225,10 @@ fn span(
     let Some(text) = text else { return Ok(None) };
     match humantime::parse_duration(&text) {
         Ok(span) if (min..=max).contains(&span) => Ok(Some(span)),
-        Ok(_) | Err(_) => {
-            Err(format!("{name} is {text:?}, expected a time from {} to {}", Span(min), Span(max)))
-        }
+        Ok(_) | Err(_) => Err(format!(
+            "{name} is {text:?}, expected a time from {} to {}",
+            DurationSetting(min),
+            DurationSetting(max)
+        )),
     }
 }

@@ -1,6 +1,6 @@
 //! Comparisons of whole numbers with decimals, as they stand in a text.
 
-use super::came_to;
+use super::evaluate_text;
 
 #[test]
 fn whole_numbers_and_decimals_are_compared_without_rounding() {
@@ -18,13 +18,13 @@ fn whole_numbers_and_decimals_are_compared_without_rounding() {
         "[9007199254740992.0].exists(x, x < 9007199254740993)",
         "double('NaN') != double('NaN') && 1 != double('NaN') && !(double('NaN') == 1u)",
     ] {
-        assert_eq!(came_to(text), Ok(true), "{text}");
+        assert_eq!(evaluate_text(text), Ok(true), "{text}");
     }
     for (text, why) in [
         ("1 < double('NaN')", "`<` cannot be applied to int and double"),
         ("double('NaN') >= 1", "`>=` cannot be applied to double and int"),
     ] {
-        let told = came_to(text).expect_err(text);
+        let told = evaluate_text(text).expect_err(text);
         assert!(told.contains(why), "{text}: {told}");
     }
 }

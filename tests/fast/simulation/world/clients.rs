@@ -94,7 +94,7 @@ impl World {
 
     /// A client has the message of a step sent once more, as if it were lost.
     pub(super) fn redispatch(&mut self) -> Option<Turn> {
-        let running = self.journal.reader.all_running(0, 1_000).ok()?;
+        let running = self.journal.reader.load_running_jobs(0, 1_000).ok()?;
         let (_, id) = running.get(self.rng.usize(0..running.len().max(1)))?;
         let found = self.durable(*id)?;
         let step = found.job.confirmed_steps().next()?;
@@ -106,7 +106,7 @@ impl World {
 
     /// An external step that runs.
     fn external_step(&self) -> Option<(JobId, String)> {
-        let running = self.journal.reader.all_running(0, 1_000).ok()?;
+        let running = self.journal.reader.load_running_jobs(0, 1_000).ok()?;
         running.into_iter().find_map(|(_, id)| {
             let found = self.durable(id)?;
             let (step, _) = found.job.steps().find(|(step, run)| {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
 use workflow_manager::journal::{JobNumber, Reader};
-use workflow_manager::journal::{KeptJob, Records};
+use workflow_manager::journal::{Records, StoredJob};
 
 /// A job's number and that of its last row, or of the last confirms: it is what it was as long as
 /// these are.
@@ -16,7 +16,7 @@ type State = (JobNumber, i64);
 pub(crate) struct Committed {
     pub(crate) reader: Reader,
     watch: Option<Connection>,
-    seen: RefCell<HashMap<JobId, (State, Arc<KeptJob>)>>,
+    seen: RefCell<HashMap<JobId, (State, Arc<StoredJob>)>>,
 }
 
 impl Committed {
@@ -25,15 +25,15 @@ impl Committed {
         Committed { reader: Reader::new(database), watch, seen: RefCell::default() }
     }
 
-    pub(crate) fn job(&self, id: JobId) -> Option<Arc<KeptJob>> {
+    pub(crate) fn job(&self, id: JobId) -> Option<Arc<StoredJob>> {
         let Some(state) = self.state(id) else {
-            return self.reader.job(id).ok().flatten().map(Arc::new);
+            return self.reader.load_job(id).ok().flatten().map(Arc::new);
         };
         let mut seen = self.seen.borrow_mut();
         if let Some((_, found)) = seen.get(&id).filter(|(known, _)| *known == state) {
             return Some(found.clone());
         }
-        let found = Arc::new(self.reader.job(id).ok().flatten()?);
+        let found = Arc::new(self.reader.load_job(id).ok().flatten()?);
         seen.insert(id, (state, found.clone()));
         Some(found)
     }

@@ -8,14 +8,14 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use workflow_manager::actors::answer::{Created, Refusal};
-use workflow_manager::actors::messages::Sent;
+use workflow_manager::actors::client_response::{CreateResponse, RequestError};
+use workflow_manager::actors::messages::ConfirmTarget;
 use workflow_manager::bus::{Addressee, Publication};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
-use workflow_manager::journal::KeptJob;
-use workflow_manager::journal::{JobNumber, JournalError, Options, Records, Store};
-use workflow_manager::journal::{NEWEST, StatusFilter};
+use workflow_manager::journal::StoredJob;
+use workflow_manager::journal::{JobNumber, JournalError, JournalOptions, Records, SqliteJournal};
+use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 
 impl World {
     pub(crate) fn publish(&mut self, message: Publication) {
@@ -34,7 +34,7 @@ impl World {
     /// A reported end is durable: the job has ended, and in this way.
     fn answer(&mut self, answer: Publication) {
         self.note(|| format!("answers {:?}", answer.correlation_id));
-        if let Some(Sent::Answer { job, .. }) = answer.receipt.peek() {
+        if let Some(ConfirmTarget::JobEnd { job, .. }) = answer.confirm_token.downcast_ref() {
             let (job, is_error) = (*job, answer.kind.is_some());
             let is_right = self.durable(job).map(|found| match found.job.state() {
                 JobState::Completed => {
@@ -147,7 +147,7 @@ impl World {
         self.note(|| format!("acknowledged {job}:{step}"));
         let Some(found) = self.durable(id) else { return };
         let job = &found.job;
-        let Some(index) = job.graph().index_of(step) else { return };
+        let Some(index) = job.graph().find_index(step) else { return };
         let takes = job.step_state(index) == StepState::Running
             && reply.kind.as_deref() != Some("progress");
         let run = job.step(index);
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    fn answered(&mut self, answer: Created) {
+    fn answered(&mut self, answer: CreateResponse) {
         if self.crashed {
             return;
         }
@@ -234,7 +234,7 @@ impl World {
         let is_durable = self.durable(id).is_some();
         let twice = self.asked.get_mut(&id).is_some_and(|asked| {
             let before = std::mem::replace(&mut asked.answered, true);
-            before && !asked.ended_by_client && matches!(answer, Created::New(_))
+            before && !asked.ended_by_client && matches!(answer, CreateResponse::New(_))
         });
         if !is_durable {
             self.violate(format!("{id} was answered before it was committed"));
@@ -249,13 +249,13 @@ impl World {
         &mut self,
         id: JobId,
         again: Option<bool>,
-        answer: &Result<Created, Refusal>,
+        answer: &Result<CreateResponse, RequestError>,
     ) {
         self.note(|| format!("a client is told {answer:?}"));
         match (again, answer) {
             // Ended, and deleted, by a client between the question and the answer: then the id is
             // free.
-            (Some(false), Ok(Created::New(_)))
+            (Some(false), Ok(CreateResponse::New(_)))
                 if self.asked.get(&id).is_some_and(|asked| asked.ended_by_client) =>
             {
                 if let Some(asked) = self.asked.get_mut(&id) {
@@ -264,16 +264,16 @@ impl World {
                 }
             }
             // And asked for a second time: the other job has the id by now.
-            (Some(false), Ok(Created::Known(_)))
+            (Some(false), Ok(CreateResponse::Existing(_)))
                 if self.asked.get(&id).is_some_and(|asked| asked.message == ANOTHER_MESSAGE) => {}
             (Some(false), Ok(_)) => {
                 self.violate(format!("{id} was given to another job: {answer:?}"))
             }
-            (None | Some(true), Err(Refusal::Conflict(reason))) => {
+            (None | Some(true), Err(RequestError::Conflict(reason))) => {
                 self.violate(format!("{id} was refused: {reason}"))
             }
-            (None, Err(Refusal::Overloaded(_))) => self.refused.push(id),
-            (None, Err(Refusal::Failed(_))) => self.to_ask.push(id),
+            (None, Err(RequestError::Overloaded(_))) => self.refused.push(id),
+            (None, Err(RequestError::Failed(_))) => self.to_ask.push(id),
             _ => {}
         }
     }
@@ -288,7 +288,7 @@ impl World {
             }
         }
         for (number, live) in latest {
-            match self.journal.reader.job(live.id()) {
+            match self.journal.reader.load_job(live.id()) {
                 Ok(Some(found)) if found.number != number => {}
                 Ok(Some(found)) if found.job == live => {
                     self.uncompared.insert(number, live);
@@ -327,9 +327,13 @@ impl World {
     fn compare_statuses_of(&mut self, live: &Job) {
         let workflow = live.definition().full_name();
         let read = || {
-            let columns = self.journal.reader.status_columns(&workflow)?.unwrap_or_default();
+            let columns = self.journal.reader.load_status_columns(&workflow)?.unwrap_or_default();
             let filter = StatusFilter { job: Some(live.id()), ..StatusFilter::default() };
-            let row = self.journal.reader.statuses(&workflow, &columns, &filter, NEWEST, 1)?.pop();
+            let row = self
+                .journal
+                .reader
+                .load_statuses(&workflow, &columns, &filter, NEWEST_CURSOR, 1)?
+                .pop();
             Ok::<_, JournalError>(
                 row.map(|row| {
                     (row.state, columns.into_iter().zip(row.statuses).collect::<Vec<_>>())
@@ -340,7 +344,7 @@ impl World {
             .graph()
             .indices()
             .map(|step| (live.graph().step(step).name.to_string(), live.status(step).to_owned()));
-        let wanted = (live.state().word().to_owned(), statuses.collect::<Vec<_>>());
+        let wanted = (live.state().as_str().to_owned(), statuses.collect::<Vec<_>>());
         match read() {
             Ok(row) if row.as_ref() == Some(&wanted) => {}
             Ok(row) => {
@@ -357,7 +361,7 @@ impl World {
         self.durable(id).is_some_and(|found| found.job.state().is_ended())
     }
 
-    pub(super) fn durable(&self, id: JobId) -> Option<Arc<KeptJob>> {
+    pub(super) fn durable(&self, id: JobId) -> Option<Arc<StoredJob>> {
         self.journal.job(id)
     }
 
@@ -420,13 +424,13 @@ impl World {
     fn settled_once(&self) -> Result<(), String> {
         let failed = |error: rusqlite::Error| error.to_string();
         // What the last process has left is derived by the next.
-        let options = Options {
+        let options = JournalOptions {
             file: self.database.clone(),
             cache_bytes: 1 << 20,
             verify_bytes_max: 1 << 30,
             pages_max: 0,
         };
-        drop(Store::open(&options).map_err(|error| error.to_string())?);
+        drop(SqliteJournal::open(&options).map_err(|error| error.to_string())?);
         let connection = rusqlite::Connection::open(&self.database).map_err(failed)?;
         let running: i64 = connection
             .query_row("SELECT count(*) FROM jobs WHERE ended IS NULL", [], |row| row.get(0))
@@ -555,7 +559,7 @@ impl Hooks for WorldHooks {
         match point {
             "job::decided" => {
                 if let Some((number, Some(job))) = what.downcast_ref::<(JobNumber, Option<Job>)>() {
-                    job.check();
+                    job.assert_invariants();
                     world.check_times(job);
                     world.note(|| {
                         let steps: Vec<String> = job
@@ -573,7 +577,7 @@ impl Hooks for WorldHooks {
                 }
             }
             "outbox::answer" => {
-                if let Some(answer) = what.downcast_ref::<Created>() {
+                if let Some(answer) = what.downcast_ref::<CreateResponse>() {
                     world.answered(*answer);
                 }
             }

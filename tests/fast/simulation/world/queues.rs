@@ -9,7 +9,7 @@ impl World {
     /// A queue that was missing is there again, and empty: the journal has no message in it as
     /// confirmed.
     pub(super) fn check_declared(&mut self, queue: &Arc<str>) {
-        let running = self.journal.reader.all_running(0, 1_000).unwrap_or_default();
+        let running = self.journal.reader.load_running_jobs(0, 1_000).unwrap_or_default();
         let mut missed = Vec::new();
         for (_, id) in running {
             let Some(found) = self.durable(id) else { continue };

@@ -1,0 +1,66 @@
+//! Decides when the log reports the size of the `-wal`.
+
+/// The size from which the log reports the `-wal`, in bytes: a commit begins to empty it at 4 MiB.
+const WAL_REPORTED_BYTES: u64 = 64 << 20;
+
+/// The size of the `-wal` that was reported last; `None`: it is small.
+#[derive(Default)]
+pub(super) struct WalSizeReporter(Option<u64>);
+
+/// A change of the size that is to be reported.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum WalSizeChange {
+    Grown,
+    Shrunk,
+}
+
+impl WalSizeReporter {
+    /// Returns a change at each doubling, and when the `-wal` is small again.
+    pub(super) fn check(&mut self, bytes: u64) -> Option<WalSizeChange> {
+        match self.0 {
+            None if bytes >= WAL_REPORTED_BYTES => {
+                self.0 = Some(bytes);
+                Some(WalSizeChange::Grown)
+            }
+            Some(reported) if bytes >= reported.saturating_mul(2) => {
+                self.0 = Some(bytes);
+                Some(WalSizeChange::Grown)
+            }
+            Some(_) if bytes < WAL_REPORTED_BYTES => {
+                self.0 = None;
+                Some(WalSizeChange::Shrunk)
+            }
+            None | Some(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wal_is_told_when_it_is_large_at_each_doubling_and_when_it_is_small_again() {
+        let mut reporter = WalSizeReporter::default();
+        let sizes =
+            [1, 63, 64, 100, 127, 128, 300, 70, 63, 63, 65].map(|mebibytes| mebibytes << 20);
+        let changes = sizes.map(|bytes| reporter.check(bytes));
+        let grown = || Some(WalSizeChange::Grown);
+        assert_eq!(
+            changes,
+            [
+                None,
+                None,
+                grown(),
+                None,
+                None,
+                grown(),
+                grown(),
+                None,
+                Some(WalSizeChange::Shrunk),
+                None,
+                grown()
+            ]
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! An operation of the API as the OpenAPI document describes it.
+
+use super::parameters::Parameter;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+/// An operation: a method of a path.
+pub(super) struct OperationSpec {
+    pub(super) method: &'static str,
+    pub(super) path: String,
+    id: String,
+    tag: &'static str,
+    summary: String,
+    parameters: Vec<Parameter>,
+    body: Option<Value>,
+    responses: Map<String, Value>,
+    /// What is refused though each parameter is well-formed, as the 400 says it.
+    rules: Vec<String>,
+}
+
+/// The statuses of problems with which every operation may answer.
+const COMMON_PROBLEM_STATUSES: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
+
+/// The statuses of problems, with a name and a meaning for each.
+const PROBLEMS: [(u16, &str, &str); 14] = [
+    (400, "Malformed", "The request is malformed, or has a parameter that the call does not know"),
+    (401, "Unauthorized", "No token, or not the right one"),
+    (
+        403,
+        "Forbidden",
+        "This sender may not ask: another site's page, or a name that is not the manager's",
+    ),
+    (404, "NotFound", "It does not exist"),
+    (405, "MethodNotAllowed", "The path does not take this method"),
+    (408, "RequestTimeout", "The request did not come in time"),
+    (409, "Conflict", "It conflicts with what exists: the detail says how"),
+    (410, "Gone", "It is over: the lease, or the attempt"),
+    (413, "TooLarge", "The body is too large"),
+    (415, "UnsupportedMediaType", "The body has an encoding that is not supported"),
+    (422, "Invalid", "Well-formed, but wrong: the detail says what"),
+    (
+        429,
+        "TooMany",
+        "Too many wrong tokens came from this address; Retry-After says when to try again",
+    ),
+    (500, "Broken", "Something broke here"),
+    (503, "Overloaded", "Not now; Retry-After says when to try again"),
+];
+
+/// Returns the responses with problems, to which the operations refer.
+pub(super) fn problem_responses() -> Value {
+    let responses = PROBLEMS.iter().map(|(status, name, meaning)| {
+        let mut response = json!({
+            "description": meaning,
+            "content": {
+                "application/problem+json": {
+                    "schema": { "$ref": "#/components/schemas/Problem" },
+                },
+            },
+        });
+        if matches!(*status, 429 | 503) {
+            response["headers"] = json!({ "Retry-After": { "schema": { "type": "string" } } });
+        }
+        ((*name).to_owned(), response)
+    });
+    Value::Object(responses.collect())
+}
+
+impl OperationSpec {
+    pub(super) fn new(
+        method: &'static str,
+        path: &str,
+        id: &str,
+        tag: &'static str,
+        summary: &str,
+    ) -> OperationSpec {
+        let operation = OperationSpec {
+            method,
+            path: path.to_owned(),
+            id: id.to_owned(),
+            tag,
+            summary: summary.to_owned(),
+            parameters: Parameter::from_path(path),
+            body: None,
+            responses: Map::new(),
+            rules: Vec::new(),
+        };
+        operation.with_problems(&COMMON_PROBLEM_STATUSES)
+    }
+
+    /// Adds parameters of the query.
+    pub(super) fn with_parameters(mut self, parameters: &[Parameter]) -> OperationSpec {
+        self.rules.extend(parameters.iter().filter_map(Parameter::rule));
+        self.parameters.extend_from_slice(parameters);
+        self
+    }
+
+    /// A rule that no schema can say, as the 400 says it.
+    pub(super) fn rule(mut self, rule: String) -> OperationSpec {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Its body, as a schema.
+    pub(super) fn with_body(mut self, is_required: bool, schema: Value) -> OperationSpec {
+        self.body = Some(json!({
+            "required": is_required,
+            "content": { "application/json": { "schema": schema } },
+        }));
+        self.with_problems(&[413, 415])
+    }
+
+    /// Adds a JSON response with this schema.
+    pub(super) fn with_json_response(
+        self,
+        status: u16,
+        meaning: &str,
+        schema: Value,
+    ) -> OperationSpec {
+        self.with_response(status, meaning, "application/json", schema)
+    }
+
+    /// Adds a response with this content type and schema.
+    pub(super) fn with_response(
+        mut self,
+        status: u16,
+        meaning: &str,
+        content_type: &str,
+        schema: Value,
+    ) -> OperationSpec {
+        let response = self.responses.entry(status.to_string()).or_insert(Value::Null);
+        if response.get("content").is_none() {
+            *response = json!({ "description": meaning, "content": {} });
+        }
+        response["content"][content_type] = json!({ "schema": schema });
+        self
+    }
+
+    /// Adds a response without a body.
+    pub(super) fn with_empty_response(mut self, status: u16, meaning: &str) -> OperationSpec {
+        self.responses.insert(status.to_string(), json!({ "description": meaning }));
+        self
+    }
+
+    /// Adds the responses with problems of these statuses.
+    pub(super) fn with_problems(mut self, statuses: &[u16]) -> OperationSpec {
+        for (status, name, _) in PROBLEMS.iter().filter(|(status, ..)| statuses.contains(status)) {
+            let reference = json!({ "$ref": format!("#/components/responses/{name}") });
+            self.responses.insert(status.to_string(), reference);
+        }
+        self
+    }
+
+    /// The answer to calls that break a rule, with an example for each.
+    fn refusal(&self) -> Option<Value> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let example = |(number, rule): (usize, &String)| {
+            let problem = json!({
+                "type": "about:blank", "title": "Bad Request", "status": 400, "detail": rule,
+            });
+            (format!("rule{}", number + 1), json!({ "summary": rule, "value": problem }))
+        };
+        let examples: Map<String, Value> = self.rules.iter().enumerate().map(example).collect();
+        Some(json!({
+            "description": format!(
+                "The request is malformed, or has a parameter that the call does not know, or \
+                 breaks a rule: {}",
+                self.rules.join("; ")
+            ),
+            "content": {
+                "application/problem+json": {
+                    "schema": { "$ref": "#/components/schemas/Problem" },
+                    "examples": examples,
+                },
+            },
+        }))
+    }
+
+    /// The operation object of OpenAPI.
+    pub(super) fn to_openapi(&self) -> Value {
+        let mut operation = json!({
+            "operationId": self.id,
+            "tags": [self.tag],
+            "summary": self.summary,
+            "responses": self.responses,
+        });
+        if let Some(refusal) = self.refusal() {
+            operation["responses"]["400"] = refusal;
+        }
+        if !self.parameters.is_empty() {
+            operation["parameters"] = self.parameters.iter().map(Parameter::to_openapi).collect();
+        }
+        if let Some(body) = &self.body {
+            operation["requestBody"] = body.clone();
+        }
+        operation
+    }
+}
+
+/// The schemas to which the document refers.
+#[derive(Default)]
+pub(super) struct Schemas(Vec<(String, RefOr<Schema>)>);
+
+impl Schemas {
+    /// Adds the schema of a type, and returns a reference to it.
+    pub(super) fn reference<T: ToSchema>(&mut self) -> Value {
+        self.0.push((T::name().into_owned(), T::schema()));
+        T::schemas(&mut self.0);
+        json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
+    }
+
+    /// Returns the schema of a list of a type.
+    pub(super) fn list_of<T: ToSchema>(&mut self) -> Value {
+        json!({ "type": "array", "items": self.reference::<T>() })
+    }
+
+    /// Renders all schemas for the document's components.
+    pub(super) fn into_components(self) -> Value {
+        let schemas = self.0.into_iter().map(|(name, schema)| {
+            let mut schema = serde_json::to_value(schema).unwrap_or_default();
+            remove_null(&mut schema);
+            (name, schema)
+        });
+        Value::Object(schemas.collect())
+    }
+}
+
+/// Removes null from a schema: the API omits keys without a value, and never sends null in their
+/// place.
+fn remove_null(schema: &mut Value) {
+    match schema {
+        Value::Object(keys) => {
+            if let Some(Value::Array(kinds)) = keys.get_mut("type") {
+                kinds.retain(|kind| kind != "null");
+                if let [kind] = kinds.as_slice() {
+                    let kind = kind.clone();
+                    keys.insert("type".to_owned(), kind);
+                }
+            }
+            if let Some(Value::Array(choices)) = keys.get_mut("oneOf") {
+                choices.retain(|choice| choice["type"] != "null");
+                if let [Value::Object(only)] = choices.as_slice() {
+                    let only = only.clone();
+                    keys.remove("oneOf");
+                    keys.extend(only);
+                }
+            }
+            keys.values_mut().for_each(remove_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_null),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

@@ -1,0 +1,64 @@
+//! Who sends a request, as [`super::token`] has found out.
+
+use super::problem::Problem;
+use super::query::Query;
+use crate::access::Principal;
+use crate::actors::common::Common;
+use crate::settings::Scope;
+use actix_web::dev::Payload;
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, web};
+use serde::Serialize;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// The name of the token with which a request came, for the record. `None`: requests need no token.
+pub struct PrincipalName(pub Option<Arc<str>>);
+
+impl FromRequest for PrincipalName {
+    type Error = Error;
+    type Future = Ready<Result<PrincipalName, Error>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let name = request.extensions().get::<Principal>().and_then(|holder| holder.name.clone());
+        ready(Ok(PrincipalName(name)))
+    }
+}
+
+/// Who sends a request, and what the token allows.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Whoami)]
+pub(super) struct WhoamiView {
+    /// Whether requests need a token.
+    asks_for_token: bool,
+    /// The name of the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<Scope>,
+    /// The queues whose messages the token allows to take and settle, besides those that its scope
+    /// allows.
+    #[schema(value_type = Vec<String>)]
+    queues: Arc<[String]>,
+    /// The virtual host of these queues. Absent: that of workflows without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    vhost: Option<Arc<str>>,
+}
+
+/// Handles `GET /api/whoami`, for which any valid token will do.
+pub(super) async fn whoami(
+    common: web::Data<Common>,
+    request: HttpRequest,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let principal = request.extensions().get::<Principal>().cloned();
+    let Principal { name, scope, queues, vhost, .. } =
+        principal.ok_or_else(|| Problem::internal("nobody has sent this".to_owned()))?;
+    let asks_for_token = common.access.tokens().are_required();
+    let vhost = Some(vhost).filter(|vhost| !vhost.is_empty());
+    Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues, vhost }))
+}

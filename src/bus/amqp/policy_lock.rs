@@ -1,0 +1,46 @@
+//! Keeps the declaration of queues and the setting of the dead-letter policy apart.
+//!
+//! When a queue is declared, RabbitMQ 3.10 looks up its policy twice: for the queue's process, then
+//! for the record of the queue. A policy that is set in between is in the record alone, and the
+//! broker has no reason to notify the process. The queue is then listed with the policy and sends
+//! no dead letters, until its policy changes.
+
+use std::sync::Arc;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+/// Lets queues be declared concurrently, but never while a policy is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PolicyLock(Arc<RwLock<()>>);
+
+impl PolicyLock {
+    /// Waits while a policy is set, and keeps others from setting one until the guard is dropped.
+    pub(super) async fn lock_for_declare(&self) -> OwnedRwLockReadGuard<()> {
+        self.0.clone().read_owned().await
+    }
+
+    /// Waits until no queue is being declared, and keeps others from declaring until the guard is
+    /// dropped.
+    pub(super) async fn lock_for_policy(&self) -> OwnedRwLockWriteGuard<()> {
+        self.0.clone().write_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn queues_are_declared_concurrently_and_not_while_a_policy_is_set() {
+        let turns = PolicyLock::default();
+        let declares = |turns: &PolicyLock| turns.lock_for_declare().now_or_never();
+        let (first, second) = (declares(&turns), declares(&turns));
+        assert!(first.is_some() && second.is_some());
+        assert!(turns.lock_for_policy().now_or_never().is_none(), "queues are being declared");
+        drop((first, second));
+        let policy = turns.lock_for_policy().now_or_never();
+        assert!(policy.is_some() && declares(&turns).is_none(), "a policy is being set");
+        drop(policy);
+        assert!(declares(&turns).is_some());
+    }
+}

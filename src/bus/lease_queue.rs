@@ -1,0 +1,278 @@
+//! The lease queues of a bus in this process: the embedded bus has them, and so does the bus that
+//! calls web services.
+//!
+//! A worker that takes a message has it until its lease ends. A message that is not settled by then
+//! is leased again. Threads of this process take messages for good. Any thread may use a
+//! [`LeaseQueue`].
+
+mod in_flight;
+mod leases;
+mod queues;
+mod receive;
+mod registry;
+mod replies;
+mod revocation;
+mod types;
+
+pub use registry::LeaseQueues;
+pub use revocation::{LeaseRevocation, RevocationSender, RevokeReason, WorkerCountGuard};
+pub use types::{
+    LEASE_MAX, LeasePolicy, LeaseStatus, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions,
+    Told, WorkerReply, reply_path,
+};
+
+use in_flight::InFlight;
+use queues::{LeaseQueueState, Queue, WaitingMessage};
+use receive::LeaseResult;
+
+use super::{AttemptEnd, BusEvent, EventSink, Publication, QueueStatus, RemainingLease};
+use crate::budget::Permit;
+use crate::clock;
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The priority of a message without one: the lowest, as in RabbitMQ.
+const PRIORITY_DEFAULT: u8 = 0;
+
+/// How long a worker that asked for messages and got none is counted as present.
+const RECEIVER_SEEN_FOR: Duration = Duration::from_secs(60);
+
+/// All queues of one bus, whose messages are leased to workers.
+pub struct LeaseQueue {
+    state: Mutex<LeaseQueueState>,
+    /// Notified when another lease becomes the first to end, and when the lease queue closes.
+    next_end_changed: Notify,
+    policy: LeasePolicy,
+    sink: EventSink,
+}
+
+impl LeaseQueue {
+    /// Creates a lease queue without messages, which reports to `sink`.
+    pub fn new(policy: LeasePolicy, sink: EventSink) -> LeaseQueue {
+        LeaseQueue { state: Mutex::default(), next_end_changed: Notify::new(), policy, sink }
+    }
+
+    /// Puts a message into its queue. A message with a remaining lease stays in flight until that
+    /// ends.
+    pub(super) fn enqueue(&self, message: Publication) {
+        let now = clock::timer_now();
+        let mut state = self.state();
+        state.arrivals += 1;
+        let position = (Reverse(message.priority.unwrap_or(PRIORITY_DEFAULT)), state.arrivals);
+        let queue = message.address.queue.clone();
+        // A job that was rebuilt from the journal sends its messages again.
+        if message.lease.is_some() && state.in_flight.contains_key(message.id.as_str()) {
+            return;
+        }
+        state.remove_waiting(&queue, &message.id);
+        let deliveries = message.lease.map_or(0, |lease| lease.delivery);
+        match message.lease {
+            // A message that was delivered too often becomes a dead letter at the next check of
+            // leases.
+            Some(RemainingLease { remaining: left, delivery })
+                if !left.is_zero() || delivery >= self.policy.deliveries_max =>
+            {
+                // The wall clock may have been set back.
+                let until = now + left.min(LEASE_MAX);
+                let in_flight = InFlight {
+                    deliveries,
+                    reported_until: Some(until),
+                    ..InFlight::new(message, position, delivery, self.policy.lease, until)
+                };
+                self.insert_in_flight(&mut state, in_flight);
+            }
+            Some(_) | None => {
+                state
+                    .queue(&queue)
+                    .insert(position, WaitingMessage { message, deliveries, since: now });
+            }
+        }
+    }
+
+    /// Sets how many threads of this process serve a queue.
+    pub(super) fn set_thread_count(&self, queue: &Arc<str>, threads: usize) {
+        self.state().queue(queue).threads = threads;
+    }
+
+    /// Takes the next message for good, and blocks until there is one. Returns `None` once the
+    /// lease queue is closed.
+    pub(super) fn take_blocking(&self, queue: &Arc<str>) -> Option<Publication> {
+        let mut state = self.state();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            let queue = state.queue(queue);
+            if let Some((_, first)) = queue.take_first() {
+                return Some(first.message);
+            }
+            let arrived = queue.arrived.clone();
+            state = arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Leases the next message of a queue, if there is one and the budget has room for it.
+    /// `acquired` is a permit that was acquired for this, with its size in bytes.
+    fn try_lease(
+        &self,
+        queue: &Arc<str>,
+        options: &ReceiveOptions,
+        acquired: Option<(usize, Permit)>,
+    ) -> LeaseResult {
+        let now = clock::timer_now();
+        let mut state = self.state();
+        let queue_state = state.queue(queue);
+        if options.revocations.is_none() {
+            queue_state.last_receive = Some(now);
+        }
+        let Some(bytes) = queue_state.next_bytes() else { return LeaseResult::Empty };
+        let permit = match (&options.budget, acquired) {
+            (None, _) => None,
+            (Some(_), Some((enough, taken))) if bytes <= enough => Some(taken),
+            (Some(room), _) => match room.for_size(bytes).try_acquire(bytes) {
+                Some(taken) => Some(taken),
+                None => return LeaseResult::OverBudget(room.for_size(bytes).clone(), bytes),
+            },
+        };
+        let Some((place, WaitingMessage { message, deliveries, since })) = queue_state.take_first()
+        else {
+            return LeaseResult::Empty;
+        };
+        let lease = options.lease.unwrap_or(self.policy.lease);
+        let (until, delivery) = (now + lease, deliveries + 1);
+        let leased = LeasedMessage {
+            id: message.id.as_str().into(),
+            correlation_id: message.correlation_id.clone(),
+            priority: message.priority,
+            timestamp_s: message.timestamp_s,
+            headers: message.headers.clone(),
+            body: message.body.clone(),
+            delivery,
+            until,
+            waited: now.saturating_duration_since(since),
+            permit: permit,
+        };
+        let (worker, line) = (options.worker.clone(), options.revocations.clone());
+        let in_flight = InFlight {
+            worker,
+            revocations: line,
+            ..InFlight::new(message, place, delivery, lease, until)
+        };
+        self.insert_in_flight(&mut state, in_flight);
+        LeaseResult::Leased(leased)
+    }
+
+    /// Removes a waiting or in-flight message whose attempt was ended by a reply.
+    pub fn remove(&self, queue: &Arc<str>, id: &str) {
+        self.withdraw(queue, id, AttemptEnd::Answered);
+    }
+
+    /// Removes a waiting or in-flight message whose attempt has ended. The session that has leased
+    /// it is notified.
+    pub(super) fn withdraw(&self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
+        let mut state = self.state();
+        match state.remove_in_flight(id) {
+            Some(lent) => lent.notify_revoked(id, RevokeReason::AttemptEnded(end)),
+            None => drop(state.remove_waiting(queue, id)),
+        }
+    }
+
+    /// Returns whether a message is in flight, or waits in this queue.
+    pub(super) fn has_message(&self, queue: &str, id: &str) -> bool {
+        let state = self.state();
+        let is_waiting = |queue: &Queue| queue.positions.contains_key(id);
+        state.in_flight.contains_key(id) || state.queues.get(queue).is_some_and(is_waiting)
+    }
+
+    /// Returns how many messages of a queue wait, and how many are in flight.
+    pub(super) fn waiting_and_in_flight(&self, queue: &str) -> (usize, usize) {
+        let state = self.state();
+        state.queues.get(queue).map_or((0, 0), |queue| (queue.waiting.len(), queue.in_flight))
+    }
+
+    /// Returns the leases of a queue that end first, at most `limit`.
+    pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseStatus> {
+        let state = self.state();
+        let of_queue = state.lease_ends.iter().filter_map(|(until, id)| {
+            let in_flight = state.in_flight.get(id).filter(|lent| *lent.queue == *queue)?;
+            Some(LeaseStatus {
+                id: id.clone(),
+                worker: in_flight.worker.clone(),
+                delivery: in_flight.delivery,
+                until: *until,
+            })
+        });
+        of_queue.take(limit).collect()
+    }
+
+    /// Removes an in-flight message so that it is not leased again: whoever has this delivery keeps
+    /// it for good.
+    pub(super) fn take_in_flight(&self, id: &str, delivery: u32) -> Option<Publication> {
+        let mut state = self.state();
+        state.find_in_flight(id, delivery).ok()?;
+        state.remove_in_flight(id).map(|lent| lent.message)
+    }
+
+    /// Reports that the worker with this delivery starts on it. Used where leases are not reported.
+    pub(super) fn report_handed_over(&self, id: &str, delivery: u32) {
+        let mut state = self.state();
+        let in_flight = state.find_in_flight(id, delivery).ok();
+        if let Some(receipt) = in_flight.and_then(|lent| lent.message.confirm_token.try_clone()) {
+            (self.sink)(BusEvent::HandedOver(receipt));
+        }
+    }
+
+    /// Removes a message of a queue if it waits.
+    pub(super) fn remove_waiting(&self, queue: &str, id: &str) {
+        self.state().remove_waiting(queue, id);
+    }
+
+    /// Takes all waiting messages of a queue, for good.
+    pub(super) fn drain_waiting(&self, queue: &str) -> Vec<Publication> {
+        let mut state = self.state();
+        let Some(queue) = state.queues.get_mut(queue) else { return Vec::new() };
+        std::iter::from_fn(|| queue.take_first()).map(|(_, waiting)| waiting.message).collect()
+    }
+
+    /// Returns the number of messages that wait or are in flight.
+    pub(super) fn unsettled(&self) -> usize {
+        let state = self.state();
+        state.queues.values().map(|queue| queue.waiting.len() + queue.in_flight).sum()
+    }
+
+    /// Returns the status of a queue.
+    pub(super) fn inspect(&self, queue: &Arc<str>) -> QueueStatus {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut state = self.state();
+        let queue = state.queue(queue);
+        let is_seen = queue.last_receive.is_some_and(|at| at.elapsed() < RECEIVER_SEEN_FOR);
+        let sessions = queue.sessions.load(Ordering::Relaxed);
+        let receivers = queue.receivers.load(Ordering::Relaxed).max(usize::from(is_seen));
+        // A worker without a session has one message, or waits for one.
+        let others = receivers.max(queue.in_flight.saturating_sub(queue.in_flight_to_sessions));
+        QueueStatus::Exists {
+            messages: count(queue.waiting.len()),
+            unacknowledged: Some(queue.in_flight as u64),
+            consumers: count(queue.threads + sessions + others),
+            is_full: false,
+        }
+    }
+
+    /// Closes the queues: nobody gets a message any more.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        for queue in state.queues.values() {
+            queue.arrived.notify_all();
+            queue.message_arrived.notify_waiters();
+        }
+        self.next_end_changed.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, LeaseQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

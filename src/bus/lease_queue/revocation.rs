@@ -1,0 +1,116 @@
+//! Workers with a session. Each is notified when a lease is revoked. When its session ends, it
+//! returns its messages at once.
+
+use super::in_flight::InFlight;
+use super::queues::{Queue, WaitingMessage};
+use super::{LeaseQueue, NotLeased};
+use crate::bus::{AttemptEnd, BusEvent, RemainingLease};
+use crate::clock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
+/// leased to the session.
+pub type RevocationSender = UnboundedSender<LeaseRevocation>;
+
+/// A lease that ended although the worker has not settled it.
+#[derive(Debug)]
+pub struct LeaseRevocation {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// The number of the delivery.
+    pub delivery: u32,
+    /// Why it ended.
+    pub reason: RevokeReason,
+}
+
+/// Why a lease was revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevokeReason {
+    /// The time of the lease is over.
+    LeaseEnded,
+    /// The attempt has ended.
+    AttemptEnded(AttemptEnd),
+}
+
+impl LeaseQueue {
+    /// Counts a session as a worker of this queue until the returned guard is dropped.
+    pub fn register_session(&self, queue: &Arc<str>) -> WorkerCountGuard {
+        WorkerCountGuard::new(&self.state().queue(queue).sessions)
+    }
+
+    /// Returns whether a message of this queue waits or is in flight.
+    pub fn has_message_in(&self, queue: &str, id: &str) -> bool {
+        let state = self.state();
+        let is_waiting = |queue: &Queue| queue.positions.contains_key(id);
+        state.in_flight.get(id).is_some_and(|lent| *lent.queue == *queue)
+            || state.queues.get(queue).is_some_and(is_waiting)
+    }
+
+    /// Returns whether the lease queue is closed: nobody gets a message any more.
+    pub fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    /// Returns whether this session has leased this delivery of a message.
+    pub fn is_leased_to(&self, id: &str, delivery: u32, session: &RevocationSender) -> bool {
+        self.state().find_in_flight_over(Some(session), id, delivery).is_ok()
+    }
+
+    /// Takes a message back from a worker that has not begun to work on it. It waits again, and the
+    /// delivery is not counted. With `session`: only if that session has leased it.
+    ///
+    /// # Errors
+    ///
+    /// This delivery is not leased any more, or another session has it.
+    pub fn release(
+        &self,
+        id: &str,
+        delivery: u32,
+        session: Option<&RevocationSender>,
+    ) -> Result<(), NotLeased> {
+        let mut state = self.state();
+        state.find_in_flight_over(session, id, delivery)?;
+        let Some(in_flight) = state.remove_in_flight(id) else { return Err(NotLeased::NotFound) };
+        let InFlight {
+            queue, position: place, message, deliveries, reported_until: reported, ..
+        } = in_flight;
+        let deliveries = deliveries - 1;
+        // The message must also wait after a restart.
+        if let (Some(_), Some(receipt)) = (reported, message.confirm_token.try_clone()) {
+            let lease = RemainingLease { delivery: deliveries, remaining: Duration::ZERO };
+            (self.sink)(BusEvent::Leased { confirm_token: receipt, lease });
+        }
+        let waiting = WaitingMessage { message, deliveries, since: clock::timer_now() };
+        state.queue(&queue).insert(place, waiting);
+        Ok(())
+    }
+}
+
+impl InFlight {
+    /// Notifies the session, if the worker has one, that it no longer has the message.
+    pub(super) fn notify_revoked(&self, id: &str, reason: RevokeReason) {
+        if let Some(line) = &self.revocations {
+            // The channel is closed if the session has ended.
+            let _ = line.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
+        }
+    }
+}
+
+/// Counts one worker until it is dropped.
+pub struct WorkerCountGuard(Arc<AtomicUsize>);
+
+impl WorkerCountGuard {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> WorkerCountGuard {
+        count.fetch_add(1, Ordering::Relaxed);
+        WorkerCountGuard(count.clone())
+    }
+}
+
+impl Drop for WorkerCountGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

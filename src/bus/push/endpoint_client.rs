@@ -1,0 +1,305 @@
+//! Calls a web service: the message becomes a request, the answer a [`CallResult`].
+
+use super::answer::{Answer, CallResult, interpret};
+use super::resolver::{AddressDenied, CheckedResolver};
+use crate::bus::lease_queue::{LeasedMessage, reply_path};
+use crate::bus::{BusKey, Header, HeaderValue};
+use crate::clock;
+use crate::settings::{Networks, ip_address, parse_web_address};
+use crate::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
+use crate::times;
+use crate::trust::Authorities;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Request, Response, Url};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection is kept for the next call. Servers close idle connections after five
+/// seconds or more, and a call on a connection that is just closing would count as lost.
+const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(3);
+
+/// A web service that steps call.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// The address that each message is posted to.
+    pub url: String,
+    /// The most concurrent calls.
+    pub concurrency: usize,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// Headers of each call, as names and values.
+    pub headers: Vec<(String, String)>,
+    /// The key of the signature; empty if calls are not signed.
+    pub secret: String,
+}
+
+/// The settings of all calls of a bus.
+#[derive(Clone)]
+pub struct EndpointClientSettings {
+    /// The key of the bus.
+    pub key: BusKey,
+    /// The certificate authorities that are trusted.
+    pub authorities: Authorities,
+    /// The networks in which services may be.
+    pub networks: Arc<Networks>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// The largest answer, in bytes.
+    pub reply_bytes_max: usize,
+    /// The address at which services reach the API; empty if they cannot reply later.
+    pub public_url: String,
+}
+
+/// The HTTP client that calls web services.
+pub struct EndpointClient {
+    client: Client,
+    settings: EndpointClientSettings,
+}
+
+impl EndpointClient {
+    /// Creates a client that resolves names as the system does.
+    ///
+    /// # Errors
+    ///
+    /// The HTTP client cannot be created.
+    pub fn new(settings: EndpointClientSettings) -> Result<EndpointClient, String> {
+        let names = CheckedResolver::system(settings.networks.clone());
+        EndpointClient::with_resolver(names, settings)
+    }
+
+    fn with_resolver(
+        names: CheckedResolver,
+        settings: EndpointClientSettings,
+    ) -> Result<EndpointClient, String> {
+        // An error means that a provider is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let names = Arc::new(names);
+        let builder = Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .dns_resolver(names)
+            .connect_timeout(settings.connect_timeout)
+            .pool_idle_timeout(CONNECTION_IDLE_MAX)
+            .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")));
+        let client =
+            builder.tls_backend_preconfigured(settings.authorities.client_config()).build();
+        let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
+        Ok(EndpointClient { client, settings })
+    }
+
+    /// Posts a message, and reads the answer. Dropping the future aborts the call.
+    pub(super) async fn call(
+        &self,
+        endpoint: &Endpoint,
+        queue: &str,
+        message: &LeasedMessage,
+    ) -> CallResult {
+        let request = match self.build_request(endpoint, queue, message) {
+            Ok(request) => request,
+            Err(why) => return CallResult::from_failure(&why, false),
+        };
+        let result = async {
+            match self.client.execute(request).await {
+                Err(error) => result_without_answer(error),
+                Ok(response) => match self.read_answer(response).await {
+                    Ok(answer) => interpret(answer, !self.settings.public_url.is_empty()),
+                    Err(failed) => failed,
+                },
+            }
+        };
+        let result = tokio::time::timeout(endpoint.timeout, result).await;
+        result.unwrap_or_else(|_| {
+            let span = humantime::format_duration(endpoint.timeout);
+            CallResult::from_failure(
+                &format!(
+                    "the web service did not answer within {span} (its timeout; for longer work \
+                     it can answer 202 and reply later)"
+                ),
+                true,
+            )
+        })
+    }
+
+    /// Sends an OPTIONS request, which changes nothing at the service, and returns the status of
+    /// the answer.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer within `timeout`.
+    pub async fn probe(&self, url: &str, timeout: Duration) -> Result<u16, ProbeError> {
+        let url: Url = parse_web_address(url).map_err(ProbeError::Denied)?;
+        if let Some(why) = ip_address(&url).and_then(|at| self.settings.networks.refusal(at)) {
+            return Err(ProbeError::Denied(why));
+        }
+        let request = Request::new(reqwest::Method::OPTIONS, url);
+        match tokio::time::timeout(timeout, self.client.execute(request)).await {
+            Err(_) => Err(ProbeError::TimedOut),
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(ProbeError::from_error(&error)),
+        }
+    }
+
+    fn build_request(
+        &self,
+        endpoint: &Endpoint,
+        queue: &str,
+        message: &LeasedMessage,
+    ) -> Result<Request, String> {
+        let url: Url = parse_web_address(&endpoint.url)?;
+        // A literal address is never resolved, so it is checked here.
+        let objection = ip_address(&url).and_then(|at| self.settings.networks.refusal(at));
+        if let Some(why) = objection {
+            return Err(why);
+        }
+        let body = message.body.to_bytes();
+        let mut headers = RequestHeaders(HeaderMap::new());
+        for (name, value) in &endpoint.headers {
+            headers.set(name, value)?;
+        }
+        headers.set("Content-Type", mime::APPLICATION_JSON.as_ref())?;
+        headers.set("Correlation-Id", message.correlation_id.as_deref().unwrap_or_default())?;
+        headers.set("Message-Id", &message.id)?;
+        headers.set("Idempotency-Key", &message.id)?;
+        for Header { name, value } in &message.headers {
+            match value {
+                HeaderValue::Text(text) => headers.set(name, text)?,
+                HeaderValue::Number(number) => headers.set(name, &number.to_string())?,
+            }
+        }
+        if let Some(priority) = message.priority {
+            headers.set("Priority", &priority.to_string())?;
+        }
+        headers.set("Delivery", &message.delivery.to_string())?;
+        if !self.settings.public_url.is_empty() {
+            let base = self.settings.public_url.trim_end_matches('/');
+            let bus = ("bus", &*self.settings.key.name);
+            let path = reply_path(queue, &message.id, message.delivery, Some(bus));
+            headers.set("Reply-To", &format!("{base}{path}"))?;
+        }
+        if !endpoint.secret.is_empty() {
+            let timestamp = times::unix_seconds(clock::now()).to_string();
+            headers.set(SIGNATURE_HEADER, &sign(&endpoint.secret, &timestamp, &body))?;
+            headers.set(TIMESTAMP_HEADER, &timestamp)?;
+        }
+        let mut request = Request::new(reqwest::Method::POST, url);
+        *request.headers_mut() = headers.0;
+        *request.body_mut() = Some(body.into());
+        Ok(request)
+    }
+
+    /// Reads an answer to its end, or to the largest size.
+    async fn read_answer(&self, mut response: Response) -> Result<Answer, CallResult> {
+        let status = response.status().as_u16();
+        let pause = response.headers().get(reqwest::header::RETRY_AFTER);
+        let pause =
+            pause.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
+        let max = self.settings.reply_bytes_max;
+        let too_large = || {
+            let why = format!(
+                "the answer of the web service has more than {max} bytes (setting \
+                 limits.reply_bytes_max): pass large data by reference"
+            );
+            CallResult::from_failure(&why, false)
+        };
+        // An answer that declares a larger size is not read.
+        if response.content_length().is_some_and(|length| length > max as u64) {
+            return Err(too_large());
+        }
+        let mut body = BytesMut::new();
+        loop {
+            match response.chunk().await {
+                Ok(None) => break,
+                Ok(Some(part)) if body.len() + part.len() > max => return Err(too_large()),
+                Ok(Some(part)) => body.extend_from_slice(&part),
+                Err(error) => return Err(answer_lost(&error)),
+            }
+        }
+        Ok(Answer { status, retry_after: pause, body: Bytes::from(body) })
+    }
+}
+
+/// Why a web service has not answered a probe.
+#[derive(Debug)]
+pub enum ProbeError {
+    /// Requests to its address are denied.
+    Denied(String),
+    /// Its certificate is not trusted.
+    Untrusted(String),
+    /// No connection could be made.
+    Unreachable(String),
+    /// It accepted the connection, but did not answer in time.
+    TimedOut,
+}
+
+impl ProbeError {
+    fn from_error(error: &reqwest::Error) -> ProbeError {
+        if let Some(AddressDenied(why)) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            return ProbeError::Denied(why.clone());
+        }
+        let is_certificate = causes(error).any(is_certificate_error);
+        match root_cause(error) {
+            why if is_certificate => ProbeError::Untrusted(why),
+            _ if error.is_timeout() && !error.is_connect() => ProbeError::TimedOut,
+            _ if error.is_timeout() => ProbeError::Unreachable("no connection in time".to_owned()),
+            why => ProbeError::Unreachable(why),
+        }
+    }
+}
+
+/// Returns whether an error is about the certificate of the other end. I/O errors may contain such
+/// an error.
+fn is_certificate_error(error: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        return error.get_ref().is_some_and(|inside| is_certificate_error(inside));
+    }
+    matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// Collects the headers of a request.
+struct RequestHeaders(HeaderMap);
+
+impl RequestHeaders {
+    /// Sets a header. Errors do not contain its value, which may be a secret.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let unusable = || format!("the header {name} of the call has a value that it cannot have");
+        let of_name = HeaderName::try_from(name).map_err(|_| unusable())?;
+        let value = Text::from_bytes(value.as_bytes()).map_err(|_| unusable())?;
+        self.0.insert(of_name, value);
+        Ok(())
+    }
+}
+
+/// Returns the result of a call without an answer. Without a connection nothing was delivered.
+fn result_without_answer(error: reqwest::Error) -> CallResult {
+    if let Some(AddressDenied(why)) = causes(&error).find_map(|cause| cause.downcast_ref()) {
+        return CallResult::from_failure(why, false);
+    }
+    if error.is_connect() {
+        return CallResult::not_delivered(if error.is_timeout() {
+            "no connection in time (setting push.connect_timeout)".to_owned()
+        } else {
+            format!("no connection: {}", root_cause(&error))
+        });
+    }
+    answer_lost(&error)
+}
+
+/// Returns the result of a call whose answer was lost. The service may have done the work.
+fn answer_lost(error: &reqwest::Error) -> CallResult {
+    let why = root_cause(error);
+    CallResult::from_failure(&format!("the answer of the web service was lost: {why}"), true)
+}
+
+/// Returns the innermost cause of an error, without the address, which may contain a secret.
+fn root_cause(error: &reqwest::Error) -> String {
+    causes(error).last().map_or_else(|| "the connection broke".to_owned(), ToString::to_string)
+}
+
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source())
+}

@@ -1,0 +1,203 @@
+//! The queue of one endpoint: as many concurrent calls as it allows, while the other messages wait
+//! in the lease queue.
+
+use super::answer::CallResult;
+use super::circuit_breaker::{BackoffSettings, CallKind, CircuitBreaker};
+use super::endpoint_client::{Endpoint, EndpointClient};
+use crate::bus::lease_queue::{
+    LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, WorkerReply,
+};
+use crate::bus::{BusEvent, BusNotice, EndpointFailure, EventSink, Header};
+use crate::clock;
+use crate::engine::Sender;
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Abortable, Aborted, LocalBoxFuture};
+use futures_util::stream::FuturesUnordered;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// The lease of a message: until its call has ended, however long that takes.
+const LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The delay before a reply that was not committed is sent again.
+const COMMIT_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// The state that the endpoint queues of a bus share.
+pub(super) struct PushState {
+    pub(super) lease_queue: Arc<LeaseQueue>,
+    pub(super) client: EndpointClient,
+    pub(super) sink: EventSink,
+    pub(super) backoff: BackoffSettings,
+    /// Bounds the concurrent calls of all endpoints.
+    pub(super) call_permits: Semaphore,
+    pub(super) closing: watch::Sender<bool>,
+}
+
+/// The queue of one endpoint.
+pub(super) struct EndpointQueue {
+    queue: Arc<str>,
+    endpoint: Endpoint,
+    breaker: RefCell<CircuitBreaker>,
+    /// The open calls, by message id.
+    calls: RefCell<HashMap<Arc<str>, AbortHandle>>,
+}
+
+/// A call that has ended: its message, and its result unless it was aborted.
+type EndedCall = (LeasedMessage, CallKind, Result<DeliveryResult, Aborted>);
+
+/// Whether the message was delivered.
+enum DeliveryResult {
+    Delivered,
+    NotDelivered { reason: String, retry_after: Option<Duration> },
+}
+
+impl EndpointQueue {
+    pub(super) fn new(queue: Arc<str>, endpoint: Endpoint) -> EndpointQueue {
+        let (gate, calls) = (RefCell::new(CircuitBreaker::Closed), RefCell::default());
+        EndpointQueue { queue, endpoint, breaker: gate, calls }
+    }
+
+    /// Returns why nothing is delivered to the service, if that is so.
+    pub(super) fn failure(&self) -> Option<EndpointFailure> {
+        self.breaker.borrow().failure()
+    }
+
+    /// Aborts the call of a message, and returns whether there was one.
+    pub(super) fn abort_call(&self, id: &str) -> bool {
+        let call = self.calls.borrow_mut().remove(id);
+        call.inspect(AbortHandle::abort).is_some()
+    }
+
+    /// Calls the service for one message after another until the bus closes, then waits for the
+    /// open calls.
+    pub(super) async fn run(self: Rc<EndpointQueue>, state: Rc<PushState>) {
+        let mut calls: FuturesUnordered<LocalBoxFuture<'_, EndedCall>> = FuturesUnordered::new();
+        loop {
+            let has_room = calls.len() < self.endpoint.concurrency;
+            tokio::select! {
+                Some(ended) = calls.next(), if !calls.is_empty() => self.handle_ended_call(ended, &state),
+                next = self.receive_next(&state), if has_room => match next {
+                    Some(loan) => calls.push(self.start_call(loan, &state)),
+                    None => break,
+                },
+            }
+        }
+        while let Some(ended) = calls.next().await {
+            self.handle_ended_call(ended, &state);
+        }
+    }
+
+    /// Receives the next message as soon as the service may be called; `None`: the bus closes.
+    async fn receive_next(&self, state: &PushState) -> Option<LeasedMessage> {
+        let next_call_at = self.breaker.borrow().next_call_at();
+        let mut closing = state.closing.subscribe();
+        let pause = async {
+            match next_call_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                // The probe ends first, and then this is called again.
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // An error means that the bus is gone.
+            _ = closing.wait_for(|is_closing| *is_closing) => return None,
+            () = pause => {}
+        }
+        let options = ReceiveOptions { lease: Some(LEASE), ..ReceiveOptions::default() };
+        state.lease_queue.receive(&self.queue, &options, clock::timer_now() + LEASE).await
+    }
+
+    fn start_call<'l>(
+        &'l self,
+        message: LeasedMessage,
+        state: &'l PushState,
+    ) -> LocalBoxFuture<'l, EndedCall> {
+        let pass = self.breaker.borrow_mut().begin_call();
+        let (handle, registration) = AbortHandle::new_pair();
+        self.calls.borrow_mut().insert(message.id.clone(), handle);
+        Box::pin(async move {
+            let call = Abortable::new(self.call(&message, state), registration);
+            let ended = call.await;
+            (message, pass, ended)
+        })
+    }
+
+    async fn call(&self, message: &LeasedMessage, state: &PushState) -> DeliveryResult {
+        let (outcome, took) = {
+            // An error means that the bus is gone.
+            let _place = state.call_permits.acquire().await;
+            let started = clock::timer_now();
+            state.lease_queue.report_handed_over(&message.id, message.delivery);
+            let outcome = state.client.call(&self.endpoint, &self.queue, message).await;
+            (outcome, started.elapsed())
+        };
+        let (queue, reported) = (self.queue.clone(), outcome.outcome());
+        (state.sink)(BusEvent::EndpointCalled { queue, outcome: reported, duration: took });
+        // The call can no longer be aborted.
+        self.calls.borrow_mut().remove(&message.id);
+        match outcome {
+            CallResult::NotDelivered { reason: why, retry_after: pause } => {
+                return DeliveryResult::NotDelivered { reason: why, retry_after: pause };
+            }
+            CallResult::Deferred => {
+                // A reply may have arrived before the answer. Nothing is left to confirm then.
+                if let Some(message) =
+                    state.lease_queue.take_in_flight(&message.id, message.delivery)
+                {
+                    (state.sink)(BusEvent::Confirmed(message.confirm_token));
+                }
+            }
+            CallResult::Reply { kind, body } => {
+                let reply = || WorkerReply {
+                    queue: self.queue.clone(),
+                    id: message.id.to_string(),
+                    delivery: message.delivery,
+                    correlation_id: message
+                        .correlation_id
+                        .as_deref()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    attempt: Header::find_number(&message.headers, "attempt"),
+                    kind,
+                    sender: Sender::Manager,
+                    body: body.clone(),
+                    revocations: None,
+                };
+                while let Err(NotCommitted) = state.lease_queue.reply(reply()).await {
+                    tokio::time::sleep(COMMIT_RETRY_DELAY).await;
+                }
+            }
+        }
+        DeliveryResult::Delivered
+    }
+
+    fn handle_ended_call(&self, (loan, pass, ended): EndedCall, state: &PushState) {
+        match ended {
+            // Whoever aborted the call has removed it. A call with the same id may be open again.
+            Err(Aborted) => self.breaker.borrow_mut().record_abort(pass),
+            Ok(DeliveryResult::Delivered) => {
+                if self.breaker.borrow_mut().record_delivery(pass) {
+                    tracing::info!(queue = &*self.queue, "messages are delivered again");
+                }
+            }
+            Ok(DeliveryResult::NotDelivered { reason: why, retry_after: pause }) => {
+                (state.sink)(BusEvent::Notice(BusNotice::NotDelivered));
+                let shown = why.clone();
+                if self.breaker.borrow_mut().record_failure(pass, why, pause, &state.backoff) {
+                    tracing::warn!(
+                        queue = &*self.queue,
+                        why = shown,
+                        "nothing can be delivered: messages wait"
+                    );
+                }
+                // An error means that the message was withdrawn, or answered in another way.
+                let _ =
+                    state.lease_queue.requeue_after(&loan.id, loan.delivery, Duration::ZERO, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! `check FILE… --against JOURNAL`: finds out before the files are loaded which of the jobs in a
+//! journal would go another way under them.
+
+use super::check;
+use super::error::ClientError;
+use crate::engine::text::escape;
+use crate::engine::{Definition, JobId, JobState};
+use crate::journal::{
+    JobFilter, JobNumber, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder,
+};
+use crate::load::load_files_or_stdin;
+use crate::settings::Settings;
+use crate::workflow_test::{Change, diff_definitions, differences_under};
+use serde::Serialize;
+use std::collections::{BTreeSet, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How many jobs are printed for people. JSON lists more.
+const JOBS_PRINTED_MAX: usize = 20;
+
+/// How many jobs of each workflow are listed in JSON.
+const JOBS_JSON_MAX: usize = 10_000;
+
+/// How many differences of one job are printed for people.
+const DIFFERENCES_PRINTED_MAX: usize = 4;
+
+/// How many jobs are read at once.
+const PAGE_SIZE: u32 = 1_000;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Comparison {
+    journal: String,
+    /// Whether a running job would differ.
+    affected: bool,
+    workflows: Vec<WorkflowComparison>,
+    not_in_files: Vec<MissingWorkflow>,
+}
+
+/// A workflow that is in no file, but has running jobs.
+#[derive(Serialize)]
+struct MissingWorkflow {
+    workflow: String,
+    running: i64,
+}
+
+#[derive(Default, Serialize)]
+struct JobCount {
+    running: usize,
+    ended: usize,
+}
+
+impl JobCount {
+    fn add(&mut self, is_running: bool) {
+        let one = if is_running { &mut self.running } else { &mut self.ended };
+        *one += 1;
+    }
+
+    fn total(&self) -> usize {
+        self.running + self.ended
+    }
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkflowComparison {
+    workflow: String,
+    /// All root jobs in the journal.
+    kept: JobCount,
+    /// The jobs that began under exactly this definition.
+    same: JobCount,
+    /// The jobs that would differ.
+    affected: JobCount,
+    /// Each definition that differs from the one in the files.
+    definitions: Vec<PreviousVersion>,
+    /// Steps that would get a column in the status table.
+    new_columns: Vec<String>,
+    /// Columns that stay for the jobs that have them, and are empty for new jobs.
+    old_columns: Vec<String>,
+    jobs: Vec<AffectedJob>,
+    /// The number of affected jobs that are not in `jobs`.
+    jobs_omitted: usize,
+}
+
+/// A previous version of a definition, with which jobs began.
+#[derive(Serialize)]
+struct PreviousVersion {
+    #[serde(skip)]
+    definition: Arc<Definition>,
+    jobs: JobCount,
+    changes: Vec<Change>,
+}
+
+#[derive(Serialize)]
+struct AffectedJob {
+    job: JobId,
+    state: JobState,
+    differences: Vec<Change>,
+}
+
+/// Runs the command. The exit code is 1 if a file is not valid, or a running job would go another
+/// way.
+pub(super) fn check(
+    files: &[PathBuf],
+    settings: Option<&Settings>,
+    journal: &Path,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let Ok(loaded) = load_files_or_stdin(files, settings) else {
+        check::check(files, settings, is_json, out)?;
+        return Ok(ExitCode::FAILURE);
+    };
+    let comparison = compare(&loaded.definitions, journal)
+        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    if is_json {
+        let text = serde_json::to_string_pretty(&comparison)
+            .map_err(|error| ClientError::Refused(error.to_string()))?;
+        writeln!(out, "{text}")?;
+    } else {
+        print_comparison(&comparison, out)?;
+    }
+    out.flush()?;
+    Ok(if comparison.affected { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn compare(definitions: &[Arc<Definition>], journal: &Path) -> Result<Comparison, JournalError> {
+    let reader = Reader::open(journal)?;
+    let workflows = definitions
+        .iter()
+        .map(|definition| compare_workflow(&reader, definition))
+        .collect::<Result<Vec<_>, _>>()?;
+    let is_missing = |workflow: &str| definitions.iter().all(|known| known.full_name() != workflow);
+    let counts = reader.count_running_root_jobs()?.into_iter();
+    let not_in_files = counts
+        .filter(|(workflow, _)| is_missing(workflow))
+        .map(|(workflow, running)| MissingWorkflow { workflow, running })
+        .collect();
+    Ok(Comparison {
+        journal: journal.display().to_string(),
+        affected: workflows.iter().any(|workflow| workflow.affected.running > 0),
+        workflows,
+        not_in_files,
+    })
+}
+
+fn compare_workflow(
+    reader: &dyn Records,
+    definition: &Arc<Definition>,
+) -> Result<WorkflowComparison, JournalError> {
+    let full_name = definition.full_name();
+    let mut comparison =
+        WorkflowComparison { workflow: full_name.clone(), ..WorkflowComparison::default() };
+    // Running jobs come first, so that they are listed in any case. One may end meanwhile.
+    let mut seen = HashSet::new();
+    for states in [[JobState::Running, JobState::Paused].as_slice(), &[]] {
+        let (workflow, states) = (Some(full_name.clone()), states.to_vec());
+        let filter = JobFilter { workflow, states, ..JobFilter::default() };
+        let mut below = NEWEST_CURSOR;
+        loop {
+            let page = reader.search(&filter, SearchOrder::NewestFirst, below, PAGE_SIZE)?;
+            for hit in &page {
+                below = hit.number;
+                if seen.insert(hit.number) {
+                    compare_job(reader, hit.number, definition, &mut comparison)?;
+                }
+            }
+            if page.len() < PAGE_SIZE as usize {
+                break;
+            }
+        }
+    }
+    let steps = |definition: &Definition| -> Vec<String> {
+        definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+    };
+    let now = steps(definition);
+    let former: BTreeSet<String> =
+        comparison.definitions.iter().flat_map(|former| steps(&former.definition)).collect();
+    if !comparison.definitions.is_empty() {
+        comparison.new_columns =
+            now.iter().filter(|step| !former.contains(*step)).cloned().collect();
+    }
+    comparison.old_columns = former.into_iter().filter(|step| !now.contains(step)).collect();
+    Ok(comparison)
+}
+
+fn compare_job(
+    reader: &dyn Records,
+    number: JobNumber,
+    definition: &Arc<Definition>,
+    comparison: &mut WorkflowComparison,
+) -> Result<(), JournalError> {
+    // The job is read by its number: since it ended, an item of another job may have taken its id.
+    // It may also have been deleted since it was listed.
+    let Some(job) = reader.load_job_by_number(number)? else { return Ok(()) };
+    let is_running = !job.state().is_ended();
+    comparison.kept.add(is_running);
+    if job.definition() == definition {
+        comparison.same.add(is_running);
+        return Ok(());
+    }
+    let former =
+        comparison.definitions.iter_mut().find(|former| former.definition == *job.definition());
+    match former {
+        Some(former) => former.jobs.add(is_running),
+        None => {
+            let mut jobs = JobCount::default();
+            jobs.add(is_running);
+            let changes = diff_definitions(job.definition(), definition);
+            comparison.definitions.push(PreviousVersion {
+                definition: job.definition().clone(),
+                jobs,
+                changes,
+            });
+        }
+    }
+    let Some(record) = reader.load_rows_by_number(number)? else { return Ok(()) };
+    let differences = differences_under(&job, &record, definition);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    comparison.affected.add(is_running);
+    if comparison.jobs.len() < JOBS_JSON_MAX {
+        comparison.jobs.push(AffectedJob { job: job.id(), state: job.state(), differences });
+    } else {
+        comparison.jobs_omitted += 1;
+    }
+    Ok(())
+}
+
+fn print_comparison(comparison: &Comparison, out: &mut dyn Write) -> Result<(), ClientError> {
+    for workflow in &comparison.workflows {
+        print_workflow(workflow, out)?;
+    }
+    for MissingWorkflow { workflow, running } in &comparison.not_in_files {
+        writeln!(
+            out,
+            "workflow {} is not in these files: {} of it running\n",
+            escape(workflow),
+            format_job_count(usize::try_from(*running).unwrap_or_default())
+        )?;
+    }
+    let affected: usize =
+        comparison.workflows.iter().map(|workflow| workflow.affected.running).sum();
+    writeln!(out, "running jobs that would differ: {affected}")?;
+    writeln!(
+        out,
+        "Running jobs keep the definition that they began with: to load these files changes"
+    )?;
+    writeln!(out, "none of them. The list tells how jobs like them will differ from then on.")?;
+    Ok(())
+}
+
+fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<(), ClientError> {
+    let WorkflowComparison { kept, same, affected, .. } = workflow;
+    writeln!(
+        out,
+        "workflow {}: {} kept, {} of them running",
+        escape(&workflow.workflow),
+        format_job_count(kept.total()),
+        kept.running
+    )?;
+    if kept.total() == same.total() {
+        let why = if kept.total() == 0 {
+            "nothing to compare"
+        } else {
+            "all began under this definition"
+        };
+        writeln!(out, "  {why}\n")?;
+        return Ok(());
+    }
+    for former in &workflow.definitions {
+        let JobCount { running, .. } = former.jobs;
+        writeln!(
+            out,
+            "  {}, {running} running, began under a definition from which this differs:",
+            format_job_count(former.jobs.total())
+        )?;
+        for change in &former.changes {
+            writeln!(out, "    {}", render_change(change))?;
+        }
+        if former.changes.is_empty() {
+            writeln!(out, "    the order of the steps")?;
+        }
+    }
+    for column in &workflow.new_columns {
+        writeln!(out, "  status column {}: is new", escape(column))?;
+    }
+    for column in &workflow.old_columns {
+        writeln!(out, "  status column {}: stays, empty for new jobs", escape(column))?;
+    }
+    if affected.total() == 0 {
+        writeln!(out, "  no job would differ\n")?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "  {} would differ, {} running:",
+        format_job_count(affected.total()),
+        affected.running
+    )?;
+    // Running jobs come first, then the newest ones.
+    let mut sorted: Vec<&AffectedJob> = workflow.jobs.iter().collect();
+    sorted.sort_by_key(|affected| affected.state.is_ended());
+    for affected in sorted.iter().take(JOBS_PRINTED_MAX) {
+        writeln!(out, "    {} {}", affected.job, affected.state.as_str())?;
+        for difference in affected.differences.iter().take(DIFFERENCES_PRINTED_MAX) {
+            writeln!(out, "      {}", render_change(difference))?;
+        }
+        let more = affected.differences.len().saturating_sub(DIFFERENCES_PRINTED_MAX);
+        if more > 0 {
+            writeln!(out, "      … and {more} more; --json tells them")?;
+        }
+    }
+    if affected.total() > JOBS_PRINTED_MAX {
+        let more = affected.total() - JOBS_PRINTED_MAX;
+        writeln!(out, "    … and {} more; --json tells them", format_job_count(more))?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn render_change(change: &Change) -> String {
+    let task = change.task.as_ref().map(|task| format!("task {task}: "));
+    let step = change.step.as_ref().map(|step| format!("step {step} "));
+    let text = [task.as_deref(), step.as_deref(), Some(&change.text)];
+    escape(&text.into_iter().flatten().collect::<String>()).into_owned()
+}
+
+fn format_job_count(count: usize) -> String {
+    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+}

@@ -1,0 +1,231 @@
+//! Checks of this machine: settings, workflow files, the journal and its disk.
+
+use super::finding::Finding;
+use crate::cli::arguments::SettingsArguments;
+use crate::cli::phrases::format_count;
+use crate::engine::Definition;
+use crate::journal::Reader;
+use crate::load;
+use crate::settings::Settings;
+use rustix::fs::{Access, access, statvfs};
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The free space below which a warning is given, in bytes. Below a tenth of it there is an error.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// The permission bits of every user. Those of the group are left to the operator.
+const OTHERS_MASK: u32 = 0o007;
+
+/// The settings of an installation, and its workflows.
+pub(super) struct Installation {
+    pub(super) settings: Settings,
+    pub(super) definitions: Vec<Arc<Definition>>,
+    /// Whether a process has the journal open, or `None` if that is unknown.
+    pub(super) is_journal_open: Option<bool>,
+}
+
+/// Returns whether any settings of an installation are given here.
+pub(super) fn has_settings(arguments: &SettingsArguments) -> bool {
+    let SettingsArguments { workflows, amqp_server, db, listen, config, insecure } = arguments;
+    let by_flag = !workflows.is_empty()
+        || *insecure
+        || [amqp_server.is_some(), db.is_some(), listen.is_some(), config.is_some()]
+            .contains(&true);
+    by_flag
+        || std::env::vars_os().any(|(name, _)| {
+            let name = name.to_string_lossy();
+            name == "AMQP_SERVER" || name.starts_with("WORKFLOW_MANAGER__")
+        })
+}
+
+/// Checks the installation whose settings are given.
+pub(super) fn inspect(
+    arguments: &SettingsArguments,
+    findings: &mut Vec<Finding>,
+) -> Option<Installation> {
+    let settings = match Settings::load(arguments.config.as_deref(), &arguments.overrides()) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let to_do = "mend it; workflow-manager serve --print-settings shows what is in force";
+            findings.push(Finding::error("settings", error.to_string(), to_do));
+            return None;
+        }
+    };
+    let text = arguments.config.as_ref().map_or_else(
+        || "defaults, flags and environment are valid".to_owned(),
+        |file| format!("{} is valid", file.display()),
+    );
+    findings.push(Finding::ok("settings", text));
+    let definitions = check_workflows(&settings, findings);
+    let is_locked = check_journal(&settings, findings);
+    Some(Installation { settings, definitions, is_journal_open: is_locked })
+}
+
+/// Returns the address by which a listener can be reached from this machine.
+pub(super) fn to_loopback(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
+}
+
+fn check_workflows(settings: &Settings, findings: &mut Vec<Finding>) -> Vec<Arc<Definition>> {
+    if settings.workflows.is_empty() {
+        let to_do = "name files with --workflows or the setting workflows";
+        findings.push(Finding::warning("workflows", "no workflow file is named", to_do));
+        return Vec::new();
+    }
+    match load::load_for_manager(&settings.workflows, settings) {
+        Ok(loaded) => {
+            let files = format_count(settings.workflows.len(), "file");
+            let workflows = format_count(loaded.definitions.len(), "workflow");
+            let valid = format!("{workflows} in {files}, valid");
+            findings.push(Finding::ok("workflows", valid));
+            for warning in &loaded.warnings {
+                let to_do = "see workflow-manager check";
+                findings.push(Finding::warning("workflows", warning.to_string(), to_do));
+            }
+            loaded.definitions
+        }
+        Err(errors) => {
+            for error in &errors.0 {
+                let to_do = "mend the file; until then a start or reload fails";
+                findings.push(Finding::error("workflows", error.to_string(), to_do));
+            }
+            Vec::new()
+        }
+    }
+}
+
+/// Checks the journal. Returns whether a process has it open, or `None` if that is unknown.
+fn check_journal(settings: &Settings, findings: &mut Vec<Finding>) -> Option<bool> {
+    if settings.is_in_memory() {
+        let to_do = "name a file with --db for jobs that outlive the manager";
+        findings.push(Finding::warning("journal", ":memory: keeps nothing", to_do));
+        return None;
+    }
+    let file = &settings.journal.file;
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        Some(_) | None => PathBuf::from("."),
+    };
+    if let Err(error) = fs::read_dir(&folder) {
+        let text = format!("the folder {} cannot be used: {error}", folder.display());
+        let to_do = "make it, and give it to the user that the manager runs as";
+        findings.push(Finding::error("journal", text, to_do));
+        return Some(false);
+    }
+    if access(&folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        let text = format!("this user may not write to the folder {}", folder.display());
+        let to_do = "run doctor as the user of the manager, or give the folder to this one: SQLite \
+                     makes files beside the journal";
+        findings.push(Finding::error("journal", text, to_do));
+    }
+    check_disk(&folder, findings);
+    let Ok(metadata) = fs::metadata(file) else {
+        let text = format!("{} is not there yet: the first start makes it", file.display());
+        findings.push(Finding::ok("journal", text));
+        return Some(false);
+    };
+    if access(file, Access::READ_OK | Access::WRITE_OK).is_err() {
+        let text = format!("this user may not read and write {}", file.display());
+        let to_do = "run doctor as the user of the manager, or give the file to this one (chown)";
+        findings.push(Finding::error("journal", text, to_do));
+        return Some(false);
+    }
+    let mode = metadata.mode() & 0o777;
+    if mode & OTHERS_MASK != 0 {
+        let text = format!("every user may read or write {} (mode {mode:o})", file.display());
+        let to_do = format!("chmod 600 {}: it has all messages of all jobs", file.display());
+        findings.push(Finding::warning("journal", text, to_do));
+    }
+    match Reader::open(file) {
+        Ok(_) => {
+            let text = format!("{} is a journal, {}", file.display(), format_size(metadata.len()));
+            findings.push(Finding::ok("journal", text));
+        }
+        Err(error) => {
+            let to_do = "name the right file with --db, or bring back a copy; docs/operations.md \
+                         tells how";
+            findings.push(Finding::error("journal", error.to_string(), to_do));
+        }
+    }
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let owner = find_lock_owner(file, &locks);
+    let text = match &owner {
+        Some(process) => format!("it is in use by process {process}"),
+        None => "no process has it open".to_owned(),
+    };
+    findings.push(Finding::ok("journal", text));
+    Some(owner.is_some())
+}
+
+fn check_disk(folder: &Path, findings: &mut Vec<Finding>) {
+    let Ok(disk) = statvfs(folder) else { return };
+    let (free, folder) = (disk.f_bavail.saturating_mul(disk.f_frsize), folder.display());
+    let text = format!("{} are free in {folder}", format_size(free));
+    let to_do = "make room: with a full disk the manager takes no jobs and no replies";
+    findings.push(if free < FREE_BYTES_MIN / 10 {
+        Finding::error("disk", text, to_do)
+    } else if free < FREE_BYTES_MIN {
+        Finding::warning("disk", text, to_do)
+    } else {
+        Finding::ok("disk", text)
+    });
+}
+
+fn format_size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
+    unit.map_or_else(|| format!("{bytes} bytes"), |(unit, name)| format!("{} {name}", bytes / unit))
+}
+
+/// Returns the process that holds the lock of a journal. It is read from the kernel's list: taking
+/// the lock, even for a moment, could keep a manager from starting.
+fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
+    let mut lock = fs::canonicalize(file).ok()?.into_os_string();
+    lock.push(".lock");
+    let inode = fs::metadata(lock).ok()?.ino();
+    parse_lock_owner(locks, inode)
+}
+
+/// Parses lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`.
+fn parse_lock_owner(locks: &str, inode: u64) -> Option<String> {
+    let end = format!(":{inode}");
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_held = words.nth(1)? == "FLOCK";
+        let process = words.nth(2)?;
+        let is_same_file = words.next()?.ends_with(&end);
+        (is_held && is_same_file).then(|| process.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_lock_is_read_from_the_list_of_the_kernel() {
+        let locks = "1: POSIX  ADVISORY  WRITE 12 08:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 4711 08:01:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 08:01:78 0 EOF\n";
+        assert_eq!(parse_lock_owner(locks, 77).as_deref(), Some("4711"));
+        assert_eq!(parse_lock_owner(locks, 7), None);
+        assert_eq!(parse_lock_owner(locks, 78), None, "who waits for it does not hold it");
+        assert_eq!(parse_lock_owner("nonsense", 1), None);
+    }
+
+    #[test]
+    fn sizes_use_the_largest_unit() {
+        assert_eq!(format_size(3 << 30), "3 GiB");
+        assert_eq!(format_size(900), "900 bytes");
+    }
+}

@@ -1,0 +1,302 @@
+//! `jobs`, `workflows` and `queues`.
+
+use super::arguments::ListArguments;
+use super::client::Client;
+use super::error::ClientError;
+use super::listing::{ListStyle, Listing};
+use super::responses::{parse_list, parse_response};
+use super::table::{ColumnRole, Table};
+use super::text::Text;
+use crate::engine::text::escape;
+use crate::engine::{JobId, Millis};
+use crate::settings::DurationSetting;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// How many jobs of one workflow are listed.
+const JOBS_PER_LIST_MAX: u32 = 1_000;
+
+#[derive(Deserialize)]
+struct WorkflowResponse {
+    vhost: String,
+    name: String,
+}
+
+impl WorkflowResponse {
+    fn full_name(&self) -> String {
+        if self.vhost.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.vhost, self.name)
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct JobsResponse {
+    running: Vec<Text>,
+    completed: Vec<Text>,
+    states: HashMap<JobId, Text>,
+    next: Option<Text>,
+}
+
+/// Runs `jobs`.
+pub(super) fn jobs(
+    workflow: Option<&str>,
+    interval: u64,
+    arguments: &ListArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&arguments.reach)?;
+    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let names = match workflow {
+        Some(name) => vec![name.to_owned()],
+        None => {
+            let all: Vec<WorkflowResponse> =
+                parse_response(&client.get("/api/workflows?all=true")?)?;
+            all.iter().map(WorkflowResponse::full_name).collect()
+        }
+    };
+    let mut table = Table::new(&[
+        ("JOB", ColumnRole::Key),
+        ("WORKFLOW", ColumnRole::Plain),
+        ("STATE", ColumnRole::State),
+    ]);
+    let mut entries = Vec::new();
+    let mut is_truncated = false;
+    for name in names {
+        let mut list: JobsResponse = parse_response(&client.get(&format!(
+            "/api/workflow/{name}?interval={interval}&limit={JOBS_PER_LIST_MAX}&states=true"
+        ))?)?;
+        is_truncated |= list.next.is_some();
+        for id in list.running.iter().chain(&list.completed) {
+            let state =
+                id.parse().ok().and_then(|id: JobId| list.states.remove(&id)).unwrap_or_default();
+            let entry = json!({ "job": id.raw(), "workflow": name, "state": state.raw() });
+            entries.push(to_raw_json(&entry)?);
+            table.add_row([&**id, &*escape(&name), &*state]);
+        }
+    }
+    let nothing = format!("no jobs are running, none ended in the last {interval} minutes");
+    let body = to_raw_json(&entries)?;
+    Listing { body: body.get(), entries, table, empty_text: &nothing }.print(form, out)?;
+    if is_truncated && form.is_for_people() {
+        writeln!(
+            out,
+            "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through all \
+             (docs/http-api.md)"
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_raw_json(value: &impl serde::Serialize) -> Result<Box<RawValue>, ClientError> {
+    to_raw_value(value).map_err(|error| ClientError::Output(error.into()))
+}
+
+#[derive(Deserialize)]
+struct WorkflowRowResponse {
+    #[serde(default)]
+    vhost: Text,
+    name: Text,
+    job_count: u64,
+    loaded: Option<bool>,
+    stats: Option<StatsResponse>,
+}
+
+/// The statistics of a workflow's recent jobs.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatsResponse {
+    created: u64,
+    completed: u64,
+    failed: u64,
+    /// In nanoseconds.
+    p50: Option<u64>,
+    p95: Option<u64>,
+    oldest_running: Option<OldestResponse>,
+}
+
+#[derive(Deserialize)]
+struct OldestResponse {
+    created: Text,
+}
+
+/// Runs `workflows`.
+pub(super) fn workflows(
+    stats: Option<DurationSetting>,
+    arguments: &ListArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let mut query = vec![("all".to_owned(), "true".to_owned())];
+    query.extend(stats.map(|span| ("stats".to_owned(), span.to_string())));
+    let body = Client::new(&arguments.reach)?.query("/api/workflows", &query)?;
+    let mut columns = vec![("WORKFLOW", ColumnRole::Key), ("RUNNING", ColumnRole::Plain)];
+    if stats.is_some() {
+        columns.extend(
+            ["CREATED", "COMPLETED", "FAILED", "P50", "P95"]
+                .map(|title| (title, ColumnRole::Plain)),
+        );
+        columns.push(("OLDEST RUNNING", ColumnRole::Time));
+    }
+    columns.push(("NOTE", ColumnRole::Long));
+    let mut table = Table::new(&columns);
+    for row in parse_response::<Vec<WorkflowRowResponse>>(&body)? {
+        let WorkflowRowResponse { vhost, name, job_count, loaded, stats: measured } = row;
+        let name = if vhost.is_empty() { name.to_string() } else { format!("{vhost}/{name}") };
+        let mut cells = vec![name, job_count.to_string()];
+        if stats.is_some() {
+            cells.extend(measured.map_or_else(Default::default, |fared| fared.cells()));
+        }
+        let note =
+            if loaded == Some(false) { "no longer in the files: it takes no new jobs" } else { "" };
+        cells.push(note.to_owned());
+        table.add_row(cells);
+    }
+    let nothing = "no workflow is loaded: name files with serve --workflows";
+    Listing { body: &body, entries: parse_response(&body)?, table, empty_text: nothing }
+        .print(ListStyle::from_arguments(arguments.form, arguments.times), out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl StatsResponse {
+    /// Returns the cells of these columns, in order.
+    fn cells(self) -> [String; 6] {
+        let format_duration = |nanoseconds: Option<u64>| {
+            nanoseconds.map_or_else(String::new, |took| Millis(took / 1_000_000).to_string())
+        };
+        let oldest = self.oldest_running.map_or_else(String::new, |job| job.created.to_string());
+        [
+            self.created.to_string(),
+            self.completed.to_string(),
+            self.failed.to_string(),
+            format_duration(self.p50),
+            format_duration(self.p95),
+            oldest,
+        ]
+    }
+}
+
+/// What the manager knows about a queue.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct QueueResponse {
+    pub(super) queue: Text,
+    #[serde(default)]
+    vhost: Text,
+    bus: Text,
+    pub(super) messages: Option<u64>,
+    unacknowledged: Option<u64>,
+    consumers: Option<u64>,
+    #[serde(default)]
+    full: bool,
+    #[serde(default)]
+    missing: bool,
+    pub(super) unknown: Option<Text>,
+    #[serde(default)]
+    no_longer_in_files: bool,
+    #[serde(default)]
+    used_by: Vec<QueueUseResponse>,
+}
+
+#[derive(Deserialize)]
+struct QueueUseResponse {
+    workflow: Text,
+    task: Option<Text>,
+    step: Text,
+}
+
+impl QueueResponse {
+    /// Returns the steps whose messages go to this queue.
+    pub(super) fn used_by(&self) -> String {
+        self.used_by.iter().map(QueueUseResponse::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns whether no worker consumes from the queue.
+    pub(super) fn has_no_consumers(&self) -> bool {
+        self.missing || self.consumers == Some(0)
+    }
+
+    fn note(&self) -> String {
+        let found = match (&self.unknown, self.missing) {
+            (Some(why), _) => format!("unknown: {why}"),
+            (None, true) => {
+                "does not exist yet: it is declared before a message is sent".to_owned()
+            }
+            (None, false) => {
+                let full = self.full.then_some("full: it takes no further message");
+                let idle = self.has_no_consumers().then_some("no worker");
+                full.into_iter().chain(idle).collect::<Vec<&str>>().join("; ")
+            }
+        };
+        if !self.no_longer_in_files {
+            return found;
+        }
+        let unlisted = "no longer in the files: jobs under way use it";
+        if found.is_empty() { unlisted.to_owned() } else { format!("{found}; {unlisted}") }
+    }
+}
+
+impl std::fmt::Display for QueueUseResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.task {
+            Some(task) => write!(f, "{}: {task}: {}", self.workflow, self.step),
+            None => write!(f, "{}: {}", self.workflow, self.step),
+        }
+    }
+}
+
+/// Runs `queues`.
+pub(super) fn queues(
+    is_unattended: bool,
+    arguments: &ListArguments,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    let body = Client::new(&arguments.reach)?.get("/api/queues")?;
+    let form = ListStyle::from_arguments(arguments.form, arguments.times);
+    let mut table = Table::new(&[
+        ("QUEUE", ColumnRole::Key),
+        ("VHOST", ColumnRole::Extra),
+        ("BUS", ColumnRole::Extra),
+        ("MESSAGES", ColumnRole::Plain),
+        ("UNACKNOWLEDGED", ColumnRole::Plain),
+        ("WORKERS", ColumnRole::Plain),
+        ("NOTE", ColumnRole::Long),
+        ("USED BY", ColumnRole::Long),
+    ]);
+    let mut shown = Vec::new();
+    for entry in parse_list(&body, "queues")? {
+        let queue: QueueResponse = parse_response(entry.get())?;
+        if is_unattended && !queue.has_no_consumers() {
+            continue;
+        }
+        let format_number =
+            |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+        table.add_row([
+            queue.queue.to_string(),
+            queue.vhost.to_string(),
+            queue.bus.to_string(),
+            format_number(queue.messages),
+            format_number(queue.unacknowledged),
+            format_number(queue.consumers),
+            queue.note(),
+            queue.used_by(),
+        ]);
+        shown.push(entry);
+    }
+    let nothing = if is_unattended {
+        "every queue has a worker"
+    } else {
+        "the loaded workflows use no queues"
+    };
+    // A filtered list is printed, not the manager's own response.
+    let filtered = to_raw_json(&json!({ "queues": shown }))?;
+    let body = if is_unattended { filtered.get() } else { &body };
+    Listing { body, entries: shown, table, empty_text: nothing }.print(form, out)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,227 @@
+//! The progress of a job: a bar with rate and remaining time. It is shown on a terminal only;
+//! elsewhere no request is made for it.
+
+use super::error::ClientError;
+use super::follow::{FollowEvent, JobFollower};
+use super::responses::JobResponse;
+use crate::clock;
+use crate::times;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The shortest time between two updates of the bar.
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The time over which the rate is measured.
+const RATE_WINDOW: Duration = Duration::from_secs(15);
+
+/// The progress bar of a job.
+pub(super) struct JobProgressBar {
+    bar: ProgressBar,
+    /// Whether something has happened since the last update.
+    is_stale: bool,
+    /// Whether child jobs run, whose ends are not events of this job.
+    has_children: bool,
+    last_update: Option<Instant>,
+    rate: RateEstimator,
+}
+
+impl JobProgressBar {
+    pub(super) fn new() -> JobProgressBar {
+        let bar = ProgressBar::new(0);
+        let template = "{spinner} {elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}";
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        JobProgressBar {
+            bar,
+            is_stale: true,
+            has_children: false,
+            last_update: None,
+            rate: RateEstimator::default(),
+        }
+    }
+
+    /// Returns whether there is a terminal to show it on.
+    pub(super) fn is_visible(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// Removes the bar.
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// Calls `work`, which prints, while the bar is hidden.
+    pub(super) fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.bar.suspend(work)
+    }
+
+    pub(super) fn handle_event(
+        &mut self,
+        follower: &mut JobFollower<'_>,
+        event: &FollowEvent<'_>,
+    ) -> Result<(), ClientError> {
+        if !self.is_visible() {
+            return Ok(());
+        }
+        match event {
+            FollowEvent::Event(_) => self.is_stale = true,
+            FollowEvent::Idle => self.bar.tick(),
+            FollowEvent::Disconnected(why) => {
+                self.bar.set_message(format!("connecting again: {why}"));
+                self.is_stale = true;
+                return Ok(());
+            }
+        }
+        let is_due = self.last_update.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
+        if !is_due || !(self.is_stale || self.has_children) {
+            return Ok(());
+        }
+        let job = follower.fetch_job()?;
+        let now = clock::timer_now();
+        self.is_stale = false;
+        self.has_children =
+            job.steps.iter().any(|step| step.state == "running" && step.children.is_some());
+        self.last_update = Some(now);
+        let Progress { done, total: all, running } = Progress::from_job(&job);
+        self.rate.record(now, done);
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        let pace = if self.has_children {
+            self.rate.format_remaining(all.saturating_sub(done))
+        } else {
+            None
+        };
+        let message: Vec<String> = pace.into_iter().chain([running]).collect();
+        self.bar.set_message(message.join("  "));
+        Ok(())
+    }
+}
+
+/// The number of steps and child jobs that have ended, that of all, and the names of those that
+/// run.
+struct Progress {
+    done: u64,
+    total: u64,
+    running: String,
+}
+
+impl Progress {
+    fn from_job(job: &JobResponse) -> Progress {
+        let (mut done, mut total) = (0, 0);
+        for step in &job.steps {
+            let (ended, items) = step
+                .children
+                .as_ref()
+                .map_or((0, 0), |children| (u64::from(children.ended), u64::from(children.items)));
+            done += ended + u64::from(step.state != "waiting" && step.state != "running");
+            total += items + 1;
+        }
+        let running: Vec<&str> = job
+            .steps
+            .iter()
+            .filter(|step| step.state == "running")
+            .map(|step| &*step.name)
+            .collect();
+        Progress { done, total, running: running.join(", ") }
+    }
+}
+
+/// A moving window of times with the number of steps and child jobs that were done.
+#[derive(Default)]
+struct RateEstimator(VecDeque<(Instant, u64)>);
+
+impl RateEstimator {
+    fn record(&mut self, now: Instant, done: u64) {
+        self.0.push_back((now, done));
+        // The oldest sample is kept until the next one is as old as the window.
+        while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_WINDOW) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Returns how many are done each second, or `None` if that is unknown.
+    fn per_second(&self) -> Option<f64> {
+        let ((first, before), (last, after)) = (self.0.front()?, self.0.back()?);
+        let seconds = last.duration_since(*first).as_secs_f64();
+        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+        let done = after.saturating_sub(*before) as f64;
+        (seconds > 0.0 && done > 0.0).then_some(done / seconds)
+    }
+
+    /// Formats the rate and the remaining time: `480/s, 35s left`.
+    fn format_remaining(&self, remaining: u64) -> Option<String> {
+        let rate = self.per_second()?;
+        #[allow(clippy::cast_precision_loss, reason = "a time for people")]
+        let seconds = remaining as f64 / rate;
+        let left = Duration::try_from_secs_f64(seconds.ceil()).ok()?;
+        Some(format!("{}, {} left", format_rate(rate), humantime::format_duration(left)))
+    }
+}
+
+fn format_rate(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}/s") } else { format!("{rate:.1}/s") }
+}
+
+/// Summarizes a job with child jobs in one line. Returns `None` for a job without any.
+pub(super) fn summarize_children(job: &JobResponse) -> Option<String> {
+    let children = job.steps.iter().filter_map(|step| step.children.as_ref());
+    let (ended, failed) = children.fold((0, 0), |(ended, failed), children| {
+        (ended + u64::from(children.ended), failed + u64::from(children.failed))
+    });
+    let (from, to) =
+        (times::parse_rfc3339(&job.created)?, times::parse_rfc3339(job.ended.as_ref()?)?);
+    let took = Duration::from_nanos(u64::try_from(to.0.saturating_sub(from.0)).ok()?);
+    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = format_rate(ended as f64 / took.as_secs_f64().max(0.001));
+    let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+    (ended > 0).then(|| {
+        format!(
+            "job {} is {} after {:.1}s: {ended} child jobs{failed}, {rate}",
+            job.uuid,
+            job.state,
+            took.as_secs_f64()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_covers_the_last_seconds_and_gives_the_remaining_time() {
+        let begin = clock::timer_now();
+        let mut pace = RateEstimator::default();
+        pace.record(begin, 0);
+        assert_eq!(pace.format_remaining(100), None, "nothing is known yet");
+        pace.record(begin + Duration::from_secs(1), 0);
+        assert_eq!(pace.format_remaining(100), None, "nothing was done yet");
+        pace.record(begin + Duration::from_secs(10), 1_000);
+        assert_eq!(pace.format_remaining(12_345).as_deref(), Some("100/s, 2m 4s left"));
+        // Old samples do not count.
+        pace.record(begin + Duration::from_secs(40), 1_060);
+        assert_eq!(pace.format_remaining(60).as_deref(), Some("2.0/s, 30s left"));
+        pace.record(begin + Duration::from_secs(41), 1_060);
+        assert!(pace.0.len() <= 3, "what is too old is forgotten");
+    }
+
+    #[test]
+    fn a_fan_out_is_summarized_in_one_line() {
+        let job = |children: &str| {
+            let text = format!(
+                r#"{{"uuid":"c92f","workflow":"w","state":"failed","created":"2026-01-01T00:00:00Z",
+                "ended":"2026-01-01T00:00:02.5Z","steps":[{{"name":"each","state":"failed",
+                "attempt":1,"status":""{children}}}]}}"#
+            );
+            summarize_children(&serde_json::from_str(&text).expect("a job"))
+        };
+        let children = r#","children":{"items":100,"started":100,"ended":100,"failed":3}"#;
+        let line = "job c92f is failed after 2.5s: 100 child jobs, 3 failed, 40/s";
+        assert_eq!(job(children).as_deref(), Some(line));
+        assert_eq!(job(""), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The parts of the manager's responses about jobs that the command line prints.
+
+use super::error::ClientError;
+use super::text::Text;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+
+/// A job, as far as the command line prints it.
+#[derive(Deserialize)]
+pub(super) struct JobResponse {
+    pub(super) uuid: Text,
+    pub(super) workflow: Text,
+    pub(super) task: Option<Text>,
+    pub(super) state: Text,
+    pub(super) reason: Option<Text>,
+    pub(super) created: Text,
+    pub(super) ended: Option<Text>,
+    pub(super) deadline: Option<Text>,
+    pub(super) parent: Option<ParentResponse>,
+    pub(super) steps: Vec<StepResponse>,
+    #[serde(default)]
+    pub(super) completed: Vec<CompletedResponse>,
+}
+
+impl JobResponse {
+    pub(super) fn is_ended(&self) -> bool {
+        self.state != "running" && self.state != "paused"
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct ParentResponse {
+    pub(super) job: Text,
+    pub(super) root: Text,
+    pub(super) item: u32,
+}
+
+#[derive(Deserialize)]
+pub(super) struct CompletedResponse {
+    pub(super) name: Text,
+    #[serde(default)]
+    pub(super) message: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StepResponse {
+    pub(super) name: Text,
+    pub(super) state: Text,
+    pub(super) attempt: u32,
+    pub(super) queue: Option<Text>,
+    pub(super) reason: Option<Text>,
+    pub(super) warning: Option<Text>,
+    pub(super) status: Text,
+    pub(super) retry_at: Option<Text>,
+    pub(super) elapsed: Option<u64>,
+    pub(super) attempt_elapsed: Option<u64>,
+    pub(super) attempt_start_time: Option<Text>,
+    pub(super) end_time: Option<Text>,
+    pub(super) progress: Option<serde_json::Value>,
+    pub(super) message: Option<Text>,
+    pub(super) children: Option<ChildCountsResponse>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ChildCountsResponse {
+    pub(super) items: u32,
+    pub(super) started: u32,
+    pub(super) ended: u32,
+    pub(super) failed: u32,
+}
+
+pub(super) fn parse_response<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ClientError> {
+    serde_json::from_str(text).map_err(|error| {
+        ClientError::Refused(format!(
+            "the manager's answer is not what this client knows ({error}): are both of the same \
+             version?"
+        ))
+    })
+}
+
+/// Returns the unparsed elements of the list that a response has under `key`.
+pub(super) fn parse_list(body: &str, key: &str) -> Result<Vec<Box<RawValue>>, ClientError> {
+    let mut all: HashMap<String, Box<RawValue>> = parse_response(body)?;
+    all.remove(key).map_or_else(|| Ok(Vec::new()), |list| parse_response(list.get()))
+}

@@ -1,0 +1,188 @@
+//! Which manager to call: that of a flag, of the environment, of a context, or the one on this
+//! machine.
+
+use super::arguments::{ReachArguments, address};
+use super::contexts::{Contexts, ManagerContext};
+use super::error::ClientError;
+use crate::settings::check_client_variable;
+use crate::telemetry::log::print;
+use std::fmt;
+
+/// The address at which a manager listens by default.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:8088";
+
+/// The address of a manager and the token for it.
+pub(super) struct ManagerTarget {
+    /// The address, without a slash at the end.
+    pub(super) server: String,
+    /// The token, or an empty text.
+    pub(super) token: String,
+    pub(super) server_source: TargetSource,
+    pub(super) token_source: TargetSource,
+}
+
+/// Where a setting comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TargetSource {
+    Flag(&'static str),
+    Environment(&'static str),
+    Context(String),
+    Default,
+}
+
+impl fmt::Display for TargetSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetSource::Flag(name) | TargetSource::Environment(name) => write!(f, "from {name}"),
+            TargetSource::Context(name) => write!(f, "from the context {name}"),
+            TargetSource::Default => f.write_str("by default"),
+        }
+    }
+}
+
+impl ManagerTarget {
+    /// Flags take precedence over the environment, and the environment over the current context.
+    /// `--context` is a flag. The token of a context is sent to the address of that context only.
+    pub(super) fn from_arguments(arguments: &ReachArguments) -> Result<ManagerTarget, ClientError> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for stray in names.filter_map(|name| check_client_variable(&name)) {
+            print(&format!("workflow-manager: warning: {stray}"));
+        }
+        ManagerTarget::resolve(arguments, &|name| std::env::var(name).ok(), Contexts::read)
+    }
+
+    fn resolve(
+        arguments: &ReachArguments,
+        variable: &dyn Fn(&str) -> Option<String>,
+        contexts: impl FnOnce() -> Result<Contexts, ClientError>,
+    ) -> Result<ManagerTarget, ClientError> {
+        let non_empty = |name: &'static str| variable(name).filter(|value| !value.is_empty());
+        let server_variable =
+            if arguments.context.is_some() { None } else { non_empty("WORKFLOW_MANAGER_URL") };
+        let given = match &arguments.server {
+            Some(server) => Some((server.clone(), TargetSource::Flag("--server"))),
+            None => server_variable
+                .map(|server| {
+                    check_address(&server)
+                        .map(|server| (server, TargetSource::Environment("WORKFLOW_MANAGER_URL")))
+                })
+                .transpose()?,
+        };
+        // With an explicit address no context is read, so a broken one does no harm.
+        let context = if given.is_some() && arguments.context.is_none() {
+            None
+        } else {
+            find_context(arguments, non_empty("WORKFLOW_MANAGER_CONTEXT"), contexts)?
+        };
+        let (server, server_source) = match (given, &context) {
+            (Some(named), _) => named,
+            (None, Some(context)) => {
+                (check_address(&context.server)?, TargetSource::Context(context.name.clone()))
+            }
+            (None, None) => (DEFAULT_SERVER.to_owned(), TargetSource::Default),
+        };
+        let server = server.trim_end_matches('/').to_owned();
+        let matching_context =
+            context.filter(|context| context.server.trim_end_matches('/') == server);
+        let token_variable =
+            non_empty("WORKFLOW_MANAGER_TOKEN").filter(|_| arguments.context.is_none());
+        let (token, token_source) = match (&arguments.token, token_variable, matching_context) {
+            (Some(token), _, _) => (token.clone(), TargetSource::Flag("--token")),
+            (None, Some(token), _) => (token, TargetSource::Environment("WORKFLOW_MANAGER_TOKEN")),
+            (None, None, Some(context)) => (context.token()?, TargetSource::Context(context.name)),
+            (None, None, None) => (String::new(), TargetSource::Default),
+        };
+        Ok(ManagerTarget { server, token, server_source, token_source })
+    }
+
+    /// Returns the address without its password.
+    pub(super) fn display_address(&self) -> String {
+        match self.server.split_once("://") {
+            Some((scheme, rest)) if rest.contains('@') => {
+                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+                format!("{scheme}://***@{host}")
+            }
+            Some(_) | None => self.server.clone(),
+        }
+    }
+}
+
+fn find_context(
+    arguments: &ReachArguments,
+    name_variable: Option<String>,
+    contexts: impl FnOnce() -> Result<Contexts, ClientError>,
+) -> Result<Option<ManagerContext>, ClientError> {
+    let contexts = contexts()?;
+    match arguments.context.clone().or(name_variable) {
+        Some(name) => contexts.find(&name).cloned().map(Some),
+        None => Ok(contexts.current()?.cloned()),
+    }
+}
+
+fn check_address(server: &str) -> Result<String, ClientError> {
+    address(server).map_err(ClientError::Usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contexts() -> Contexts {
+        let text = r#"{"current":"home","contexts":[
+            {"name":"home","server":"http://home:1","token":"home-token"},
+            {"name":"work","server":"https://work","tokenCommand":"echo work-token"}]}"#;
+        serde_json::from_str(text).expect("contexts")
+    }
+
+    /// Returns the address, the token, and the sources of both.
+    fn resolve(arguments: &ReachArguments, set: &[(&str, &str)]) -> Result<[String; 4], String> {
+        let variable = |name: &str| {
+            let found = set.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let reach = ManagerTarget::resolve(arguments, &variable, || Ok(contexts()));
+        let ManagerTarget { server, token, server_source, token_source } =
+            reach.map_err(|error| error.to_string())?;
+        Ok([server, token, server_source.to_string(), token_source.to_string()])
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_and_that_over_the_context() {
+        let flags = |server: Option<&str>, token: Option<&str>, context: Option<&str>| {
+            let own = |text: Option<&str>| text.map(str::to_owned);
+            ReachArguments { server: own(server), token: own(token), context: own(context) }
+        };
+        let none = flags(None, None, None);
+        let url = [("WORKFLOW_MANAGER_URL", "http://url"), ("WORKFLOW_MANAGER_TOKEN", "env")];
+        let home =
+            ["http://home:1", "home-token", "from the context home", "from the context home"];
+        assert_eq!(resolve(&none, &[]), Ok(home.map(str::to_owned)));
+        let by_environment =
+            ["http://url", "env", "from WORKFLOW_MANAGER_URL", "from WORKFLOW_MANAGER_TOKEN"];
+        assert_eq!(resolve(&none, &url), Ok(by_environment.map(str::to_owned)));
+        let work = resolve(&none, &[("WORKFLOW_MANAGER_CONTEXT", "work")]).expect("work");
+        assert_eq!(work[..2], ["https://work", "work-token"]);
+        let work = resolve(&flags(None, None, Some("work")), &url).expect("work");
+        assert_eq!(work[..2], ["https://work", "work-token"], "--context is a flag");
+        let both = resolve(&flags(Some("http://flag/"), Some("t"), None), &url).expect("flags");
+        assert_eq!(both[..2], ["http://flag", "t"]);
+    }
+
+    #[test]
+    fn the_token_of_a_context_goes_to_its_own_address_alone() {
+        let server = Some("http://elsewhere".to_owned());
+        let context = Some("home".to_owned());
+        let arguments = ReachArguments { server: server.clone(), token: None, context };
+        assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
+        let arguments = ReachArguments { server, ..ReachArguments::default() };
+        assert_eq!(resolve(&arguments, &[]).expect("reached")[..2], ["http://elsewhere", ""]);
+    }
+
+    #[test]
+    fn an_unknown_context_is_refused_with_a_suggestion() {
+        let context = Some("wrok".to_owned());
+        let arguments = ReachArguments { context, ..ReachArguments::default() };
+        let error = resolve(&arguments, &[]).expect_err("unknown");
+        assert_eq!(error, "there is no context \"wrok\"; did you mean \"work\"?");
+    }
+}

@@ -1,0 +1,174 @@
+//! The worker as a process. It has a process group of its own, so that signals reach its children
+//! too. Its output is forwarded to standard error, line by line and escaped.
+
+use super::super::error::ClientError;
+use crate::clock;
+use crate::engine::text::{escape, truncate};
+use crate::service;
+use crate::telemetry::log::print;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// The time between SIGTERM and SIGKILL.
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
+
+/// The pause between two checks whether the process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The longest line that is printed as one, in bytes.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// The process of a worker. It is killed on drop.
+pub(super) struct WorkerProcess {
+    command: Vec<OsString>,
+    /// Environment variables; those without a value are removed.
+    variables: Vec<(&'static str, Option<String>)>,
+    child: Child,
+    exit_status: Option<ExitStatus>,
+}
+
+impl WorkerProcess {
+    pub(super) fn start(
+        command: &[OsString],
+        variables: Vec<(&'static str, Option<String>)>,
+    ) -> Result<WorkerProcess, ClientError> {
+        let child = spawn(command, &variables)?;
+        Ok(WorkerProcess { command: command.to_vec(), variables, child, exit_status: None })
+    }
+
+    /// Kills the process and its group, and starts it again.
+    pub(super) fn restart(&mut self) -> Result<(), ClientError> {
+        self.kill();
+        self.child = spawn(&self.command, &self.variables)?;
+        self.exit_status = None;
+        Ok(())
+    }
+
+    /// Returns how the process ended, if it has.
+    pub(super) fn poll_exit(&mut self) -> Option<String> {
+        if self.exit_status.is_none() {
+            self.exit_status = self.child.try_wait().ok().flatten();
+        }
+        self.exit_status.map(|status| match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("killed by signal {signal}"),
+            (None, None) => status.to_string(),
+        })
+    }
+
+    /// Returns whether the process ended with exit code 0.
+    pub(super) fn is_success(&self) -> bool {
+        self.exit_status.is_some_and(|status| status.success())
+    }
+
+    /// Sends SIGTERM to the process, as a service manager does.
+    pub(super) fn terminate(&self) {
+        if self.exit_status.is_none() {
+            // The process id stays valid until the process is waited for.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
+    }
+
+    /// Waits until the process ends. Returns how it ended, or `None` after this time.
+    pub(super) async fn wait_for_exit(&mut self, timeout: Duration) -> Option<String> {
+        let until = clock::timer_now() + timeout;
+        loop {
+            match self.poll_exit() {
+                Some(how) => return Some(how),
+                None if clock::timer_now() >= until => return None,
+                None => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Sends SIGTERM to the process group, and waits for the end of the process.
+    pub(super) async fn stop(&mut self) {
+        if self.poll_exit().is_none() {
+            // Signalling fails only if the process has ended.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+            self.wait_for_exit(TERMINATION_GRACE).await;
+        }
+    }
+
+    fn kill(&mut self) {
+        // The group may outlive its first process. The id of the group is not used again before the
+        // group has ended.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        if self.exit_status.is_none() {
+            self.exit_status = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(
+    command: &[OsString],
+    variables: &[(&'static str, Option<String>)],
+) -> Result<Child, ClientError> {
+    let Some((name, arguments)) = command.split_first() else {
+        return Err(ClientError::Usage("name a program after --".to_owned()));
+    };
+    let mut process = Command::new(name);
+    process.args(arguments).process_group(0).stdin(Stdio::null());
+    service::clear_systemd_env(&mut process);
+    process.stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, value) in variables {
+        match value {
+            Some(value) => process.env(name, value),
+            None => process.env_remove(name),
+        };
+    }
+    let to_usage_error = |error: io::Error| {
+        let shown = escape(&name.to_string_lossy()).into_owned();
+        ClientError::Usage(format!("cannot run {shown}: {error}"))
+    };
+    let mut child = process.spawn().map_err(to_usage_error)?;
+    let outputs = [
+        child.stdout.take().map(|from| Box::new(from) as Box<dyn Read + Send>),
+        child.stderr.take().map(|from| Box::new(from) as Box<dyn Read + Send>),
+    ];
+    for from in outputs.into_iter().flatten() {
+        std::thread::Builder::new().spawn(move || forward_output(from))?;
+    }
+    Ok(child)
+}
+
+/// Forwards the output of a process, line by line. A line that is too long is split.
+fn forward_output(mut from: Box<dyn Read + Send>) {
+    let (mut line, mut buffer) = (Vec::new(), [0; LINE_BYTES_MAX]);
+    let print_line = |line: &[u8]| {
+        print(&format!(
+            "worker: {}",
+            truncate(&escape(&String::from_utf8_lossy(line)), LINE_BYTES_MAX)
+        ))
+    };
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        for byte in &buffer[..count] {
+            if *byte == b'\n' || line.len() == LINE_BYTES_MAX {
+                print_line(&line);
+                line.clear();
+            }
+            if *byte != b'\n' {
+                line.push(*byte);
+            }
+        }
+    }
+    if !line.is_empty() {
+        print_line(&line);
+    }
+}

@@ -1,0 +1,118 @@
+//! What follows from the state alone: ready steps start, child jobs are started, the job completes.
+
+use super::conditions::Conditions;
+use super::entry::{Entry, Failure, FanOutEntry, JobEntry, StepEntry};
+use super::fanout::ListValue;
+use super::id::StepIndex;
+use super::input::Context;
+use super::job::Job;
+use super::json::Message;
+use super::state::JobState;
+use super::time::Timestamp;
+
+impl Job {
+    /// Decides what follows next; `None`: the job waits.
+    pub(super) fn decide_next(
+        &self,
+        conditions: &mut Conditions,
+        ctx: &Context<'_>,
+    ) -> Option<Vec<Entry>> {
+        if self.state != JobState::Running {
+            return None;
+        }
+        if let Some(step) = self.next_cancelled(conditions) {
+            return Some(vec![Entry::Step(step, StepEntry::Cancelled)]);
+        }
+        if let Some(step) = self.ready.front() {
+            return Some(self.start_step(*step, conditions, ctx));
+        }
+        for step in self.fanning_out.iter().filter(|step| self.step(**step).is_under_way()) {
+            let fan_out = self.step(*step).fan_out.as_ref()?;
+            if fan_out.is_all_ended() {
+                return Some(vec![Entry::FanOut(*step, FanOutEntry::Completed)]);
+            }
+            let name = &self.graph().step(*step).name;
+            if let Some(started) = fan_out.decide_start(self.origin.id, name, ctx) {
+                return Some(vec![Entry::FanOut(*step, started)]);
+            }
+        }
+        (self.steps_left == 0).then(|| vec![Entry::Job(JobEntry::Completed)])
+    }
+
+    /// Returns the deadline of a job that begins, or goes on after its end. A child job has no
+    /// deadline: it ends with its root job.
+    pub(super) fn new_deadline(&self, ctx: &Context<'_>) -> Option<Timestamp> {
+        if self.origin.parent.is_some() { None } else { ctx.after(self.origin.definition.deadline) }
+    }
+
+    /// Starts a step whose dependencies are done, unless its condition is false.
+    fn start_step(
+        &self,
+        step: StepIndex,
+        conditions: &mut Conditions,
+        ctx: &Context<'_>,
+    ) -> Vec<Entry> {
+        match self.evaluate_when(step, conditions) {
+            None | Some(Ok(true)) => self.start_attempt(step, ctx),
+            Some(Ok(false)) => vec![Entry::Step(step, StepEntry::Skipped)],
+            Some(Err(reason)) => self.fail_step(step, Failure::new(reason)),
+        }
+    }
+
+    /// Starts an attempt, the first or another one.
+    pub(super) fn start_attempt(&self, step: StepIndex, ctx: &Context<'_>) -> Vec<Entry> {
+        let definition = self.graph().step(step);
+        let attempt = self.step(step).attempt + 1;
+        let deadline = ctx.after(definition.timeout);
+        if self.step(step).fan_out.is_some() {
+            return vec![Entry::FanOut(step, FanOutEntry::Restarted { attempt, deadline })];
+        }
+        if definition.task.is_some() {
+            return self.start_fan_out(step, &self.step_input(step), deadline, ctx);
+        }
+        let limit = ctx.limits.step_message_bytes_max;
+        let size = if definition.external { 0 } else { self.step_input(step).encoded_len() };
+        if size > limit {
+            let reason = format!(
+                "its step message would have {size} bytes, the limit is {limit} (setting \
+                 limits.step_message_bytes_max): pass large data by reference"
+            );
+            return self.fail_step(step, Failure::new(reason));
+        }
+        // The time of an attempt with a message begins when the message is sent.
+        let deadline = deadline.filter(|_| definition.external);
+        vec![Entry::Step(step, StepEntry::Started { attempt, deadline })]
+    }
+
+    fn start_fan_out(
+        &self,
+        step: StepIndex,
+        input: &Message,
+        deadline: Option<Timestamp>,
+        ctx: &Context<'_>,
+    ) -> Vec<Entry> {
+        let Some(keys) = self.task_keys(step) else {
+            unreachable!("a step with a task fans out over a list: the definition was validated")
+        };
+        let key = &keys.list_key;
+        let (items, warning) = match ListValue::from_input(input, keys) {
+            ListValue::Items(elements) => (elements.len(), None),
+            ListValue::Missing => {
+                (0, Some(format!("the input has no list under \"{key}\": taken as empty").into()))
+            }
+            ListValue::NotAList(kind) => {
+                let reason = format!("the input has {kind} under \"{key}\", expected a list");
+                return self.fail_step(step, Failure::new(reason));
+            }
+        };
+        let depth_max = ctx.limits.depth_max;
+        if items > 0 && self.origin.depth >= depth_max {
+            let reason = format!(
+                "child jobs would nest deeper than {depth_max} levels (setting limits.depth_max): \
+                 does the recursion end?"
+            );
+            return self.fail_step(step, Failure::new(reason));
+        }
+        vec![Entry::FanOut(step, FanOutEntry::Started { items, warning, deadline })]
+    }
+}

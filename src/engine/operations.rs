@@ -1,0 +1,200 @@
+//! The operations of clients on a job (docs/http-api.md), and when each is refused.
+
+use super::entry::{Entry, JobEntry, StepEntry};
+use super::id::StepIndex;
+use super::input::{Context, Limits, Operation, OperationError, OperationRequest, Rejected, Reply};
+use super::job::Job;
+use super::reply::{Author, check_manual_reply};
+use super::state::{JobState, StepState};
+
+impl Job {
+    /// Returns why `operation` is refused, if it is.
+    pub fn check_operation(
+        &self,
+        operation: &Operation,
+        limits: &Limits,
+    ) -> Option<OperationError> {
+        let (id, state) = (self.origin.id, self.state.as_str());
+        let conflict = |text: String| Some(OperationError::Conflict(text));
+        if let Operation::Rerun { step }
+        | Operation::Redispatch { step }
+        | Operation::Reply { step, .. } = operation
+            && self.graph().find_index(step).is_none()
+        {
+            let known: Vec<&str> = self.graph().steps.iter().map(|step| &*step.name).collect();
+            return Some(OperationError::UnknownStep(format!(
+                "job {id} has no step \"{step}\"; its steps are {}",
+                known.join(", ")
+            )));
+        }
+        let is_child = self.origin.parent.is_some();
+        match operation {
+            Operation::Cancel { .. } if self.state.is_ended() => {
+                conflict(format!("job {id} is {state}: only a job under way can be cancelled"))
+            }
+            Operation::Reply { step, reply } => self.check_reply(step, reply, limits),
+            Operation::Cancel { .. } => None,
+            Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. }
+                if is_child =>
+            {
+                let (word, root) = (operation.as_str(), self.origin.root);
+                conflict(format!(
+                    "job {id} is a child job: {word} the job {root} that it belongs to, which \
+                     reaches its child jobs"
+                ))
+            }
+            Operation::Pause if self.state != JobState::Running => {
+                conflict(format!("job {id} is {state}: only a running job can be paused"))
+            }
+            Operation::Resume if self.state != JobState::Paused => {
+                conflict(format!("job {id} is {state}: only a paused job can be resumed"))
+            }
+            Operation::Retry if self.state != JobState::Failed => {
+                conflict(format!("job {id} is {state}: only a failed job can be retried"))
+            }
+            Operation::Rerun { .. } if !self.state.is_ended() => conflict(format!(
+                "job {id} is {state}: only an ended job can be rerun; cancel it first"
+            )),
+            Operation::Rerun { step } => self.check_rerun(step),
+            Operation::Redispatch { step } => self.check_redispatch(step),
+            Operation::Pause | Operation::Resume | Operation::Retry => None,
+        }
+    }
+
+    fn check_rerun(&self, step: &str) -> Option<OperationError> {
+        let index = self.graph().find_index(step)?;
+        if self.steps[index.as_usize()].state == StepState::Waiting {
+            let text = format!(
+                "step \"{step}\" of job {} has not started: nothing of it can be done again",
+                self.origin.id
+            );
+            return Some(OperationError::Conflict(text));
+        }
+        None
+    }
+
+    fn check_redispatch(&self, step: &str) -> Option<OperationError> {
+        let (id, index) = (self.origin.id, self.graph().find_index(step)?);
+        let (definition, run) = (self.graph().step(index), &self.steps[index.as_usize()]);
+        let objection = if !self.accepts_replies() {
+            format!("job {id} is {}: its steps take no replies", self.state.as_str())
+        } else if definition.task.is_some() {
+            format!(
+                "step \"{step}\" of job {id} runs child jobs: redispatch their steps, by the child \
+                 job's id or by their queue"
+            )
+        } else if definition.external {
+            format!(
+                "step \"{step}\" of job {id} is external: it has no message, a call completes it"
+            )
+        } else if run.state != StepState::Running {
+            format!(
+                "step \"{step}\" of job {id} is {}: only a running step's message can be sent \
+                 again",
+                run.state.as_str()
+            )
+        } else if !run.is_under_way() {
+            format!(
+                "no attempt of step \"{step}\" of job {id} is under way: the next one follows by \
+                 itself"
+            )
+        } else if run.lease.is_some() && !run.confirmed {
+            format!(
+                "a worker was lent the message of step \"{step}\" of job {id}: it is lent again \
+                 when its lease ends, or when somebody gives it back (nack with requeue=true)"
+            )
+        } else if !run.confirmed {
+            format!(
+                "the message of step \"{step}\" of job {id} is still with the manager, which sends \
+                 it by itself: no broker has confirmed it"
+            )
+        } else {
+            return None;
+        };
+        Some(OperationError::Conflict(objection))
+    }
+
+    /// Returns why a reply given by hand is refused. A worker's bad reply fails its attempt; a
+    /// person's is refused, because a person can correct it.
+    fn check_reply(&self, step: &str, reply: &Reply, limits: &Limits) -> Option<OperationError> {
+        let (id, index) = (self.origin.id, self.graph().find_index(step)?);
+        let run = &self.steps[index.as_usize()];
+        let objection = if !self.accepts_replies() {
+            format!("job {id} is {}: its steps take no replies", self.state.as_str())
+        } else if self.graph().step(index).task.is_some() {
+            format!("step \"{step}\" of job {id} runs child jobs: complete their steps")
+        } else if run.state != StepState::Running {
+            format!(
+                "step \"{step}\" of job {id} is {}: only a running step can be completed",
+                run.state.as_str()
+            )
+        } else if !run.is_under_way() && !matches!(reply, Reply::Result(_)) {
+            format!(
+                "no attempt of step \"{step}\" of job {id} is under way: it waits for its next one"
+            )
+        } else {
+            let fault = check_manual_reply(self.graph().step(index), reply, limits)?;
+            return Some(OperationError::Invalid(format!(
+                "nothing was changed: {fault} (step \"{step}\" of job {id})"
+            )));
+        };
+        Some(OperationError::Conflict(objection))
+    }
+
+    pub(super) fn decide_request(
+        &self,
+        request: OperationRequest,
+        ctx: &Context<'_>,
+    ) -> Result<Vec<Entry>, Rejected> {
+        let OperationRequest { operation, reason, principal: by } = request;
+        let step = operation.step().and_then(|step| self.graph().find_index(step));
+        let decided = self.decide_operation(&operation, by.as_deref(), ctx)?;
+        let asked = JobEntry::Asked { operation: operation.as_str().into(), step, reason, by };
+        Ok([Entry::Job(asked)].into_iter().chain(decided).collect())
+    }
+
+    fn decide_operation(
+        &self,
+        operation: &Operation,
+        by: Option<&str>,
+        ctx: &Context<'_>,
+    ) -> Result<Vec<Entry>, Rejected> {
+        match self.check_operation(operation, ctx.limits) {
+            None => {}
+            Some(OperationError::UnknownStep(_)) => return Err(Rejected::UnknownStep),
+            Some(OperationError::Conflict(_) | OperationError::Invalid(_)) => {
+                return Err(Rejected::Void);
+            }
+        }
+        let deadline = || self.new_deadline(ctx);
+        let entry = match operation {
+            Operation::Cancel { reason } => {
+                Entry::Job(JobEntry::Cancelled { reason: reason.clone(), by_parent: false })
+            }
+            Operation::Pause => Entry::Job(JobEntry::Paused),
+            Operation::Resume => Entry::Job(JobEntry::Resumed),
+            Operation::Retry => {
+                Entry::Job(JobEntry::Retried { round: self.round + 1, deadline: deadline() })
+            }
+            Operation::Rerun { step } => {
+                Entry::Job(JobEntry::Rerun { step: self.find_step(step)?, deadline: deadline() })
+            }
+            Operation::Redispatch { step } => {
+                Entry::Step(self.find_step(step)?, StepEntry::Unconfirmed)
+            }
+            Operation::Reply { step, reply } => {
+                return self.decide_answer(
+                    (self.find_step(step)?, None),
+                    reply,
+                    Author::Hand(by),
+                    ctx,
+                );
+            }
+        };
+        Ok(vec![entry])
+    }
+
+    fn find_step(&self, step: &str) -> Result<StepIndex, Rejected> {
+        self.graph().find_index(step).ok_or(Rejected::UnknownStep)
+    }
+}

@@ -1,0 +1,234 @@
+//! Text in errors and on terminals: escaped, and corrected when misspelt.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+/// The most characters of a file's text that an error repeats.
+const SHOWN_CHARACTERS_MAX: usize = 80;
+
+/// The longest word for which a correction is sought, in bytes; the comparison is quadratic.
+const CORRECTED_BYTES_MAX: usize = 40;
+
+/// Returns whether a character, printed as it is, could move a terminal's cursor, begin a line, or
+/// reverse the reading order.
+pub(crate) fn is_unsafe_to_print(character: char) -> bool {
+    let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
+    let is_direction = matches!(
+        character,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}'
+    );
+    character.is_control() || is_line_break || is_direction
+}
+
+/// Makes a text from outside safe to print: one line, with control characters, line breaks and
+/// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
+/// does not (that of the log has its own escapes for the same).
+pub(crate) fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe_to_print) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    // Writing to a string cannot fail.
+    let _ = EscapingWriter(&mut shown).write_str(text);
+    Cow::Owned(shown)
+}
+
+/// Escapes as [`escape`] does, for a text whose line breaks are ours.
+pub(crate) fn escape_lines(text: &str) -> String {
+    text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the encoding whose byte-order mark stands at the beginning, where no character is meant.
+pub(crate) fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
+        [0xff, 0xfe, ..] => Some("UTF-16 LE"),
+        [0xfe, 0xff, ..] => Some("UTF-16 BE"),
+        _ => None,
+    }
+}
+
+/// Explains what is wrong with a text that is no JSON, in words for people.
+pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
+    // How the parser's message for a word such as `nope` or `None` begins.
+    const UNKNOWN_WORD: &str = "expected ident";
+    // How its messages for half of a surrogate pair begin.
+    const LONE_SURROGATE: [&str; 2] =
+        ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
+    let message = error.to_string();
+    if let Some(position) = message.strip_prefix(UNKNOWN_WORD) {
+        return format!(
+            "expected null, true, false, a number, or a text in double quotes{position}"
+        );
+    }
+    LONE_SURROGATE.iter().find_map(|half| message.strip_prefix(half)).map_or_else(
+        || message.clone(),
+        |place| format!("half a surrogate pair, such as \\ud800, is no character{place}"),
+    )
+}
+
+/// A writer that escapes all that is written through it.
+pub(crate) struct EscapingWriter<'w, W>(pub(crate) &'w mut W);
+
+impl<W: Write> Write for EscapingWriter<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(is_unsafe_to_print) {
+            match part.chars().next_back().filter(|last| is_unsafe_to_print(*last)) {
+                Some(last) => write!(
+                    self.0,
+                    "{}{}",
+                    &part[..part.len() - last.len_utf8()],
+                    last.escape_default()
+                )?,
+                None => self.0.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns at most `bytes_max` bytes of `text`; if it is cut, its end says so.
+pub(crate) fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
+    truncate_beginning(text, bytes_max, text.len())
+}
+
+/// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
+pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
+    if text.len().max(bytes) <= bytes_max {
+        return Cow::Borrowed(text);
+    }
+    let mark = format!("… (cut, {bytes} bytes)");
+    let kept = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or_default();
+    Cow::Owned(format!("{}{mark}", &text[..kept]))
+}
+
+/// Returns `text` in double quotes, without control characters, cut when long.
+pub(crate) fn quote(text: &str) -> String {
+    format!("\"{}\"", shorten(text))
+}
+
+/// Returns `text` without control characters, cut when long.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut shown = String::new();
+    for (count, character) in text.chars().enumerate() {
+        if count == SHOWN_CHARACTERS_MAX {
+            shown.push('…');
+            break;
+        }
+        if is_unsafe_to_print(character) {
+            shown.extend(character.escape_default())
+        } else {
+            shown.push(character)
+        }
+    }
+    shown
+}
+
+/// Returns the candidate that `word` most likely stands for, if any is close.
+pub(crate) fn find_nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    if word.is_empty() || word.len() > CORRECTED_BYTES_MAX {
+        return None;
+    }
+    let plain = normalize(word);
+    let allowed = ((word.chars().count() + 1) / 3).min(3);
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in candidates {
+        if candidate == word || candidate.len().abs_diff(word.len()) > allowed + 2 {
+            continue;
+        }
+        let distance =
+            if normalize(candidate) == plain { 0 } else { strsim::osa_distance(word, candidate) };
+        if distance <= allowed && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// Returns `; did you mean "x"?`, or nothing.
+pub(crate) fn did_you_mean<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> String {
+    find_nearest(word, candidates)
+        .map_or_else(String::new, |meant| format!("; did you mean {}?", quote(meant)))
+}
+
+/// Renders `"a", "b" and "c"`.
+pub(crate) fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
+    let mut shown: Vec<String> = words.into_iter().map(quote).collect();
+    match shown.pop() {
+        None => String::new(),
+        Some(only) if shown.is_empty() => only,
+        Some(end) => format!("{} {last} {end}", shown.join(", ")),
+    }
+}
+
+/// Removes the style from a word: `item_list_key`, `item-list-key` and `itemlistkey` mean the same
+/// as `itemListKey`.
+fn normalize(word: &str) -> String {
+    word.chars()
+        .filter(|c| *c != '_' && *c != '-' && *c != ' ')
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_word_is_found_and_a_far_one_is_not() {
+        let keys = ["name", "queue", "depends", "itemListKey"];
+        assert_eq!(find_nearest("depend", keys), Some("depends"));
+        assert_eq!(find_nearest("quue", keys), Some("queue"));
+        assert_eq!(find_nearest("eman", keys), None);
+        assert_eq!(find_nearest("item_list_key", keys), Some("itemListKey"));
+        assert_eq!(find_nearest("ItemListkey", keys), Some("itemListKey"));
+        assert_eq!(find_nearest("colour", keys), None);
+        assert_eq!(find_nearest("", keys), None);
+        assert_eq!(find_nearest("a", ["b"]), None);
+    }
+
+    #[test]
+    fn what_is_printed_stays_in_its_line() {
+        assert!(matches!(escape("Zoë, \\n, 日本 👩‍👧"), Cow::Borrowed("Zoë, \\n, 日本 👩‍👧")));
+        assert_eq!(escape("\u{1b}[2J\nforged\r\tline\u{7f}"), r"\u{1b}[2J\nforged\r\tline\u{7f}");
+        let marks = [
+            '\u{0}', '\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{61c}', '\u{200e}', '\u{200f}',
+            '\u{202a}', '\u{202e}', '\u{2066}',
+        ];
+        for mark in marks {
+            assert_eq!(
+                escape(&format!("a{mark}{mark}b")),
+                format!("a{0}{0}b", mark.escape_default())
+            );
+        }
+        assert_eq!(escape_lines("one\n\u{1b}two\r\n"), "one\n\\u{1b}two\\r\n");
+    }
+
+    #[test]
+    fn a_cut_text_is_no_longer_than_allowed_and_says_so() {
+        assert_eq!(truncate("short", 5), "short");
+        let long = truncate(&"é".repeat(3_000), 4_096).into_owned();
+        assert!(
+            long.len() <= 4_096 && long.len() > 4_090 && long.ends_with("é… (cut, 6000 bytes)"),
+            "{} {long}",
+            long.len()
+        );
+        assert_eq!(truncate(&"x".repeat(30), 22), "xxx… (cut, 30 bytes)");
+    }
+
+    #[test]
+    fn shown_text_is_cut_and_has_no_control_characters() {
+        assert_eq!(quote("a\u{1b}[31m\n"), "\"a\\u{1b}[31m\\n\"");
+        assert_eq!(shorten(&"x".repeat(200)).chars().count(), SHOWN_CHARACTERS_MAX + 1);
+        assert_eq!(enumerate_quoted(["a", "b", "c"], "and"), r#""a", "b" and "c""#);
+    }
+}

@@ -1,0 +1,220 @@
+//! The files of a journal: the path behind the given name, the lock that keeps a second process
+//! out, and the permissions.
+//!
+//! SQLite keeps its other files beside the resolved path, and so does the lock: whatever symbolic
+//! link names the file, the lock is the same. Two hard links are two resolved paths of one file, so
+//! a file with more than one is refused.
+
+use crate::journal::error::JournalError;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The permissions of new files: owner only. SQLite gives the same to the files that it creates
+/// beside the main file.
+const MODE: u32 = 0o600;
+
+/// The permission bits of all other users.
+const OTHERS_MODE: u32 = 0o007;
+
+/// How many symbolic links are followed to a file that does not exist yet.
+const LINKS_FOLLOWED_MAX: u32 = 40;
+
+/// How often the lock is taken again while others remove its file.
+const LOCK_TRIES_MAX: u32 = 10;
+
+/// Identifies a file, whatever its name leads to later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Metadata> for FileIdentity {
+    fn from(metadata: &Metadata) -> FileIdentity {
+        FileIdentity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// Returns the path without symbolic links. Its directory must exist; the file need not.
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_FOLLOWED_MAX {
+        match path.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match fs::read_link(&path) {
+            // A link to a file that does not exist: SQLite would create that file.
+            Ok(target) => path = directory.join(target),
+            Err(_) => {
+                let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+                return Ok(directory.canonicalize()?.join(name));
+            }
+        }
+    }
+    Err(io::Error::other("its symbolic links go in a circle"))
+}
+
+/// Returns the path of the file's sibling with `suffix` appended to its name.
+pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// Refuses a file that cannot hold a journal; a missing file is fine.
+pub(super) fn check_file(path: &Path, file: &str) -> Result<(), JournalError> {
+    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+    if !metadata.is_file() {
+        return Err(JournalError::NotAFile { file: file.to_owned() });
+    }
+    if metadata.nlink() > 1 {
+        return Err(JournalError::HardLinked { file: file.to_owned(), names: metadata.nlink() });
+    }
+    let mode = metadata.permissions().mode();
+    if mode & OTHERS_MODE != 0 {
+        tracing::warn!(
+            file,
+            mode = format!("{:o}", mode & 0o777),
+            "every user of this machine can open the journal, and with it the messages of all \
+             jobs: chmod 600 it, its -wal and its -shm"
+        );
+    }
+    Ok(())
+}
+
+/// Creates the file with its permissions, if it is missing: SQLite would leave them to the umask.
+pub(super) fn create_if_missing(path: &Path) -> io::Result<()> {
+    // Only a new file is opened: closing one that is in use would drop SQLite's own locks on it.
+    match create_options().create_new(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn create_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).truncate(false).mode(MODE);
+    options
+}
+
+/// The lock on a journal, held until it is dropped.
+pub(super) struct FileLock {
+    path: PathBuf,
+    _file: File,
+    identity: FileIdentity,
+    /// Whether this process created the lock file.
+    is_new: bool,
+}
+
+/// Why a lock could not be taken.
+pub(super) enum LockError {
+    /// Another process holds it.
+    InUse,
+    Failed(io::Error),
+}
+
+impl FileLock {
+    /// Takes the lock whose file is `path`.
+    pub(super) fn acquire(path: &Path) -> Result<FileLock, LockError> {
+        for _ in 0..LOCK_TRIES_MAX {
+            let (file, is_new) = match create_options().create_new(true).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    (create_options().create(true).open(path), false)
+                }
+                made => (made, true),
+            };
+            let file = file.map_err(LockError::Failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(LockError::InUse),
+                Err(TryLockError::Error(error)) => return Err(LockError::Failed(error)),
+            }
+            let identity = FileIdentity::from(&file.metadata().map_err(LockError::Failed)?);
+            // If the file was removed between opening and locking it, the lock keeps nobody out.
+            if is_same_file(path, identity) {
+                // Whoever can open it can lock it too. The file of another user keeps its
+                // permissions.
+                let _ = file.set_permissions(Permissions::from_mode(MODE));
+                return Ok(FileLock { path: path.to_owned(), _file: file, identity, is_new });
+            }
+        }
+        Err(LockError::Failed(io::Error::other("its file is removed again and again")))
+    }
+
+    /// Takes the lock again if its file was removed.
+    pub(super) fn ensure_held(&mut self) -> Result<(), LockError> {
+        if is_same_file(&self.path, self.identity) {
+            return Ok(());
+        }
+        *self = FileLock::acquire(&self.path)?;
+        tracing::warn!(
+            lock = %self.path.display(),
+            "the journal's lock was removed while it is in use: it is taken again"
+        );
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Releases the lock of a file that turned out to be no journal, and removes the lock file if
+    /// it is new.
+    pub(super) fn discard(self) {
+        if self.is_new {
+            // Still locked. A process that has opened it meanwhile notices that it is gone, and
+            // creates another.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_same_file(path: &Path, identity: FileIdentity) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| FileIdentity::from(&metadata) == identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_are_followed_even_to_missing_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a path");
+        fs::create_dir(root.join("data")).expect("made");
+        symlink("data", root.join("link")).expect("linked");
+        symlink("link/j.db", root.join("a.db")).expect("linked");
+        let wanted = root.join("data/j.db");
+        for name in ["data/j.db", "link/j.db", "a.db", "data/../link/j.db"] {
+            assert_eq!(resolve(&root.join(name)).expect(name), wanted);
+        }
+        fs::write(&wanted, "").expect("written");
+        assert_eq!(resolve(&root.join("a.db")).expect("followed"), wanted);
+        symlink("y.db", root.join("x.db")).expect("linked");
+        symlink("x.db", root.join("y.db")).expect("linked");
+        assert!(resolve(&root.join("x.db")).is_err(), "a circle");
+        assert!(resolve(&root.join("missing/j.db")).is_err(), "no directory");
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_reacquired_unless_another_process_holds_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("j.db.lock");
+        let mut lock = FileLock::acquire(&path).ok().expect("taken");
+        assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
+        fs::remove_file(&path).expect("removed");
+        lock.ensure_held().ok().expect("taken again");
+        assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
+        fs::remove_file(&path).expect("removed");
+        let _other = FileLock::acquire(&path).ok().expect("taken by another");
+        assert!(matches!(lock.ensure_held(), Err(LockError::InUse)));
+    }
+}

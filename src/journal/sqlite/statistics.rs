@@ -1,0 +1,97 @@
+//! Reads the creations and ends of root jobs, row by row, for statistics. Everything from before
+//! this process was projected when the journal was opened. So these reads project nothing, and hold
+//! up nobody.
+
+use super::reader::Reader;
+use crate::engine::{JobState, Timestamp};
+use crate::journal::error::JournalError;
+use crate::journal::query::EndedCursor;
+use crate::journal::record::JobNumber;
+use rusqlite::params;
+
+const SELECT_CREATIONS: &str = "SELECT number, workflow, created FROM jobs INDEXED BY jobs_top
+    WHERE parent IS NULL AND number < ?1 ORDER BY number DESC LIMIT ?2";
+
+const SELECT_ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXED BY jobs_ended
+    WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+    AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
+
+impl Reader {
+    /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
+    /// first. Returns the number of the last one.
+    pub(super) fn for_each_creation(
+        &self,
+        below: JobNumber,
+        limit: u32,
+        each: &mut dyn FnMut(&str, Timestamp),
+    ) -> Result<Option<JobNumber>, JournalError> {
+        self.read(|connection| {
+            let mut read = || -> rusqlite::Result<Option<JobNumber>> {
+                let mut statement = connection.prepare_cached(SELECT_CREATIONS)?;
+                let mut rows = statement.query(params![below, limit])?;
+                let mut last = None;
+                while let Some(row) = rows.next()? {
+                    each(row.get_ref(1)?.as_str()?, Timestamp(row.get(2)?));
+                    last = Some(row.get(0)?);
+                }
+                Ok(last)
+            };
+            read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
+    /// ended at or after `since`, the newest end first. Returns the cursor of the last one.
+    pub(super) fn for_each_end(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+        each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
+    ) -> Result<Option<EndedCursor>, JournalError> {
+        self.read(|connection| {
+            let mut read = || -> rusqlite::Result<Option<EndedCursor>> {
+                let mut statement = connection.prepare_cached(SELECT_ENDS)?;
+                let mut rows = statement.query(params![
+                    workflow,
+                    since.0,
+                    beyond.ended.0,
+                    beyond.number,
+                    limit
+                ])?;
+                let mut last = None;
+                while let Some(row) = rows.next()? {
+                    let ended = Timestamp(row.get(3)?);
+                    if let Some(state) = JobState::from_name(row.get_ref(1)?.as_str()?) {
+                        each(state, Timestamp(row.get(2)?), ended);
+                    }
+                    last = Some(EndedCursor { ended, number: row.get(0)? });
+                }
+                Ok(last)
+            };
+            read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::sqlite::empty_journal;
+
+    #[test]
+    fn both_queries_read_an_index_in_order() {
+        let (_folder, connection) = empty_journal();
+        for sql in [SELECT_CREATIONS, SELECT_ENDS] {
+            let mut statement =
+                connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
+            let count = statement.parameter_count();
+            let values = rusqlite::params_from_iter((0..count).map(|_| 1));
+            let plan: rusqlite::Result<Vec<String>> =
+                statement.query_map(values, |row| row.get(3)).expect("a plan").collect();
+            let plan = plan.expect("a plan").join("; ");
+            assert!(plan.starts_with("SEARCH") && !plan.contains("TEMP B-TREE"), "{plan}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The status tables (docs/operations.md): for each workflow a table `status_<full name>` with a
+//! row for each of its root jobs and a column for each step of its own graph, for any SQLite client
+//! to read.
+//!
+//! They are projections: a row follows from the entries of its job, and is written later, together
+//! with the rows of other jobs. Nothing is ever rebuilt from them. A table that is missing, altered
+//! or damaged is created anew; one that cannot be created is not written until the next start.
+
+use super::file_rows::FileRows;
+use super::status_table::{StatusTable, TableLayout, WriteError};
+use super::unprojected::StatusChanges;
+use crate::journal::record::JobNumber;
+use crate::journal::recover::Rebuilder;
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What the writer knows of the status tables.
+#[derive(Default)]
+pub(super) struct StatusTables {
+    /// The layout of each definition's status table, by the definition's number.
+    pub(super) layouts: HashMap<i64, Option<Arc<TableLayout>>>,
+    /// The keys of the tables that cannot be created.
+    pub(super) unusable: HashSet<String>,
+}
+
+impl StatusTables {
+    /// Writes the status changes of a transaction.
+    pub(super) fn write(
+        &mut self,
+        connection: &Connection,
+        file: &str,
+        changes: &StatusChanges,
+    ) -> Result<(), WriteError> {
+        for change in changes.0.values() {
+            let definition = match change.created {
+                Some((_, _, definition)) => Some(definition),
+                // `None` for a child job, and for a deleted job.
+                None => connection
+                    .prepare_cached(
+                        "SELECT definition FROM jobs WHERE number = ?1 AND parent IS NULL",
+                    )?
+                    .query_row([change.job], |row| row.get(0))
+                    .optional()?,
+            };
+            let Some(definition) = definition else { continue };
+            if let Some(layout) = self.layout(connection, file, definition)? {
+                layout
+                    .write_row(connection, change)
+                    .map_err(|error| layout.table.to_write_error(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the row of a root job.
+    pub(super) fn delete_row(
+        &self,
+        connection: &Connection,
+        workflow: &str,
+        job: JobNumber,
+    ) -> Result<(), WriteError> {
+        let relation = StatusTable::for_workflow(workflow);
+        if relation.object_kind(connection)?.is_none() {
+            return Ok(());
+        }
+        let delete = || {
+            connection
+                .prepare_cached(&format!(
+                    "DELETE FROM {} WHERE _rowid_ = ?1",
+                    relation.quoted_name()
+                ))?
+                .execute([job])
+        };
+        if !self.unusable.contains(&relation.key()) {
+            delete().map_err(|error| relation.to_write_error(error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the layout for the jobs of a definition, after creating what is missing of their
+    /// status table.
+    fn layout(
+        &mut self,
+        connection: &Connection,
+        file: &str,
+        number: i64,
+    ) -> Result<Option<Arc<TableLayout>>, WriteError> {
+        if let Some(known) = self.layouts.get(&number) {
+            return Ok(known.clone());
+        }
+        let definition = Rebuilder::new(&FileRows { connection, file, is_projected: true })
+            .load_definition(number)?;
+        let relation = StatusTable::for_definition(&definition);
+        let layout = if self.unusable.contains(&relation.key()) {
+            None
+        } else {
+            relation.ensure_exists(connection, file, &definition)?;
+            Some(Arc::new(relation.layout(connection, &definition)?))
+        };
+        self.layouts.insert(number, layout.clone());
+        Ok(layout)
+    }
+}

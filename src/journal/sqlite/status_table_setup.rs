@@ -1,0 +1,57 @@
+//! Creates the status tables of the loaded definitions before their first jobs.
+
+use super::row_format::to_journal_error;
+use super::status_table::{RowCount, StatusTable, WriteError, count_root_jobs};
+use super::writer::JournalWriter;
+use crate::engine::Definition;
+use crate::journal::error::JournalError;
+use std::collections::HashMap;
+
+impl JournalWriter {
+    /// Creates what is missing of the status tables of `definitions`: tables, columns, indexes, and
+    /// the rows of the jobs in the journal. Called with the loaded definitions before their first
+    /// jobs.
+    ///
+    /// # Errors
+    ///
+    /// Returns SQLite's errors, and an error if a job from which a row is projected is damaged.
+    pub(super) fn create_status_tables<'a>(
+        &mut self,
+        definitions: impl IntoIterator<Item = &'a Definition>,
+    ) -> Result<(), JournalError> {
+        self.project()?;
+        let counts = count_root_jobs(&self.connection)
+            .map_err(|error| to_journal_error(&self.file, error))?;
+        for definition in definitions {
+            self.write_with_repair(|core| core.create_status_table(definition, &counts))?;
+        }
+        Ok(())
+    }
+
+    fn create_status_table(
+        &mut self,
+        definition: &Definition,
+        counts: &HashMap<String, RowCount>,
+    ) -> Result<(), WriteError> {
+        let relation = StatusTable::for_definition(definition);
+        if self.status_tables.unusable.contains(&relation.key()) {
+            return Ok(());
+        }
+        let transaction = self.connection.transaction()?;
+        let is_new = relation.ensure_exists(&transaction, &self.file, definition)?;
+        let expected = counts.get(&relation.key()).copied().unwrap_or_default();
+        if !is_new && relation.row_count(&transaction)? != expected {
+            tracing::warn!(
+                workflow = relation.workflow,
+                "the table of statuses does not have the rows of its jobs: it is made anew"
+            );
+            relation
+                .drop_if_exists(&transaction, false)
+                .map_err(|error| relation.to_write_error(error))?;
+            relation.ensure_exists(&transaction, &self.file, definition)?;
+        }
+        // The next record of a job finds the columns that it needs.
+        self.status_tables.layouts.clear();
+        Ok(transaction.commit()?)
+    }
+}

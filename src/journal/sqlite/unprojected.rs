@@ -1,0 +1,174 @@
+//! Changes that are committed but not yet in the projected tables.
+
+use crate::engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
+use crate::journal::record::{JobNumber, Record};
+use crate::journal::recover::JobRow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The changes that are committed but not projected yet.
+#[derive(Default)]
+pub(super) struct Unprojected {
+    /// The rows of `entries`: each row's job, first entry and `seq`.
+    pub(super) places: Vec<(JobNumber, u64, i64)>,
+    /// The first entry of each job's last row.
+    last_entries: HashMap<JobNumber, u64>,
+    /// The changes to `jobs`.
+    pub(super) jobs: BTreeMap<JobNumber, JobChange>,
+    /// The changes to the status tables.
+    pub(super) statuses: StatusChanges,
+}
+
+/// The change to a row of `jobs`, merged from several records of a job.
+#[derive(Default)]
+pub(super) struct JobChange {
+    /// The row of a new job, and its workflow's full name.
+    pub(super) new: Option<(JobRow, String)>,
+    /// The new state, and when the job ended.
+    pub(super) state: Option<(JobState, Option<Timestamp>)>,
+    /// Whether the job takes input.
+    pub(super) is_open: Option<bool>,
+}
+
+impl Unprojected {
+    /// Returns whether everything is projected.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns the row of a new job.
+    pub(super) fn new_job(&self, number: JobNumber) -> Option<&JobRow> {
+        self.jobs.get(&number)?.new.as_ref().map(|(row, _)| row)
+    }
+
+    /// Returns whether a root job, or a descendant of it, is new.
+    pub(super) fn has_new_jobs_of(&self, root: JobNumber) -> bool {
+        let new = self.jobs.values().filter_map(|change| change.new.as_ref());
+        new.map(|(row, _)| row.root).any(|other| other == root)
+    }
+
+    /// Returns the first entry of a job's last row.
+    pub(super) fn last_entry_of(&self, job: JobNumber) -> Option<u64> {
+        self.last_entries.get(&job).copied()
+    }
+
+    pub(super) fn add_row(&mut self, job: JobNumber, first: u64, seq: i64) {
+        self.places.push((job, first, seq));
+        self.last_entries.insert(job, first);
+    }
+
+    /// Adds the changes of a record whose entries are in the row `seq`; `new` is the row of a new
+    /// job.
+    pub(super) fn add_record(&mut self, record: &Record, seq: i64, new: Option<JobRow>) {
+        self.add_row(record.job, record.recorded.first, seq);
+        self.statuses.add(record, new.as_ref().map(|row| row.definition));
+        // An ended job is open again if a caller is to be answered.
+        let is_reopened = record
+            .recorded
+            .entries
+            .iter()
+            .any(|entry| matches!(entry, Entry::Caller(CallerEntry::Joined(_))));
+        if new.is_none() && record.state.is_none() && !record.is_closed && !is_reopened {
+            return;
+        }
+        let change = self.jobs.entry(record.job).or_default();
+        if let Some((row, created)) = new.zip(record.created.as_ref()) {
+            change.new = Some((row, created.origin.definition.full_name()));
+        }
+        if let Some(state) = record.state {
+            change.state = Some((state, state.is_ended().then_some(record.recorded.at)));
+        }
+        if record.state.is_some() || record.is_closed || is_reopened {
+            change.is_open = Some(!record.is_closed);
+        }
+    }
+}
+
+/// The changes to the status tables: one row for each job, written once.
+#[derive(Default)]
+pub(super) struct StatusChanges(pub(super) BTreeMap<JobNumber, StatusChange>);
+
+/// The change to one row.
+pub(super) struct StatusChange {
+    pub(super) job: JobNumber,
+    /// For a new job: its id, its creation time, and the number of its definition.
+    pub(super) created: Option<(JobId, Timestamp, i64)>,
+    pub(super) state: Option<JobState>,
+    pub(super) updated: Timestamp,
+    pub(super) statuses: Vec<(StepIndex, Arc<str>)>,
+}
+
+impl StatusChange {
+    /// Makes a change that writes the whole row of a job.
+    pub(super) fn full_row(
+        number: JobNumber,
+        job: &Job,
+        updated: Timestamp,
+        definition: i64,
+    ) -> StatusChange {
+        StatusChange {
+            job: number,
+            created: Some((job.id(), job.origin().created, definition)),
+            state: Some(job.state()),
+            updated,
+            statuses: job.graph().indices().map(|step| (step, job.status(step).into())).collect(),
+        }
+    }
+}
+
+impl StatusChanges {
+    /// Adds the changes of a record; `definition` is the number of a new job's definition.
+    fn add(&mut self, record: &Record, definition: Option<i64>) {
+        let created = record.created.as_ref();
+        let is_child = created.is_some_and(|created| created.parent.is_some());
+        if is_child || (created.is_none() && record.state.is_none() && record.statuses.is_empty()) {
+            return;
+        }
+        let created = created
+            .zip(definition)
+            .map(|(created, definition)| (created.origin.id, created.origin.created, definition));
+        let change = self.0.entry(record.job).or_insert_with(|| StatusChange {
+            job: record.job,
+            created,
+            state: None,
+            updated: created.map_or(Timestamp::default(), |(_, at, _)| at),
+            statuses: Vec::new(),
+        });
+        change.created = change.created.or(created);
+        change.state = record.state.or(change.state);
+        if record.recorded.entries.iter().any(Entry::is_change) {
+            change.updated = record.recorded.at;
+        }
+        for (step, status) in &record.statuses {
+            match change.statuses.iter_mut().find(|(known, _)| known == step) {
+                Some((_, known)) => known.clone_from(status),
+                None => change.statuses.push((*step, status.clone())),
+            }
+        }
+    }
+}
+
+/// The ids of jobs whose rows are not projected yet. Readers search the newest entries only for
+/// these.
+#[derive(Default)]
+pub(super) struct UnprojectedIds(Mutex<HashSet<JobId>>);
+
+impl UnprojectedIds {
+    fn lock(&self) -> MutexGuard<'_, HashSet<JobId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an id; called before the commit, so that no reader misses it.
+    pub(super) fn add(&self, id: JobId) {
+        self.lock().insert(id);
+    }
+
+    pub(super) fn contains(&self, id: JobId) -> bool {
+        self.lock().contains(&id)
+    }
+
+    /// Removes all ids, once they are projected.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+}

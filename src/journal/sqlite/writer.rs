@@ -1,0 +1,440 @@
+//! The state of the writing end: the connection, what is known of the file, and what is not
+//! projected yet.
+
+use super::confirms::PendingConfirms;
+use super::file_rows::FileRows;
+use super::file_watch::FileWatch;
+use super::files::{self, FileLock, LockError};
+use super::reserve::{Reserve, WritePurpose, is_write_failure};
+use super::row_format::sqlite_error;
+use super::schema::{self, JournalOptions, open_read_only};
+use super::shm::{self, Shm};
+use super::status_projection::StatusTables;
+use super::status_table::{StatusTable, WriteError, is_table_error};
+use super::unprojected::{Unprojected, UnprojectedIds};
+use crate::engine::{Definition, DefinitionHash, Millis};
+use crate::faults;
+use crate::journal::error::{FileLoss, JournalError, Remedy};
+use crate::journal::record::{DiskUsage, JobNumber};
+use crate::journal::recover::{self, JobPartitions, JobRow, JobTreeHandler, RecoveredJob};
+use rusqlite::{Connection, ErrorCode};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+/// One in this many pages is kept free by commits: for projecting them, and for deletions.
+const COMMIT_RESERVE_DIVISOR: u32 = 8;
+
+/// Job trees that are deleted in part, by their root jobs: the remaining jobs, parents before their
+/// children. Inputs for them are rejected.
+pub(super) type PartialDeletions = HashMap<JobNumber, Vec<JobNumber>>;
+
+/// The writing end of the journal. There is one per file across all processes: it holds a lock.
+pub(super) struct JournalWriter {
+    pub(super) connection: Connection,
+    pub(super) file: Arc<str>,
+    path: PathBuf,
+    /// Numbers of the definitions in the file, by content hash.
+    pub(super) definitions: HashMap<DefinitionHash, i64>,
+    /// The definition that was looked up last. Usually the next one is the same, and its hash need
+    /// not be computed again.
+    pub(super) last_definition: Option<(Arc<Definition>, i64)>,
+    pub(super) status_tables: StatusTables,
+    pub(super) partial_deletions: PartialDeletions,
+    /// The retention of each definition, by number.
+    pub(super) retentions: BTreeMap<i64, Option<Millis>>,
+    /// Dropped after the connection, because SQLite loses its locks when this closes its files.
+    watch: FileWatch,
+    /// Dropped after the connection, for the same reason.
+    pub(super) shm: Option<Shm>,
+    lock: FileLock,
+    /// Room on the disk for when it is full.
+    pub(super) reserve: Reserve,
+    is_lost: bool,
+    /// The highest `seq` in `entries` and `confirmed`.
+    pub(super) last_seq: i64,
+    /// What is committed and not projected yet.
+    pub(super) unprojected: Unprojected,
+    pub(super) unprojected_ids: Arc<UnprojectedIds>,
+    pub(super) confirms: PendingConfirms,
+    /// The value of `last_seq` at the last call of `write_confirms`. The next call writes the
+    /// confirms that have waited since then or longer.
+    pub(super) confirms_written_to: i64,
+    /// The most pages that the file may have; 0: no limit.
+    pages_max: u32,
+    /// Whether another program kept the file locked at the last attempt to write.
+    pub(super) is_locked: Cell<bool>,
+    /// Why nothing can be written any more.
+    pub(super) broken_reason: Option<String>,
+}
+
+impl JournalWriter {
+    /// Opens or creates the journal: takes the lock, verifies, migrates.
+    pub(super) fn open(options: &JournalOptions) -> Result<JournalWriter, JournalError> {
+        let file: Arc<str> = options.file.to_string_lossy().into();
+        let unreachable = |error| JournalError::Unreachable { file: file.to_string(), error };
+        let path = files::resolve(&options.file).map_err(unreachable)?;
+        files::check_file(&path, &file)?;
+        let lock = acquire_lock(&path, &file)?;
+        let reserve = Reserve::for_journal(&path);
+        let mut shm = Shm::for_journal(&path);
+        let no_room = || JournalError::Failed {
+            file: file.to_string(),
+            what: "no room on its disk for SQLite's -shm".to_owned(),
+            remedy: Remedy::WaitForRoom,
+        };
+        let opened = match &mut shm {
+            Some(_) if reserve.is_short_of(shm::EXTRA_BYTES) => Err(no_room()),
+            Some(shm) => schema::open(&path, options, &file)
+                .and_then(|opened| shm.allocate().map(|()| opened).map_err(|_| no_room())),
+            None => schema::open(&path, options, &file),
+        };
+        let connection = match opened {
+            Ok(connection) => connection,
+            Err(error) => {
+                lock.discard();
+                return Err(error);
+            }
+        };
+        let mut watch = FileWatch::start(&path).map_err(unreachable)?;
+        watch.poll().map_err(|loss| JournalError::Lost { file: file.to_string(), loss })?;
+        let mut core = JournalWriter {
+            connection,
+            file,
+            reserve,
+            path,
+            definitions: HashMap::new(),
+            last_definition: None,
+            status_tables: StatusTables::default(),
+            partial_deletions: PartialDeletions::new(),
+            retentions: BTreeMap::new(),
+            watch,
+            shm,
+            lock,
+            is_lost: false,
+            last_seq: 0,
+            unprojected: Unprojected::default(),
+            unprojected_ids: Arc::default(),
+            confirms: PendingConfirms::default(),
+            confirms_written_to: 0,
+            pages_max: options.pages_max,
+            is_locked: Cell::new(false),
+            broken_reason: None,
+        };
+        let caught_up = core.catch_up().and_then(|()| core.set_pages_max(core.commit_pages_max()));
+        // A rejected journal must keep its bytes.
+        core.is_lost = caught_up.is_err();
+        caught_up.map(|()| core)
+    }
+
+    /// Returns the path without symbolic links; readers must not follow another.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that the files are still those that were opened. If they are not, what is committed
+    /// is lost when the process ends, and nothing is written to them when this is dropped.
+    pub(super) fn check_files(&mut self) -> Result<(), FileLoss> {
+        let check_lock = |lock: &mut FileLock| match lock.ensure_held() {
+            Err(LockError::InUse) => Err(FileLoss::LockTaken(lock.path().display().to_string())),
+            // The next check tries again.
+            Err(LockError::Failed(_)) | Ok(()) => Ok(()),
+        };
+        let found = self.watch.poll().and_then(|()| check_lock(&mut self.lock));
+        self.is_lost |= found.is_err();
+        found
+    }
+
+    /// Returns how much of the disk the files use now.
+    pub(super) fn disk_usage(&self) -> Option<DiskUsage> {
+        let bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
+        let pragma = |name: &str| {
+            let sql = format!("PRAGMA {name}");
+            let mut statement = self.connection.prepare_cached(&sql).ok()?;
+            statement.query_row([], |row| row.get::<_, u32>(0)).ok()
+        };
+        let free = u64::from(pragma("freelist_count")?) * u64::from(pragma("page_size")?);
+        let wal = bytes(&files::sibling(&self.path, "-wal")).unwrap_or_default();
+        Some(DiskUsage { main: bytes(&self.path)?, wal, free })
+    }
+
+    /// Returns the number after the highest in use.
+    pub(super) fn next_job_number(&mut self) -> Result<JobNumber, JournalError> {
+        self.project()?;
+        self.connection
+            .query_row("SELECT coalesce(max(number), 0) + 1 FROM jobs", [], |row| row.get(0))
+            .map_err(|error| self.to_journal_error(error))
+    }
+
+    /// Returns the most pages that the file may have; 0: no limit.
+    pub(super) fn pages_max(&self) -> u32 {
+        self.pages_max
+    }
+
+    /// Returns how many pages the file may have for a commit.
+    pub(super) fn commit_pages_max(&self) -> u32 {
+        self.pages_max - self.pages_max / COMMIT_RESERVE_DIVISOR
+    }
+
+    /// Sets the most pages that the file may have; it keeps those that it has. 0: no limit.
+    pub(super) fn set_pages_max(&self, pages: u32) -> Result<(), JournalError> {
+        if pages == 0 {
+            return Ok(());
+        }
+        let set = self.connection.pragma_update(None, "max_page_count", pages);
+        set.map_err(|error| self.to_journal_error(error))
+    }
+
+    /// Runs `write` like [`JournalWriter::write_with_repair`], and also lets it use the pages that
+    /// commits leave free: for projections and deletions. Otherwise a full journal could neither
+    /// project a job nor delete one that is not projected.
+    pub(super) fn write_in_reserve_with_repair<T>(
+        &mut self,
+        mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
+    ) -> Result<T, JournalError> {
+        self.write_in_reserve(|core| core.write_with_repair(&mut write))
+    }
+
+    /// Runs a write that empties the journal, in the pages that commits leave free, and in the room
+    /// of the reserve.
+    pub(super) fn write_in_reserve<T>(
+        &mut self,
+        write: impl FnMut(&mut JournalWriter) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        self.set_pages_max(self.pages_max)?;
+        let written = self.write_or_use_reserve(WritePurpose::FreeSpace, write);
+        if let Err(error) = self.set_pages_max(self.commit_pages_max()) {
+            // The write has succeeded. The next commit may use more room than it should.
+            tracing::warn!(%error, "the reserve of the journal is not kept for now");
+        }
+        written
+    }
+
+    /// Runs `write` without waiting for the disk. Whatever a crash undoes is written again later.
+    pub(super) fn write_without_sync<T>(
+        &mut self,
+        write: impl FnOnce(&mut JournalWriter) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        self.set_synchronous("NORMAL")?;
+        let written = write(self);
+        if let Err(error) = self.set_synchronous("FULL") {
+            // A commit that does not wait for the disk must not pass for one that does.
+            self.broken_reason = Some(error.to_string());
+            return written.and(Err(error));
+        }
+        written
+    }
+
+    fn set_synchronous(&self, how: &str) -> Result<(), JournalError> {
+        let set = self.connection.pragma_update(None, "synchronous", how);
+        set.map_err(|error| self.to_journal_error(error))
+    }
+
+    /// Runs `write`. If it fails because of a status table, drops that table and runs `write`
+    /// again, which creates it anew. If the same table fails again, it is not written until the
+    /// next start.
+    pub(super) fn write_with_repair<T>(
+        &mut self,
+        mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
+    ) -> Result<T, JournalError> {
+        let mut mended = HashSet::new();
+        loop {
+            let failed = match write(self) {
+                Ok(done) => return Ok(done),
+                Err(failed) => failed,
+            };
+            // The transaction was rolled back, and with it the definitions it may have added.
+            self.clear_definitions();
+            self.status_tables.layouts.clear();
+            let (relation, error) = match failed {
+                WriteError::Sqlite(error) => return Err(self.to_journal_error(error)),
+                WriteError::Journal(error) => return Err(error),
+                WriteError::StatusTable(relation, error) => (relation, error),
+            };
+            let workflow = &relation.workflow;
+            let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
+            if mended.insert(relation.key()) && self.drop_status_table(&relation, is_damaged)? {
+                tracing::warn!(
+                    workflow,
+                    %error,
+                    "the table of statuses cannot be used: it is made anew"
+                );
+            } else {
+                tracing::error!(
+                    workflow,
+                    %error,
+                    "the table of statuses cannot be made: until the next start it is not written"
+                );
+                self.status_tables.unusable.insert(relation.key());
+            }
+        }
+    }
+
+    /// Drops a status table; returns false if that fails because of the table itself.
+    fn drop_status_table(
+        &mut self,
+        relation: &StatusTable,
+        is_damaged: bool,
+    ) -> Result<bool, JournalError> {
+        let mut discard = || {
+            let transaction = self.connection.transaction()?;
+            relation.drop_if_exists(&transaction, is_damaged)?;
+            transaction.commit()
+        };
+        match discard() {
+            Ok(()) => Ok(true),
+            Err(error) if is_table_error(&error) => Ok(false),
+            Err(error) => Err(self.to_journal_error(error)),
+        }
+    }
+
+    /// Returns all jobs that take input, parents before their children, with their open effects.
+    pub(super) fn recover(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
+        let (sender, families) = mpsc::channel();
+        // The receiver lives until all are found.
+        self.for_each_job_tree(&|family| drop(sender.send(family)))?;
+        drop(sender);
+        let mut recovered: Vec<RecoveredJob> = families.into_iter().flatten().collect();
+        recovered.sort_unstable_by_key(|recovered| recovered.number);
+        Ok(recovered)
+    }
+
+    /// Passes all jobs that take input to `each`, one job tree at a time. Each CPU core rebuilds a
+    /// part of them, over a connection of its own.
+    pub(super) fn for_each_job_tree(
+        &mut self,
+        each: JobTreeHandler<'_>,
+    ) -> Result<(), JournalError> {
+        self.project()?;
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let JobPartitions { mut jobs, definitions } =
+            JobPartitions::from_rows(&self.rows(), cores)?;
+        let own = jobs.pop().unwrap_or_default();
+        let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_projected());
+        std::thread::scope(|scope| {
+            let part = |jobs: Vec<JobRow>| {
+                let definitions = definitions.clone();
+                scope.spawn(move || {
+                    let connection =
+                        open_read_only(path).map_err(|error| sqlite_error(file, &error))?;
+                    let rows = FileRows { connection: &connection, file, is_projected: is_derived };
+                    recover::recover_job_trees(&rows, jobs, definitions, each)
+                })
+            };
+            let others: Vec<_> = jobs.into_iter().map(part).collect();
+            recover::recover_job_trees(&self.rows(), own, definitions.clone(), each)?;
+            for other in others {
+                other.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_all_projected(&self) -> bool {
+        self.unprojected.is_empty() && self.confirms.is_empty()
+    }
+
+    fn rows(&self) -> FileRows<'_> {
+        FileRows {
+            connection: &self.connection,
+            file: &self.file,
+            is_projected: self.is_all_projected(),
+        }
+    }
+
+    /// Clears the cache of definitions, because a transaction that failed may have added some.
+    pub(super) fn clear_definitions(&mut self) {
+        self.definitions.clear();
+        self.last_definition = None;
+    }
+
+    /// Returns an error after an I/O error: then nothing is written any more.
+    pub(super) fn check_not_broken(&self) -> Result<(), JournalError> {
+        let broken = |what: &String| JournalError::Failed {
+            file: self.file.to_string(),
+            what: what.clone(),
+            remedy: Remedy::Exit,
+        };
+        self.broken_reason.as_ref().map_or(Ok(()), |what| Err(broken(what)))
+    }
+
+    pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
+        if is_write_failure(&error) && self.reserve.is_disk_full() {
+            return JournalError::Failed {
+                file: self.file.to_string(),
+                what: format!("{error}. It needs room: on its disk, or by its user's quota"),
+                remedy: Remedy::WaitForRoom,
+            };
+        }
+        let error = sqlite_error(&self.file, &error);
+        self.is_locked.set(error.remedy() == Remedy::WaitForLock);
+        error
+    }
+}
+
+fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
+    let lock = files::sibling(path, ".lock");
+    FileLock::acquire(&lock).map_err(|not_taken| match not_taken {
+        LockError::InUse => {
+            JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() }
+        }
+        LockError::Failed(error) => JournalError::Lock { lock: lock.display().to_string(), error },
+    })
+}
+
+impl Drop for JournalWriter {
+    /// Writes everything that is committed to the main file, so that it can be copied alone.
+    fn drop(&mut self) {
+        if self.is_lost {
+            // The name may lead to another program's file, whose -wal would be removed.
+            if let Err(error) = schema::set_keep_wal(&self.connection, true) {
+                tracing::error!(%error, "the journal may be written once more when it is closed");
+            }
+            return;
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.project() {
+            tracing::warn!(
+                journal = &*self.file,
+                %error,
+                "what follows from the newest commits is derived at the next start"
+            );
+        }
+        let written = self.write_or_use_reserve(WritePurpose::FreeSpace, |core| {
+            let whole = schema::checkpoint(&core.connection, schema::Checkpoint::TruncateOnClose);
+            whole.map_err(|error| core.to_journal_error(error))
+        });
+        match written {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!(
+                journal = &*self.file,
+                "another program reads the journal: the newest commits stay in its -wal. \
+                 To copy it, copy all its files, or wait until that program ends"
+            ),
+            Err(error) => {
+                tracing::warn!(
+                    journal = &*self.file,
+                    %error,
+                    "the newest commits stay in the -wal: to copy the journal, copy all its files"
+                )
+            }
+        }
+        self.reserve.grow_to_target();
+    }
+}
+
+/// Lets tests make a write or a commit fail: `full` as on a full disk, anything else as on a broken
+/// one.
+pub(super) fn fail_point(name: &'static str) -> rusqlite::Result<()> {
+    let code = match faults::hit(name).as_deref() {
+        None => return Ok(()),
+        Some("full") => rusqlite::ffi::SQLITE_FULL,
+        Some(_) => rusqlite::ffi::SQLITE_IOERR,
+    };
+    Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None))
+}

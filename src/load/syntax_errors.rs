@@ -1,0 +1,69 @@
+//! Explains YAML syntax errors: the parser's message, and what to do about it.
+
+use super::location::{LocatedError, SourceLocation, nesting_error};
+use serde_yaml::granit_parser::{ErrorKind, ScanError};
+
+/// Explains the parser's error, with a hint where there is one.
+pub(super) fn explain(error: &ScanError, text: &str) -> LocatedError {
+    let mut at = SourceLocation::from(*error.marker());
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::RecursionLimitExceeded) {
+        return nesting_error(at);
+    }
+    let hint = if matches!(
+        kind,
+        ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::TabNotAllowed
+            | ErrorKind::TabInPlainScalar
+    ) {
+        at = find_tab(text, at).unwrap_or(at);
+        "; indent with spaces"
+    } else if matches!(kind, ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement) {
+        "; check the indentation and whether the line above lacks its `:`; a text that contains \
+         `: ` needs quotes"
+    } else if matches!(
+        kind,
+        ErrorKind::ExpectedBlockMappingKey
+            | ErrorKind::ExpectedBlockSequenceEntry
+            | ErrorKind::InvalidIndentation
+            | ErrorKind::BlockSequenceEntryNotAllowed
+    ) {
+        "; check the indentation of this line against the lines above"
+    } else if matches!(kind, ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey) {
+        "; a line within a mapping reads `key: value`"
+    } else if matches!(
+        kind,
+        ErrorKind::UnexpectedCharacter { .. } | ErrorKind::UnexpectedEndOfPlainScalar
+    ) {
+        "; put a text with special characters into quotes"
+    } else if matches!(
+        kind,
+        ErrorKind::UnclosedFlowCollection { .. }
+            | ErrorKind::UnexpectedEofFlowSequence
+            | ErrorKind::UnexpectedEofFlowMapping
+    ) {
+        "; close it with `]` or `}`"
+    } else if matches!(
+        kind,
+        ErrorKind::UnclosedQuotedScalar
+            | ErrorKind::InvalidQuotedScalarIndent
+            | ErrorKind::DocumentIndicatorInQuotedScalar
+            | ErrorKind::UnexpectedEof
+    ) {
+        "; is a closing quote missing in a line above?"
+    } else {
+        ""
+    };
+    LocatedError::new(at, format!("this is not valid YAML: {}{hint}", error.info()))
+}
+
+/// Returns the location of the first tab in an indentation, on the line of `at` or after it,
+/// because the parser reports where its token began.
+fn find_tab(text: &str, at: SourceLocation) -> Option<SourceLocation> {
+    text.split('\n').enumerate().skip(at.line - 1).find_map(|(line, content)| {
+        let indentation = content.len() - content.trim_start_matches([' ', '\t']).len();
+        let column = content[..indentation].find('\t')?;
+        Some(SourceLocation { line: line + 1, column: column + 1 })
+    })
+}

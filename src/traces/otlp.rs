@@ -1,0 +1,154 @@
+//! The messages of OTLP (opentelemetry.proto.collector.trace.v1, version 1 of the protocol), as far
+//! as traces need them. The field numbers are the protocol's.
+
+/// The body of an export.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Request {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) resource_spans: Vec<ResourceSpans>,
+}
+
+/// The response to an export.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Response {
+    #[prost(message, optional, tag = "1")]
+    pub(super) partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    pub(super) rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    pub(super) error_message: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) scope_spans: Vec<ScopeSpans>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(super) scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) spans: Vec<Span>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Scope {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(super) trace_state: String,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub(super) name: String,
+    #[prost(enumeration = "Kind", tag = "6")]
+    pub(super) kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub(super) start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    pub(super) end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) events: Vec<Event>,
+    #[prost(message, optional, tag = "15")]
+    pub(super) status: Option<Status>,
+    #[prost(fixed32, tag = "16")]
+    pub(super) flags: u32,
+}
+
+/// The role of a span in a call between processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum Kind {
+    Unspecified = 0,
+    Internal = 1,
+    Server = 2,
+    Client = 3,
+    Producer = 4,
+    Consumer = 5,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Event {
+    #[prost(fixed64, tag = "1")]
+    pub(super) time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Status {
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+    #[prost(enumeration = "StatusCode", tag = "3")]
+    pub(super) code: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum StatusCode {
+    Unset = 0,
+    Ok = 1,
+    Error = 2,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 3")]
+    pub(super) value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Value {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(int64, tag = "3")]
+    Number(i64),
+}
+
+/// Makes an attribute with a text value.
+pub(super) fn text_attribute(key: &str, value: impl Into<String>) -> KeyValue {
+    let value = Some(Value::Text(value.into()));
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }
+}
+
+/// Makes an attribute with a numeric value.
+pub(super) fn number_attribute(key: &str, value: impl Into<i64>) -> KeyValue {
+    let value = Some(Value::Number(value.into()));
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value }) }
+}
