@@ -320,8 +320,8 @@ impl Dispatcher<'_, '_> {
         if self.invalid_outputs >= INVALID_OUTPUTS_MAX {
             self.fail(ClientError::Refused(format!(
                 "{INVALID_OUTPUTS_MAX} times in a row {why}. No more messages are taken: each one \
-                 fails an attempt. {} must print one JSON object that the step can have, or nothing, \
-                 on its standard output; what else it says belongs on its standard error",
+                 fails an attempt. {} must print one JSON object that the step can have, or \
+                 nothing, on its standard output; what else it says belongs on its standard error",
                 self.context.program.display_name()
             )));
         }

@@ -125,7 +125,7 @@ mod tests {
                     item 3 of step \"lines\")";
         assert_eq!(cause.in_child(outer, "orders", 17).to_string(), text);
         let cancelled = Cause::from_job("cancelled: by a user").in_child(child, "lines", 0);
-        let text = "item 0: by a user (child job 00000000-0000-0000-0000-000000000001 \
+        let text = "item 0: cancelled: by a user (child job 00000000-0000-0000-0000-000000000001 \
                     of step \"lines\")";
         assert_eq!(cancelled.to_string(), text);
     }

@@ -150,7 +150,7 @@ fn a_step_is_shown_with_each_attempt_and_what_came_of_it() {
                 )
             );
             let never = api.get(&job("/step/first?at=4711"), &[]).await;
-            assert_eq!(never.status, StatusCode::BAD_REQUEST);
+            assert_eq!(never.status, StatusCode::NOT_FOUND);
         },
     );
 }

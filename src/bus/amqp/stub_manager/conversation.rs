@@ -437,7 +437,7 @@ mod tests {
         let events = rig.events();
         assert_eq!(
             events.join(" "),
-            "Came Given(\"a\") Given(\"b\") Published(\"a\") \
+            "Consuming Delivered(\"a\") Delivered(\"b\") Published(\"a\") \
                                      Published(\"b\") Confirmed(\"a\") Confirmed(\"b\") \
                                      Acked(\"a\") Acked(\"b\")"
         );
@@ -480,7 +480,7 @@ mod tests {
         let mut rig = new_conversation();
         rig.consume(0b10);
         rig.deliver(1, "a");
-        assert_eq!(rig.events()[1..], ["Given(\"a\")", "AckedUnseen(\"a\")"]);
+        assert_eq!(rig.events()[1..], ["Delivered(\"a\")", "AutoAcked(\"a\")"]);
     }
 
     #[test]
