@@ -348,6 +348,7 @@ fn the_highest_priority_comes_first() {
         |_| {},
         |api| async move {
             create(&api, "ranked", "{}").await;
+            until_both_wait(&api).await;
             let first = receive(&api, "ranks/receive").await;
             let second = receive(&api, "ranks/receive").await;
             assert_eq!((first.header("priority"), second.header("priority")), ("9", "1"));
@@ -551,6 +552,16 @@ fn who_goes_away_while_messages_are_collected_takes_none_with_it() {
             assert!(cut_short > 10, "it went away {cut_short} times");
         },
     );
+}
+
+/// Waits until both messages of a ranked job are in their queue.
+async fn until_both_wait(api: &Api) {
+    let seen = async {
+        while api.get("/api/queue/ranks", &[]).await.json()["messages"] != 2 {
+            actix_rt::task::yield_now().await;
+        }
+    };
+    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time");
 }
 
 async fn until_none_is_lent(api: &Api) {
