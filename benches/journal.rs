@@ -130,8 +130,8 @@ fn measure_steps(file: &Path, out: &mut dyn Write) {
     let step_count = (CHAINS * i64::from(STEPS)) as f64;
     writeln!(
         out,
-        "chains of {STEPS}, {CONCURRENCY} under way, {COMMIT_RECORDS} records a commit   {:.2} rows, \
-         {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
+        "chains of {STEPS}, {CONCURRENCY} under way, {COMMIT_RECORDS} records a commit   {:.2} \
+         rows, {:.0} bytes to the disk and {:.1} µs of CPU per step; {:.0} steps/s",
         rows as f64 / step_count,
         bytes as f64 / step_count,
         cpu * 1e6 / step_count,

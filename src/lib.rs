@@ -55,16 +55,17 @@
 //!
 //! A job **at rest** is under way, and in the journal alone: memory is short, and it only waits
 //! (`actors/job/passivation`), or a start had no room for it. What comes for it →
-//! `actors/router/passivation`, where it is set aside → `actors/archive` rebuilds the job → the router
-//! starts its actor, and hands on what was set aside.
+//! `actors/router/passivation`, which stashes it → `actors/archive` rebuilds the job → the router
+//! starts its actor, and hands on what was stashed.
 //!
-//! A **worker over HTTP** takes the message from `bus/lease_queue`, where the embedded bus has put it, and
-//! its reply goes from `api/worker` by the same desk to the router; the verdict after the commit is
-//! the answer to the worker.
+//! A **worker over HTTP** takes the message from `bus/lease_queue`, where the embedded bus has put
+//! it, and its reply goes from `api/worker` by the same lease queue to the router; the disposition
+//! after the commit is the answer to the worker.
 //!
-//! A **worker over gRPC** has a stream of its own: `api/grpc/admission` (who it is) → `api/grpc/stream`,
-//! which asks the same desk for as many messages as the worker wants, and tells it what becomes of
-//! them. What both faces mean by a receipt, a lease and a reply is in `api/leases`.
+//! A **worker over gRPC** has a stream of its own: `api/grpc/admission` (who it is) →
+//! `api/grpc/stream`, which asks the same lease queue for as many messages as the worker wants, and
+//! tells it what becomes of them. What both faces mean by a receipt, a lease and a reply is in
+//! `api/leases`.
 //!
 //! A **web service that is called**: `bus/push` keeps the message at a desk until the service may
 //! be called, and makes a reply of its answer; a later one comes through `api/worker`.

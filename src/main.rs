@@ -286,18 +286,18 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let (ways, systemd) = (manager.handles().clone(), service.clone());
+    let (handles, systemd) = (manager.handles().clone(), service.clone());
     actix_rt::spawn(async move {
         while hang_up.recv().await.is_some() {
             systemd.notify_reloading();
-            let outcome = match reload::reload(&ways).await {
+            let outcome = match reload::reload(&handles).await {
                 Ok(_) => "the files were reloaded",
                 Err(error) => {
                     tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
                     "the last reload was refused: the log says why"
                 }
             };
-            systemd.notify_reloaded(&ways, outcome);
+            systemd.notify_reloaded(&handles, outcome);
         }
     });
     let served = match api::serve_at(manager.handles().clone(), socket).with_context(cannot_listen)
@@ -327,8 +327,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     );
     actix_rt::spawn(reload::watch_certificate(manager.handles().clone()));
     actix_rt::spawn(log_when_ready(manager.common().clone()));
-    let (ways, systemd) = (manager.handles().clone(), service.clone());
-    actix_rt::spawn(async move { systemd.run(&ways).await });
+    let (handles, systemd) = (manager.handles().clone(), service.clone());
+    actix_rt::spawn(async move { systemd.run(&handles).await });
     let code = tokio::select! {
         result = server => {
             let error = result.err().map(tracing::field::display);
@@ -359,9 +359,9 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
 
 /// Starts the server for workers over gRPC, if the settings have one.
 #[cfg(feature = "grpc")]
-async fn start_grpc(ways: Arc<ActorHandles>) -> Result<Option<GrpcServer>> {
-    let listen = ways.common.settings.grpc.listen;
-    let server = api::grpc::start(ways).await.with_context(|| {
+async fn start_grpc(handles: Arc<ActorHandles>) -> Result<Option<GrpcServer>> {
+    let listen = handles.common.settings.grpc.listen;
+    let server = api::grpc::start(handles).await.with_context(|| {
         let listen = listen.map_or_else(String::new, |listen| listen.to_string());
         format!("cannot listen on {listen}; choose another address in grpc.listen")
     })?;
@@ -389,7 +389,7 @@ fn abort_late_stops(grace: Duration) -> Result<mpsc::UnboundedSender<()>> {
     let watch = async move {
         tokio::select! {
             _ = stops.next() => {}
-            told = begun.recv() => if told.is_none() { return },
+            stop = begun.recv() => if stop.is_none() { return },
         }
         tokio::time::sleep(grace + STOP_OVERTIME).await;
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);

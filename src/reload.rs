@@ -65,60 +65,62 @@ pub enum ReloadError {
 /// # Errors
 ///
 /// Says why nothing was changed.
-pub async fn reload(ways: &ActorHandles) -> Result<Reloaded, ReloadError> {
-    let files = ways.common.settings.workflows.clone();
-    let access = &ways.common.access;
-    let has_tokens = !ways.common.settings.http.tokens_file.is_empty();
+pub async fn reload(handles: &ActorHandles) -> Result<Reloaded, ReloadError> {
+    let files = handles.common.settings.workflows.clone();
+    let access = &handles.common.access;
+    let has_tokens = !handles.common.settings.http.tokens_file.is_empty();
     if files.is_empty() && !has_tokens && access.certificate.get().is_none() {
         return Err(ReloadError::NoFiles);
     }
     let _lock = access.reload_lock.lock().await;
     // Everything is read before anything is replaced.
-    let (tokens, identity) = (read_tokens(ways).await?, read_identity(ways).await?);
+    let (tokens, identity) = (read_tokens(handles).await?, read_identity(handles).await?);
     let reloaded =
-        if files.is_empty() { Reloaded::default() } else { reload_workflows(ways).await? };
+        if files.is_empty() { Reloaded::default() } else { reload_workflows(handles).await? };
     let count = tokens.as_ref().map(BTreeMap::len);
     if let Some(tokens) = tokens {
-        access.replace_file_tokens(&ways.common.settings.http, &tokens);
+        access.replace_file_tokens(&handles.common.settings.http, &tokens);
         tracing::info!(tokens = tokens.len(), "the file of tokens was read again");
     }
     if let (Some(certificate), Some(identity)) = (access.certificate.get(), identity) {
         certificate.replace(identity);
-        report_expiry(&ways.common, certificate);
+        report_expiry(&handles.common, certificate);
         tracing::info!("the certificate of the API was read again");
     }
     Ok(Reloaded { tokens: count, ..reloaded })
 }
 
 /// Reads the certificate that the files have now. Returns `None` if the API does not use TLS.
-async fn read_identity(ways: &ActorHandles) -> Result<Option<TlsIdentity>, ReloadError> {
-    let Some(certificate) = ways.common.access.certificate.get().cloned() else { return Ok(None) };
+async fn read_identity(handles: &ActorHandles) -> Result<Option<TlsIdentity>, ReloadError> {
+    let Some(certificate) = handles.common.access.certificate.get().cloned() else {
+        return Ok(None);
+    };
     run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
 /// Watches the files of the certificate, and presents new ones: whoever renews them need not ask
 /// for a reload. Warns before the certificate expires.
-pub async fn watch_certificate(ways: Arc<ActorHandles>) {
-    let access = &ways.common.access;
+pub async fn watch_certificate(handles: Arc<ActorHandles>) {
+    let access = &handles.common.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
     // Kept so that nothing is logged again each minute.
     let (mut last_error, mut last_warning) = (None, None);
     loop {
-        report_expiry(&ways.common, &certificate);
+        report_expiry(&handles.common, &certificate);
         let left = certificate.current().not_after.map(seconds_until);
         let is_due = last_warning.is_none_or(|at: Instant| at.elapsed() >= EXPIRY_WARNING_INTERVAL);
         if let Some(left_s) = left.filter(|left| *left < EXPIRY_WARNING_S && is_due) {
             last_warning = Some(clock::timer_now());
             tracing::warn!(
                 hours_left = left_s / 3600,
-                file = ways.common.settings.http.tls.certificate,
+                file = handles.common.settings.http.tls.certificate,
                 "the certificate of the API ends soon, or has ended: put a new one into its files, \
                  which are looked at each minute"
             );
         }
         tokio::time::sleep(CERTIFICATE_POLL_INTERVAL).await;
         let _lock = access.reload_lock.lock().await;
-        match read_identity(&ways).await {
+        match read_identity(&handles).await {
             Ok(Some(identity)) if !identity.has_same_files(&certificate.current()) => {
                 certificate.replace(identity);
                 (last_error, last_warning) = (None, None);
@@ -162,13 +164,13 @@ async fn run_blocking<T: Send + 'static>(
 
 /// Reads the tokens that the file has now. Returns `None` if the settings name no file.
 async fn read_tokens(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
 ) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
-    let file = ways.common.settings.http.tokens_file.clone();
+    let file = handles.common.settings.http.tokens_file.clone();
     if file.is_empty() {
         return Ok(None);
     }
-    let http = ways.common.settings.http.clone();
+    let http = handles.common.settings.http.clone();
     let read = move || {
         let tokens = TokenSettings::read_file(Path::new(&file))?;
         http.check_token_names(&tokens).map(|()| tokens)
@@ -176,15 +178,15 @@ async fn read_tokens(
     run_blocking(read).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
-async fn reload_workflows(ways: &ActorHandles) -> Result<Reloaded, ReloadError> {
-    let (files, common) = (ways.common.settings.workflows.clone(), ways.common.clone());
+async fn reload_workflows(handles: &ActorHandles) -> Result<Reloaded, ReloadError> {
+    let (files, common) = (handles.common.settings.workflows.clone(), handles.common.clone());
     let load = move || load::load_for_manager(&files, &common.settings);
     let loaded = run_blocking(load).await?.map_err(ReloadError::Files)?;
     let mut reloaded = Reloaded {
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
     };
-    let (before, after) = (ways.common.definitions(), index_by_name(loaded.definitions));
+    let (before, after) = (handles.common.definitions(), index_by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
@@ -194,7 +196,7 @@ async fn reload_workflows(ways: &ActorHandles) -> Result<Reloaded, ReloadError> 
         list.push(name.clone());
     }
     reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
-    manager_handle::replace_definitions(ways, after).await.map_err(ReloadError::Unusable)?;
+    manager_handle::replace_definitions(handles, after).await.map_err(ReloadError::Unusable)?;
     let Reloaded { added, changed, removed, .. } = &reloaded;
     tracing::info!(
         ?added,

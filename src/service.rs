@@ -64,14 +64,14 @@ impl SystemdNotifier {
 
     /// Notifies that the manager is ready, and from then on of rounds and of changes. Never
     /// returns.
-    pub async fn run(&self, ways: &ActorHandles) {
+    pub async fn run(&self, handles: &ActorHandles) {
         let interval =
             self.watchdog.map_or(ROUND_INTERVAL_MAX, |limit| limit / 2).min(ROUND_INTERVAL_MAX);
         let mut last_status = String::new();
         let mut is_ready = false;
         loop {
-            self.await_round(ways, interval).await;
-            let status = current_status(ways);
+            self.await_round(handles, interval).await;
+            let status = current_status(handles);
             let mut states = Vec::new();
             if !std::mem::replace(&mut is_ready, true) {
                 states.push(NotifyState::Ready);
@@ -89,8 +89,8 @@ impl SystemdNotifier {
     }
 
     /// Waits for the end of a round. Logs a round that takes longer than `long`.
-    async fn await_round(&self, ways: &ActorHandles, long: Duration) {
-        let mut round = std::pin::pin!(manager_handle::probe_liveness(ways));
+    async fn await_round(&self, handles: &ActorHandles, long: Duration) {
+        let mut round = std::pin::pin!(manager_handle::probe_liveness(handles));
         if tokio::time::timeout(long, &mut round).await.is_ok() {
             return;
         }
@@ -114,8 +114,8 @@ impl SystemdNotifier {
     }
 
     /// Notifies that the reload is over, and of its outcome.
-    pub fn notify_reloaded(&self, ways: &ActorHandles, outcome: &str) {
-        let status = to_status_line(&format!("{}; {outcome}", current_status(ways)));
+    pub fn notify_reloaded(&self, handles: &ActorHandles, outcome: &str) {
+        let status = to_status_line(&format!("{}; {outcome}", current_status(handles)));
         self.notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
@@ -156,8 +156,8 @@ pub fn clear_systemd_env(command: &mut Command) {
     }
 }
 
-fn current_status(ways: &ActorHandles) -> String {
-    format_status(ways.routes.root_count(), &ways.common.health.checks())
+fn current_status(handles: &ActorHandles) -> String {
+    format_status(handles.routes.root_count(), &handles.common.health.checks())
 }
 
 /// Formats the status: how many jobs are under way, and which checks fail.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_how_many_jobs_there_are_and_what_is_waited_for() {
+    fn the_status_has_the_number_of_jobs_and_what_is_waited_for() {
         assert_eq!(format_status(0, &[check("journal", true, "ok")]), "0 jobs under way");
         assert_eq!(
             format_status(1, &[check("journal", true, "ok"), check("bus", false, "disconnected")]),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_says_is_no_word_to_the_service_manager() {
+    fn text_of_a_broker_forges_no_systemd_notification() {
         let text =
             format_status(2, &[check("bus", false, &format!("refused\nSTOPPING=1{:2000}", "x"))]);
         assert!(!text.contains('\n') && text.contains("refused\\nSTOPPING=1"), "{text}");

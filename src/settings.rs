@@ -390,7 +390,7 @@ mod tests {
     fn secrets_are_masked() {
         let webhook = ServerAddress("https://me:se@cret@host/a?key=cret#x".into()).to_string();
         assert_eq!(webhook, "https://me:***@host/a?***");
-        for (address, shown) in [
+        for (address, expected) in [
             ("", ""),
             ("SECRET", "***"),
             ("u:SECRET@host", "***"),
@@ -414,36 +414,43 @@ mod tests {
             ),
         ] {
             let masked = ServerAddress(address.into()).to_string();
-            assert_eq!(masked, shown);
-            assert_eq!(ServerAddress(masked).to_string(), shown, "what is masked stays as it is");
+            assert_eq!(masked, expected);
+            assert_eq!(
+                ServerAddress(masked).to_string(),
+                expected,
+                "what is masked stays as it is"
+            );
         }
         let mut settings = Settings::defaults().expect("defaults");
         settings.amqp.server = ServerAddress("amqp://me:se@cret@host:5672/v".into());
         settings.http.token = Secret("hidden".into());
         settings.amqp.management = ServerAddress("http://me:se@cret@host:15672".into());
-        let shown =
+        let rendered =
             format!("{settings:?}{}", serde_json::to_string(&settings).expect("serialises"));
-        assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
+        assert!(!rendered.contains("cret@") && !rendered.contains("hidden"), "{rendered}");
         let unreadable = ServerAddress("me:cret@host".into()).to_string();
         assert_eq!(unreadable, "***");
         assert!(
-            shown.contains("amqp://me:***@host:5672/v")
-                && shown.contains("http://me:***@host:15672")
+            rendered.contains("amqp://me:***@host:5672/v")
+                && rendered.contains("http://me:***@host:15672")
         );
         // Addresses within other texts are masked too.
         settings.http.public_url = "https://me:s3cret@manager".into();
         settings.kafka.servers = Names(vec!["SASL_SSL://me:s3cret@host:1".into()]);
         settings.kafka.properties.0.insert("https.proxy".into(), "http://a:s3cret@b".into());
-        let shown = settings.masked().expect("JSON").to_string();
-        assert!(!shown.contains("s3cret") && shown.contains("https://me:***@manager"), "{shown}");
+        let masked_json = settings.masked().expect("JSON").to_string();
+        assert!(
+            !masked_json.contains("s3cret") && masked_json.contains("https://me:***@manager"),
+            "{masked_json}"
+        );
     }
 
     #[test]
     fn durations_are_rendered_in_days_and_smaller_units() {
-        let shown =
+        let to_json =
             |span: Duration| serde_json::to_string(&DurationSetting(span)).expect("serialises");
-        assert_eq!(shown(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
-        assert_eq!(shown(Duration::from_micros(1_500)), "\"1ms 500us\"");
+        assert_eq!(to_json(Duration::from_secs(90 * 24 * 3600 + 5400)), "\"90d1h30m\"");
+        assert_eq!(to_json(Duration::from_micros(1_500)), "\"1ms 500us\"");
     }
 
     #[test]

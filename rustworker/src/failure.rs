@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn a_long_reason_is_truncated_between_characters() {
         let body = Failure::last("é".repeat(REASON_CHARS_MAX + 1)).to_body();
-        let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        assert_eq!(told["error"].as_str().map(|told| told.chars().count()), Some(REASON_CHARS_MAX));
-        assert_eq!(told["retryable"], false);
+        let json: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        assert_eq!(json["error"].as_str().map(|told| told.chars().count()), Some(REASON_CHARS_MAX));
+        assert_eq!(json["retryable"], false);
     }
 }

@@ -207,19 +207,19 @@ impl QueueReceiver {
             let result =
                 self.manager.post(&path, &query, Bytes::new(), wait + RESPONSE_TIMEOUT).await;
             let (problem, at_least) = match result {
-                Ok(answer) if answer.status.is_success() => {
+                Ok(response) if response.status.is_success() => {
                     if !is_connected {
                         tracing::info!(queue = self.name, server = %self.manager.base, "consuming");
                     }
                     is_connected = true;
                     backoff.reset();
-                    if answer.status == StatusCode::OK {
-                        self.start_task(answer, in_flight, tasks, stopping, permit);
+                    if response.status == StatusCode::OK {
+                        self.start_task(response, in_flight, tasks, stopping, permit);
                     }
                     continue;
                 }
-                Ok(answer) => (answer.describe(), answer.retry_after()),
-                Err(told) => (told, Duration::ZERO),
+                Ok(response) => (response.describe(), response.retry_after()),
+                Err(error) => (error, Duration::ZERO),
             };
             is_connected = false;
             let pause = backoff.next().max(at_least);
@@ -252,10 +252,11 @@ impl QueueReceiver {
         let message = Arc::new(InFlightMessage { path: Mutex::new(path) });
         messages.insert(id.clone(), message.clone());
         drop(messages);
-        let (queue, in_hand, stopping) = (self.clone(), in_flight.clone(), stopping.clone());
+        let (queue, messages_in_flight, stopping) =
+            (self.clone(), in_flight.clone(), stopping.clone());
         tasks.spawn(async move {
             queue.process(response, &message, stopping).await;
-            in_hand.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            messages_in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             drop(permit);
         });
     }
@@ -336,30 +337,33 @@ impl QueueReceiver {
             let result =
                 self.manager.post(&path, &query, reply.body.clone(), RESPONSE_TIMEOUT).await;
             let (problem, at_least) = match result {
-                Ok(answer) if answer.status.is_success() => {
-                    let body = answer.parse_body();
+                Ok(response) if response.status.is_success() => {
+                    let body = response.parse_body();
                     if !body.taken {
                         tracing::info!(path, reason = body.reason, "the reply changed nothing");
                     }
                     return;
                 }
-                Ok(answer) if answer.status == StatusCode::PAYLOAD_TOO_LARGE && !reply.is_error => {
+                Ok(response)
+                    if response.status == StatusCode::PAYLOAD_TOO_LARGE && !reply.is_error =>
+                {
                     let size = reply.body.len();
-                    let why = format!("the reply has {size} bytes: {}", answer.parse_body().detail);
+                    let why =
+                        format!("the reply has {size} bytes: {}", response.parse_body().detail);
                     tracing::error!(path, why, "the attempt failed");
                     reply = Reply { is_error: true, body: Failure::last(why).to_body().into() };
                     continue;
                 }
-                Ok(answer) if is_final(answer.status) => {
+                Ok(response) if is_final(response.status) => {
                     tracing::error!(
                         path,
                         "the manager does not take the reply: {}",
-                        answer.describe()
+                        response.describe()
                     );
                     return;
                 }
-                Ok(answer) => (answer.describe(), answer.retry_after()),
-                Err(told) => (told, Duration::ZERO),
+                Ok(response) => (response.describe(), response.retry_after()),
+                Err(error) => (error, Duration::ZERO),
             };
             if *stopping.borrow() {
                 let until = *until.get_or_insert_with(|| Instant::now() + STOP_TIMEOUT);
@@ -404,9 +408,11 @@ impl ProgressSender for HttpProgress {
             let query = [("type", "progress".to_owned())];
             let path = self.message.call_path("reply");
             match self.manager.post(&path, &query, body, RESPONSE_TIMEOUT).await {
-                Ok(answer) if answer.status.is_success() => {}
-                Ok(answer) => tracing::warn!(path, "progress was not told: {}", answer.describe()),
-                Err(told) => tracing::warn!(path, "progress was not told: {told}"),
+                Ok(response) if response.status.is_success() => {}
+                Ok(response) => {
+                    tracing::warn!(path, "progress was not told: {}", response.describe())
+                }
+                Err(error) => tracing::warn!(path, "progress was not told: {error}"),
             }
         })
     }

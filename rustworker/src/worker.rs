@@ -277,7 +277,7 @@ mod tests {
     use super::display_address;
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn a_password_is_masked() {
         assert_eq!(display_address("amqp://user:pass@broker:5672/%2f"), "amqp://broker:5672/%2f");
         assert_eq!(display_address("http://127.0.0.1:8088"), "http://127.0.0.1:8088");
         assert_eq!(display_address("user:pass@broker"), "broker");

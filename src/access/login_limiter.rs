@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn few_answers_are_held_back_at_once() {
+    fn few_responses_are_delayed_at_once() {
         run_paused(async {
             let logins = LoginLimiter::new(1);
             logins.record_failure(peer(1)).await;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_take_no_more_memory_than_some() {
+    fn many_addresses_use_bounded_memory() {
         run_paused(async {
             let logins = LoginLimiter::new(20);
             for number in 0..2 * PEERS_MAX as u32 {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn each_token_allows_what_it_says() {
+    fn each_token_allows_its_scope() {
         let mut http = http();
         http.token = Secret("the first of all".into());
         let queues = Names(vec!["price".to_owned()]);
@@ -214,7 +214,7 @@ mod tests {
             may(&token, RequiredScope::Scope(Scope::Read)) && may(&token, RequiredScope::Token)
         );
         assert!(!may(&token, RequiredScope::Scope(Scope::Operate)) && !may(&token, queue("price")));
-        let name = tokens.find_principal(Some(&token)).and_then(|holder| holder.name);
+        let name = tokens.find_principal(Some(&token)).and_then(|principal| principal.name);
         assert_eq!(name.as_deref(), Some("grafana"));
     }
 

@@ -50,16 +50,16 @@ impl Archive {
         match input {
             // A job's route is removed behind its last commit: no barrier is needed.
             ArchiveInput::LookUp(id, Lookup::Creation) => self.find_creation(id),
-            ArchiveInput::LookUp(id, question) => {
-                self.requests.push(RebuildRequest::Router(id, question));
+            ArchiveInput::LookUp(id, lookup) => {
+                self.requests.push(RebuildRequest::Router(id, lookup));
                 self.rebuild(ctx);
             }
             ArchiveInput::Rebuild(number) => {
                 self.requests.push(RebuildRequest::Supervisor(number));
                 self.rebuild(ctx);
             }
-            ArchiveInput::Activate(families) => {
-                self.passivated.extend(families);
+            ArchiveInput::Activate(trees) => {
+                self.passivated.extend(trees);
                 self.rebuild(ctx);
             }
         }
@@ -78,68 +78,68 @@ impl Archive {
         if is_idle || std::mem::replace(&mut self.is_barrier_pending, true) {
             return;
         }
-        let at_rest = std::mem::take(&mut self.passivated);
-        let rest = self.requests.split_off(self.requests.len().min(JOBS_PER_READ));
-        let requests = std::mem::replace(&mut self.requests, rest);
+        let trees = std::mem::take(&mut self.passivated);
+        let remaining = self.requests.split_off(self.requests.len().min(JOBS_PER_READ));
+        let requests = std::mem::replace(&mut self.requests, remaining);
         let handles = self.handles.clone();
         let barrier = async move { barrier(&handles).await };
         ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
             archive.rebuild_jobs(requests);
-            archive.rebuild_trees(at_rest);
+            archive.rebuild_trees(trees);
             archive.is_barrier_pending = false;
             archive.rebuild(ctx);
         }));
     }
 
-    fn rebuild_jobs(&self, wanted: Vec<RebuildRequest>) {
-        if wanted.is_empty() {
+    fn rebuild_jobs(&self, requests: Vec<RebuildRequest>) {
+        if requests.is_empty() {
             return;
         }
         faults::hit("archive::read");
-        let numbers: Vec<_> = wanted.iter().map(|wanted| self.find_number(wanted)).collect();
+        let numbers: Vec<_> = requests.iter().map(|wanted| self.find_number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
         let mut recovered = match self.handles.common.reader.recover_jobs(&known) {
             Ok(recovered) => recovered,
             // A job that cannot be read must not make the others fail.
             Err(_) if known.len() > 1 => HashMap::new(),
             Err(error) => {
-                return wanted.iter().for_each(|wanted| self.send_result(wanted, Err(&error)));
+                return requests.iter().for_each(|wanted| self.send_result(wanted, Err(&error)));
             }
         };
-        for (wanted, number) in wanted.iter().zip(numbers) {
+        for (request, number) in requests.iter().zip(numbers) {
             let number = match number {
                 Ok(Some(number)) => number,
                 Ok(None) => {
-                    self.send_result(wanted, Ok(None));
+                    self.send_result(request, Ok(None));
                     continue;
                 }
                 Err(error) => {
-                    self.send_result(wanted, Err(&error));
+                    self.send_result(request, Err(&error));
                     continue;
                 }
             };
             if let Some(job) = recovered.remove(&number) {
-                self.send_result(wanted, Ok(Some(Box::new(job))));
+                self.send_result(request, Ok(Some(Box::new(job))));
                 continue;
             }
             match self.handles.common.reader.recover_jobs(&[number]) {
-                Ok(mut job) => self.send_result(wanted, Ok(job.remove(&number).map(Box::new))),
-                Err(error) => self.send_result(wanted, Err(&error)),
+                Ok(mut job) => self.send_result(request, Ok(job.remove(&number).map(Box::new))),
+                Err(error) => self.send_result(request, Err(&error)),
             }
         }
     }
 
     /// Rebuilds passivated jobs, one tree after the other.
-    fn rebuild_trees(&self, at_rest: TreeNumbers) {
+    fn rebuild_trees(&self, trees: TreeNumbers) {
         let ActorHandles { common, .. } = &*self.handles;
-        for (number, jobs) in at_rest {
+        for (number, jobs) in trees {
             faults::hit("archive::read");
             match common.reader.recover_job_tree(&jobs) {
                 Ok(found) => {
                     let found =
                         found.into_iter().map(|job| common.rules.adjust_recovered(job)).collect();
-                    let brought_back = RouterInput::Activated(number, found);
-                    self.handles.mailboxes().router.send(brought_back);
+                    let activated = RouterInput::Activated(number, found);
+                    self.handles.mailboxes().router.send(activated);
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => return,
@@ -152,8 +152,8 @@ impl Archive {
         }
     }
 
-    fn find_number(&self, wanted: &RebuildRequest) -> Result<Option<JobNumber>, JournalError> {
-        match wanted {
+    fn find_number(&self, request: &RebuildRequest) -> Result<Option<JobNumber>, JournalError> {
+        match request {
             RebuildRequest::Supervisor(number) => Ok(Some(*number)),
             RebuildRequest::Router(id, Lookup::ChildOf(parent)) => {
                 self.handles.common.reader.find_child_number(*parent, *id)
@@ -166,12 +166,12 @@ impl Archive {
 
     fn send_result(
         &self,
-        wanted: &RebuildRequest,
+        request: &RebuildRequest,
         job: Result<Option<Box<RecoveredJob>>, &JournalError>,
     ) {
         let rules = &self.handles.common.rules;
         let job = job.map(|found| found.map(|found| Box::new(rules.adjust_recovered(*found))));
-        match wanted {
+        match request {
             RebuildRequest::Router(id, Lookup::ChildOf(_)) => {
                 self.send_to_router(*id, job.map(LookupResult::Child))
             }
@@ -193,7 +193,7 @@ impl Archive {
 
     fn send_to_router(&self, id: JobId, found: Result<LookupResult, impl ToString>) {
         let found = found.map_err(|error| error.to_string());
-        self.handles.mailboxes().router.send(RouterInput::LookedUp(id, found));
+        self.handles.mailboxes().router.send(RouterInput::LookupFinished(id, found));
     }
 }
 

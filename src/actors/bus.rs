@@ -43,9 +43,9 @@ impl BusActor {
             BusInput::Withdraw(queue, id, over) => self.bus.withdraw(&queue, &id, over),
             BusInput::Serve(served) => self.bus.set_served(served),
             BusInput::Inspect(queues, answer) => {
-                let looks = self.bus.inspect(queues);
+                let statuses = self.bus.inspect(queues);
                 // The receiver may have gone.
-                let answering = async move { drop(answer.send(looks.await)) };
+                let answering = async move { drop(answer.send(statuses.await)) };
                 ctx.spawn(answering.into_actor(self));
             }
             BusInput::DeclareMissing(queues) => self.bus.ensure_queues(queues),
@@ -81,21 +81,19 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
             let (workflow, bus) = (workflow_of_queue(&queue, &key.vhost), key.name.clone());
             handles.mailboxes().router.send(RouterInput::CallDelivered { workflow, bus, delivery });
         }
-        BusEvent::Confirmed(receipt) => notify_confirmed(&handles, receipt),
-        BusEvent::Leased { confirm_token: receipt, lease } => {
-            notify_leased(&handles, receipt, lease)
-        }
-        BusEvent::HandedOver(receipt) => notify_begun(&handles, receipt),
-        BusEvent::Unroutable(receipt) => {
+        BusEvent::Confirmed(confirm_token) => notify_confirmed(&handles, confirm_token),
+        BusEvent::Leased { confirm_token, lease } => notify_leased(&handles, confirm_token, lease),
+        BusEvent::HandedOver(confirm_token) => notify_begun(&handles, confirm_token),
+        BusEvent::Unroutable(confirm_token) => {
             if let Some(ConfirmTarget::JobEnd { job, .. } | ConfirmTarget::Refusal { job, .. }) =
-                receipt.downcast_ref()
+                confirm_token.downcast_ref()
             {
                 report_unroutable(&handles, &key, *job);
             }
-            notify_confirmed(&handles, receipt);
+            notify_confirmed(&handles, confirm_token);
         }
-        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_quarantined: is_kept } => {
-            let outcome = if is_kept { "kept" } else { "dropped" };
+        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_quarantined } => {
+            let outcome = if is_quarantined { "kept" } else { "dropped" };
             handles
                 .common
                 .metrics
@@ -115,9 +113,12 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
                 );
             }
         }
-        BusEvent::QueueMissing { queue, journaled: taken } => {
+        BusEvent::QueueMissing { queue, journaled } => {
             let queue = Address { bus: key.clone(), queue };
-            handles.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
+            handles
+                .mailboxes()
+                .router
+                .send(RouterInput::QueueMissing { queue, handled: journaled });
         }
         BusEvent::State(state) => {
             let metrics = &handles.common.metrics;
@@ -136,15 +137,15 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
             handles.mailboxes().journal.send(JournalInput::StoreOffset(position));
         }
         BusEvent::Fatal(reason) => handles.common.report_fatal(reason),
-        BusEvent::EndpointCalled { queue, outcome: came, duration: took } => {
+        BusEvent::EndpointCalled { queue, outcome: call_outcome, duration } => {
             // An address may have a secret in it, and stands in a workflow file.
             let service = if is_url(&queue) { "address" } else { &*queue };
             handles
                 .common
                 .metrics
                 .service_calls
-                .with_label_values(&[&*key.name, service, came.as_str()])
-                .observe(took.as_secs_f64());
+                .with_label_values(&[&*key.name, service, call_outcome.as_str()])
+                .observe(duration.as_secs_f64());
         }
         BusEvent::Notice(notice) => {
             let kind = match notice {
@@ -165,9 +166,9 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
 }
 
 /// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
-fn notify_confirmed(handles: &ActorHandles, receipt: ConfirmToken) {
+fn notify_confirmed(handles: &ActorHandles, confirm_token: ConfirmToken) {
     // Every message that is sent has such a token.
-    let Some(sent) = receipt.downcast() else { return };
+    let Some(sent) = confirm_token.downcast() else { return };
     let (job, created, input) = match sent {
         ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
             let dispatch = Some(dispatch);
@@ -191,8 +192,9 @@ fn send_to_job(handles: &ActorHandles, job: JobId, input: JobInput) {
 }
 
 /// Notifies a job how long a worker has the lease of its message.
-fn notify_leased(handles: &ActorHandles, receipt: ConfirmToken, lease: RemainingLease) {
-    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = receipt.downcast() else {
+fn notify_leased(handles: &ActorHandles, confirm_token: ConfirmToken, lease: RemainingLease) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
+    else {
         return;
     };
     let until = clock::now().after(Some(Millis::from_duration(lease.remaining)));
@@ -202,8 +204,9 @@ fn notify_leased(handles: &ActorHandles, receipt: ConfirmToken, lease: Remaining
 }
 
 /// Notifies a job that its message has been handed over.
-fn notify_begun(handles: &ActorHandles, receipt: ConfirmToken) {
-    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = receipt.downcast() else {
+fn notify_begun(handles: &ActorHandles, confirm_token: ConfirmToken) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
+    else {
         return;
     };
     send_to_job(
@@ -296,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_step_message_tells_its_attempt() {
+    fn the_attempt_is_parsed_from_the_id_of_a_step_message() {
         let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
         assert_eq!(parse_attempt(&format!("{id}:split:12")), Some(12));
         for other in [
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_queue_tells_the_workflow_that_takes_calls_there() {
+    fn the_workflow_that_takes_calls_is_found_by_the_name_of_its_queue() {
         assert_eq!(&*workflow_of_queue("workflow.chain", ""), "chain");
         assert_eq!(&*workflow_of_queue("workflow.chain", "v"), "v/chain");
     }

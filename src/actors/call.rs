@@ -37,7 +37,7 @@ pub(super) enum CallSource {
 impl Call {
     /// Checks the claimed source with the job of the step.
     pub(super) fn verified_by(self, job: &Job) -> Call {
-        let asker = match &self.source {
+        let source = match &self.source {
             CallSource::Unverified(sender, attempt)
                 if job.is_awaiting_reply(
                     &sender.step,
@@ -51,7 +51,7 @@ impl Call {
                 CallSource::External
             }
         };
-        Call { source: asker, ..self }
+        Call { source, ..self }
     }
 
     /// Returns the bytes of its message: about what its job will take in memory.

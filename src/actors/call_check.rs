@@ -109,7 +109,7 @@ impl Call {
         delivery: Delivery,
         handles: &ActorHandles,
     ) -> Option<Call> {
-        let (id, caller, asker) = (
+        let (id, caller, source) = (
             job_id_from(&definition, &delivery),
             caller_from(bus, &delivery),
             source_from(&delivery, handles.common.settings.reply_queue(bus)),
@@ -123,7 +123,7 @@ impl Call {
         let ack = delivery.into_acknowledger();
         match message {
             Ok(message) => {
-                Some(Call { definition, id, message, caller, depth, trace, source: asker, ack })
+                Some(Call { definition, id, message, caller, depth, trace, source, ack })
             }
             Err(refusal) => {
                 RefusedCall { definition, id, caller, ack }.send_refusal(&refusal, handles);

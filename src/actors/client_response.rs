@@ -208,9 +208,9 @@ impl RequestError {
     }
 
     /// Returns the error that jobs hold as much memory as they may.
-    pub fn memory_full(held: usize, max: usize, bytes: usize) -> RequestError {
+    pub fn memory_full(used: usize, max: usize, bytes: usize) -> RequestError {
         RequestError::Overloaded(format!(
-            "jobs under way hold {held} bytes of memory, and one of {bytes} bytes more would \
+            "jobs under way hold {used} bytes of memory, and one of {bytes} bytes more would \
              exceed {max} (setting limits.jobs_bytes_max): ask again when some of them have ended"
         ))
     }

@@ -97,19 +97,19 @@ impl Common {
         let metrics = Metrics::new();
         metrics.set_definitions(&definitions, settings.metrics.steps_max);
         let gauges = MemoryGauges {
-            held: metrics.jobs_bytes.clone(),
+            used: metrics.jobs_bytes.clone(),
             max: metrics.jobs_bytes_max.clone(),
             passivated: metrics.jobs_passivated.clone(),
             pending: metrics.job_trees_waiting.clone(),
         };
         let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
         let health = Health::new(settings.default_bus()).with_memory(memory.clone());
-        let job_kind = ActorMetrics::new(&metrics, "job");
+        let job_actor_metrics = ActorMetrics::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
         let traces = Traces::new(&settings, &metrics);
-        let creations =
+        let creation_permits =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
-        let rooms = Budgets::new(&settings.http, &settings.embedded);
+        let budgets = Budgets::new(&settings.http, &settings.embedded);
         let access = Access::new(&settings.http);
         Common {
             access,
@@ -117,7 +117,7 @@ impl Common {
             limits,
             metrics,
             rates: JobRates::default(),
-            job_actor_metrics: job_kind,
+            job_actor_metrics,
             rules,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
@@ -126,8 +126,8 @@ impl Common {
             queue_reports: QueueReports::default(),
             started_at: (clock::now(), clock::timer_now()),
             log_limiter: KeyedRateLimiter::default(),
-            creation_permits: creations,
-            budgets: rooms,
+            creation_permits,
+            budgets,
             feeds: EventHub::default(),
             webhook,
             traces,

@@ -54,8 +54,8 @@ impl ActorHandles {
     /// files have others, or none of their names.
     pub fn unloaded_definitions(&self) -> Vec<Arc<Definition>> {
         let loaded = self.common.definitions();
-        let is_loaded = |kept: &Arc<Definition>| {
-            loaded.get(&kept.full_name()).is_some_and(|loaded| loaded == kept)
+        let is_loaded = |definition: &Arc<Definition>| {
+            loaded.get(&definition.full_name()).is_some_and(|loaded| loaded == definition)
         };
         let mut in_use = self.routes.definitions();
         in_use.retain(|definition| !is_loaded(definition));

@@ -42,7 +42,7 @@ enum DiskState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalWait {
     /// Room on the disk.
-    Room,
+    DiskSpace,
     /// The end of a lock that another program holds on the file.
     Lock,
 }
@@ -51,7 +51,7 @@ impl JournalWait {
     /// Returns a sentence for those who wait.
     pub fn as_str(self) -> &'static str {
         match self {
-            JournalWait::Room => "no room on the disk: nothing is accepted until there is",
+            JournalWait::DiskSpace => "no room on the disk: nothing is accepted until there is",
             JournalWait::Lock => {
                 "another program keeps the journal's file locked: nothing is accepted until it \
                  lets go (fuser or lsof on the file tells which)"
@@ -102,7 +102,7 @@ impl Health {
     pub fn set_bus(&self, key: &BusKey, state: BusState) {
         let is_connected = |state: &BusState| !matches!(state, BusState::Disconnected { .. });
         let mut buses = self.buses.write().unwrap_or_else(PoisonError::into_inner);
-        let parted = match buses.get(key) {
+        let disconnected = match buses.get(key) {
             _ if is_connected(&state) => None,
             Some(BusHealth { disconnected: Some(since), .. }) => Some(*since),
             Some(BusHealth { disconnected: None, .. }) | None => Some(clock::now()),
@@ -114,7 +114,7 @@ impl Health {
                 Some((clock::now(), clock::timer_now()))
             }
         };
-        buses.insert(key.clone(), BusHealth { state, connected, disconnected: parted });
+        buses.insert(key.clone(), BusHealth { state, connected, disconnected });
         drop(buses);
         self.notify_change();
     }
@@ -188,15 +188,15 @@ impl Health {
     /// Returns what the journal waits for, if it waits.
     pub fn journal_wait(&self) -> Option<JournalWait> {
         match self.disk_state() {
-            DiskState::Waiting(want) => Some(want),
+            DiskState::Waiting(wait) => Some(wait),
             DiskState::Writable | DiskState::WritableSince(..) => None,
         }
     }
 
     /// Stores whether the journal could be written. Returns whether that has changed.
-    pub(super) fn set_writable(&self, is_there: bool) -> bool {
-        if !is_there {
-            return self.set_waiting(JournalWait::Room);
+    pub(super) fn set_writable(&self, is_writable: bool) -> bool {
+        if !is_writable {
+            return self.set_waiting(JournalWait::DiskSpace);
         }
         let has_waited = self.is_journal_waiting();
         if has_waited {
@@ -206,16 +206,16 @@ impl Health {
     }
 
     /// Stores what the journal waits for. Returns whether that has changed.
-    pub(super) fn set_waiting(&self, want: JournalWait) -> bool {
-        let is_new = self.journal_wait() != Some(want);
+    pub(super) fn set_waiting(&self, wait: JournalWait) -> bool {
+        let is_new = self.journal_wait() != Some(wait);
         if is_new {
-            self.set_disk_state(DiskState::Waiting(want));
+            self.set_disk_state(DiskState::Waiting(wait));
         }
         is_new
     }
 
-    fn set_disk_state(&self, room: DiskState) {
-        *self.disk_state.write().unwrap_or_else(PoisonError::into_inner) = room;
+    fn set_disk_state(&self, state: DiskState) {
+        *self.disk_state.write().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Returns each check: its name, whether it is good, and a sentence.

@@ -75,7 +75,7 @@ pub enum RouterInput {
     /// A client asks for an operation on a job.
     Operate(JobId, OperationRequest, ResponseSender<OperationResponse>),
     /// What the archive found about an id, or why it cannot read the journal.
-    LookedUp(JobId, Result<LookupResult, String>),
+    LookupFinished(JobId, Result<LookupResult, String>),
     /// A client cancels a job. If the job has ended, the response is its state: cancelling twice
     /// does no harm.
     Cancel(JobId, Option<Arc<str>>, ResponseSender<OperationResponse>),

@@ -84,7 +84,7 @@ pub struct JobActor {
     /// How many of its child jobs count towards the limit of the process.
     pub(super) child_permits: u32,
     /// How many inputs it had handled when it last asked to be passivated.
-    passivation_asked_at: Option<u64>,
+    passivation_requested_at: Option<u64>,
     /// The time that is due next, and the timer for it.
     timer: Option<(Timestamp, SpawnHandle)>,
     /// How many of its steps are done, for readers of the route table.
@@ -123,7 +123,7 @@ impl JobActor {
             counted_state: None,
             previous_end: None,
             memory_share,
-            passivation_asked_at: None,
+            passivation_requested_at: None,
             child_permits: 0,
             timer: None,
             steps_done,
@@ -152,7 +152,7 @@ impl JobActor {
     /// Asks to stop if nothing is left to do, and asks again after an input that changed nothing.
     /// Otherwise the actor goes on.
     fn stop_or_resume(&mut self) {
-        if self.lifecycle.must_ask_to_stop(self.inputs_handled) {
+        if self.lifecycle.must_request_stop(self.inputs_handled) {
             let stop_after = self.begin_stop();
             self.append_empty(Vec::new(), stop_after, None);
         } else {
@@ -174,9 +174,9 @@ impl JobActor {
                 self.lifecycle = Lifecycle::Stopped;
                 ctx.stop();
             }
-            (Lifecycle::Broken { stash: set_aside }, JobInput::Rebuilt { recovered, abandon }) => {
-                let set_aside = std::mem::take(set_aside);
-                self.handle_rebuilt(*recovered, abandon, set_aside);
+            (Lifecycle::Broken { stash }, JobInput::Rebuilt { recovered, abandon }) => {
+                let stashed = std::mem::take(stash);
+                self.handle_rebuilt(*recovered, abandon, stashed);
             }
             (_, input) => self.handle_or_stash(input),
         }
@@ -185,7 +185,7 @@ impl JobActor {
     fn handle_or_stash(&mut self, input: JobInput) {
         match &mut self.lifecycle {
             Lifecycle::Running(_) | Lifecycle::Stopping { .. } => self.handle_running(input),
-            Lifecycle::Broken { stash: set_aside } => set_aside.push(input),
+            Lifecycle::Broken { stash } => stash.push(input),
             Lifecycle::Starting(_) | Lifecycle::Stopped => {}
         }
     }
@@ -195,13 +195,13 @@ impl JobActor {
             JobInput::Engine { input, ack } => {
                 self.handle_engine_input(input, ack.map(Outgoing::Ack).into_iter().collect())
             }
-            JobInput::MessageUpdate { job_created: created, input } => {
-                if self.job().is_some_and(|job| job.origin().created == created) {
+            JobInput::MessageUpdate { job_created, input } => {
+                if self.job().is_some_and(|job| job.origin().created == job_created) {
                     self.handle_engine_input(input, Vec::new());
                 }
             }
-            JobInput::CreateDuplicate { workflow, message, response: answer } => {
-                self.handle_duplicate_create(&workflow, &message, answer)
+            JobInput::CreateDuplicate { workflow, message, response } => {
+                self.handle_duplicate_create(&workflow, &message, response)
             }
             JobInput::Call(call) => self.handle_call(call),
             JobInput::VerifyCall(call) => self.verify_call(call),
@@ -210,8 +210,8 @@ impl JobActor {
             JobInput::Operate(request, answer) => self.handle_operation(request, answer),
             JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
             JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
-            JobInput::SeenWaiting(seen) => self.waiting_since.go_on(seen),
-            JobInput::CountWaiting(census) => self.count_waiting(&census),
+            JobInput::SeenWaiting(seen) => self.waiting_since.restore(seen),
+            JobInput::CountWaiting(scan) => self.count_waiting(&scan),
             JobInput::ReportWaits { waits, done } => {
                 self.report_waits(&waits);
                 drop(done);
@@ -219,9 +219,9 @@ impl JobActor {
             JobInput::AwaitCommit(done) => {
                 self.send_after_commit(vec![Outgoing::ReleaseLatch(done)])
             }
-            JobInput::Inspect(Inspection { inspect: see, done }) => {
+            JobInput::Inspect(Inspection { inspect, done }) => {
                 if let Some(job) = self.job() {
-                    see(job);
+                    inspect(job);
                 }
                 self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
             }
@@ -259,7 +259,7 @@ impl JobActor {
         match decided {
             Ok(Ok(decision)) => {
                 if is_result {
-                    tell_failure(&decision, &mut outgoing);
+                    report_failure(&decision, &mut outgoing);
                 }
                 outgoing.extend(answer.map(|PendingOperation { step, response: answer }| {
                     Outgoing::Respond(ClientResponse::Operation(
@@ -402,14 +402,12 @@ impl JobActor {
                 parent: self.number,
                 root: self.root,
             })),
-            Effect::OrderChild { child, parent_item: place, order } => {
-                Outgoing::OrderChild(ChildOrder {
-                    id: child,
-                    parent_item: place,
-                    parent: self.number,
-                    order,
-                })
-            }
+            Effect::OrderChild { child, parent_item, order } => Outgoing::OrderChild(ChildOrder {
+                id: child,
+                parent_item,
+                parent: self.number,
+                order,
+            }),
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
                 let bus = self.handles.buses.bus_of_caller(job.definition(), job.caller(caller)?);
@@ -421,7 +419,7 @@ impl JobActor {
 }
 
 /// Lets the worker know that the attempt failed by its result.
-fn tell_failure(decision: &Decision, release: &mut [Outgoing]) {
+fn report_failure(decision: &Decision, release: &mut [Outgoing]) {
     // What follows directly from an input comes first.
     let Some(Entry::Step(_, entry)) = decision.recorded.entries.first() else { return };
     let Some(failure) = entry.failure() else { return };

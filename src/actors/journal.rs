@@ -146,7 +146,7 @@ impl JournalActor {
                     &definitions.iter().map(|definition| &**definition).collect::<Vec<_>>(),
                 ) {
                     match error.remedy() {
-                        Remedy::WaitForRoom | Remedy::WaitForLock => {
+                        Remedy::WaitForSpace | Remedy::WaitForLock => {
                             tracing::warn!(%error, "the tables of statuses have to wait")
                         }
                         Remedy::Exit => self.handle_fatal(&error),
@@ -217,12 +217,14 @@ impl JournalActor {
             return true;
         }
         let started = clock::instant();
-        let CommitOutcome { count, deleted: gone, disk_full: no_room } =
+        let CommitOutcome { count, deleted, disk_full } =
             match partial_commit::append_what_fits(&mut *self.store, &mut self.waiting_records) {
                 Ok(appended) => appended,
                 Err(error) => {
                     match error.remedy() {
-                        Remedy::WaitForRoom => self.wait_and_retry(JournalWait::Room, &error, ctx),
+                        Remedy::WaitForSpace => {
+                            self.wait_and_retry(JournalWait::DiskSpace, &error, ctx)
+                        }
                         Remedy::WaitForLock => self.wait_and_retry(JournalWait::Lock, &error, ctx),
                         Remedy::Exit => self.handle_fatal(&error),
                     }
@@ -245,24 +247,27 @@ impl JournalActor {
         let metrics = &self.handles.common.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(count as f64);
-        if no_room.is_none() {
+        if disk_full.is_none() {
             self.report_writable();
         }
         let mut waiting: Vec<_> = self.waiting_records.drain(..count).collect();
         self.last_batch_records = waiting.len();
-        self.request_stops(&mut waiting, &gone);
+        self.request_stops(&mut waiting, &deleted);
         let mut messages = PublicationBatch::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
-            let Append { id, record, outgoing: release, .. } = append;
-            let release = if gone.contains(&record.job) {
-                let live = self.handles.routes.find(id);
-                let is_replaced = live.is_some_and(|job| job.number() != record.job);
-                release.into_iter().filter_map(|left| left.after_deletion(is_replaced)).collect()
+            let Append { id, record, outgoing: after_commit, .. } = append;
+            let after_commit = if deleted.contains(&record.job) {
+                let route = self.handles.routes.find(id);
+                let is_replaced = route.is_some_and(|job| job.number() != record.job);
+                after_commit
+                    .into_iter()
+                    .filter_map(|effect| effect.after_deletion(is_replaced))
+                    .collect()
             } else {
-                release
+                after_commit
             };
-            for outgoing in release {
+            for outgoing in after_commit {
                 // If this panics, the process ends at once. Otherwise what waits behind it would be
                 // dropped, and clients would take that for a response.
                 exit_on_panic(|| {
@@ -279,27 +284,31 @@ impl JournalActor {
             }
         }
         exit_on_panic(|| messages.send(&self.handles));
-        if let Some(error) = &no_room {
-            self.wait_and_retry(JournalWait::Room, error, ctx);
+        if let Some(error) = &disk_full {
+            self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
         }
-        no_room.is_none()
+        disk_full.is_none()
     }
 
     /// Asks the router to stop jobs that have nothing left to do, before anybody is notified of
     /// what was committed. A deleted job is stopped even if it has something left to do.
-    fn request_stops(&self, committed: &mut [WaitingRecord], gone: &BTreeSet<JobNumber>) {
-        let leaves = |WaitingRecord { append, .. }: &WaitingRecord| {
+    fn request_stops(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
+        let to_stop = |WaitingRecord { append, .. }: &WaitingRecord| {
             let (id, number) = (append.id, append.record.job);
-            if gone.contains(&number) {
+            if deleted.contains(&number) {
                 return Some(StopRequest { id, number, inputs_handled: None });
             }
-            append.stop_after.map(|heard| StopRequest { id, number, inputs_handled: Some(heard) })
+            append.stop_after.map(|inputs_handled| StopRequest {
+                id,
+                number,
+                inputs_handled: Some(inputs_handled),
+            })
         };
-        let stops: Vec<StopRequest> = committed.iter().filter_map(leaves).collect();
+        let stops: Vec<StopRequest> = committed.iter().filter_map(to_stop).collect();
         for WaitingRecord { append, .. } in committed.iter_mut() {
-            let is_gone = gone.contains(&append.record.job);
-            if let Some(rest) = append.passivate.take().filter(|_| !is_gone) {
-                self.handles.mailboxes().router.send(RouterInput::Passivate(rest));
+            let is_deleted = deleted.contains(&append.record.job);
+            if let Some(request) = append.passivate.take().filter(|_| !is_deleted) {
+                self.handles.mailboxes().router.send(RouterInput::Passivate(request));
             }
         }
         if !stops.is_empty() {
@@ -314,8 +323,8 @@ impl JournalActor {
         {
             ctx.run_later(self.handles.common.settings.journal.lag.0, |actor, ctx| {
                 actor.is_projection_scheduled = false;
-                let derived = actor.store.project();
-                actor.handle_follow_up(derived, ctx);
+                let projected = actor.store.project();
+                actor.handle_follow_up(projected, ctx);
             });
         }
         if self.store.has_pending_confirms()
@@ -341,7 +350,7 @@ impl JournalActor {
             Ok(()) => self.pending_offsets.clear(),
             Err(error) => match error.remedy() {
                 // Until then, more is read again after a crash.
-                Remedy::WaitForRoom | Remedy::WaitForLock => {
+                Remedy::WaitForSpace | Remedy::WaitForLock => {
                     ctx.run_later(
                         self.handles.common.settings.journal.full_retry.0,
                         Self::store_offsets,
@@ -375,9 +384,9 @@ impl JournalActor {
             }
             Err(error) => match error.remedy() {
                 // All is committed: lists and statuses stay behind until then.
-                wait @ (Remedy::WaitForRoom | Remedy::WaitForLock) => {
-                    if wait == Remedy::WaitForRoom {
-                        self.report_waiting(JournalWait::Room, &error);
+                wait @ (Remedy::WaitForSpace | Remedy::WaitForLock) => {
+                    if wait == Remedy::WaitForSpace {
+                        self.report_waiting(JournalWait::DiskSpace, &error);
                     }
                     ctx.run_later(
                         self.handles.common.settings.journal.full_retry.0,
@@ -389,9 +398,9 @@ impl JournalActor {
         }
     }
 
-    fn wait_and_retry(&mut self, want: JournalWait, error: &JournalError, ctx: &mut Context<Self>) {
+    fn wait_and_retry(&mut self, wait: JournalWait, error: &JournalError, ctx: &mut Context<Self>) {
         self.commit_schedule = CommitSchedule::Waiting;
-        self.report_waiting(want, error);
+        self.report_waiting(wait, error);
         if !std::mem::replace(&mut self.is_retry_scheduled, true) {
             ctx.run_later(self.handles.common.settings.journal.full_retry.0, |actor, ctx| {
                 actor.is_retry_scheduled = false;
@@ -400,14 +409,14 @@ impl JournalActor {
         }
     }
 
-    fn report_waiting(&self, want: JournalWait, error: &JournalError) {
-        let kind = match want {
-            JournalWait::Room => "full",
+    fn report_waiting(&self, wait: JournalWait, error: &JournalError) {
+        let kind = match wait {
+            JournalWait::DiskSpace => "full",
             JournalWait::Lock => "locked",
         };
         self.handles.common.metrics.journal_failures.with_label_values(&[kind]).inc();
-        if self.handles.common.health.set_waiting(want) {
-            let what = want.as_str();
+        if self.handles.common.health.set_waiting(wait) {
+            let what = wait.as_str();
             tracing::error!(%error, waiting = self.waiting_records.len(), "{what}");
         }
     }
@@ -419,7 +428,7 @@ impl JournalActor {
                 Some(JournalWait::Lock) => {
                     tracing::info!("the other program has let go of the journal: it goes on")
                 }
-                Some(JournalWait::Room) | None => {
+                Some(JournalWait::DiskSpace) | None => {
                     tracing::info!("there is room on the disk again: the journal goes on")
                 }
             }

@@ -108,7 +108,7 @@ impl LossWatch {
         let found = self.find_losses(clock::timer_now(), &waiting);
         for queue in handles.common.queue_losses.replace(&handles.common.metrics, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
-            let (waiting, held) = (loss.waiting, loss.held);
+            let (waiting, held) = (loss.waiting, loss.messages);
             tracing::warn!(
                 %bus, %queue, waiting, held,
                 "the queue has lost messages: fewer than steps wait on it; \
@@ -127,7 +127,7 @@ impl LossWatch {
         // Without the number of replies a sample is of no use.
         let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
         self.samples.push_back(DepthSample { at: now, replies, depths });
-        self.samples.retain(|look| now.saturating_duration_since(look.at) <= self.span);
+        self.samples.retain(|sample| now.saturating_duration_since(sample.at) <= self.span);
     }
 
     /// Finds the queues that have lost messages. In every sample that counts, such a queue and the
@@ -141,28 +141,28 @@ impl LossWatch {
             self.span * STALE_SAMPLES / SAMPLES_PER_SPAN,
             self.span * RECENT_SAMPLES / SAMPLES_PER_SPAN,
         );
-        let counts = |look: &&DepthSample| {
-            let age = now.saturating_duration_since(look.at);
+        let is_counted = |sample: &&DepthSample| {
+            let age = now.saturating_duration_since(sample.at);
             age + stale <= self.span && age >= recent
         };
-        let samples: Vec<&DepthSample> = self.samples.iter().filter(counts).collect();
+        let samples: Vec<&DepthSample> = self.samples.iter().filter(is_counted).collect();
         if samples.len() < SAMPLES_MIN {
             return BTreeMap::new();
         }
         // A queue that is not in the list does not exist.
-        let held = |queue: &str, look: &DepthSample| {
-            look.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + look.replies)
+        let depth_in = |queue: &str, sample: &DepthSample| {
+            sample.depths.get(queue).copied().unwrap_or(Some(0)).map(|depth| depth + sample.replies)
         };
-        let most = |queue: &str| {
+        let max_depth = |queue: &str| {
             samples
                 .iter()
-                .map(|look| held(queue, look))
+                .map(|sample| depth_in(queue, sample))
                 .collect::<Option<Vec<u64>>>()?
                 .into_iter()
                 .max()
         };
         let losses = waiting.iter().filter_map(|(queue, waiting)| {
-            let loss = QueueLoss { waiting: *waiting, held: most(queue)? };
+            let loss = QueueLoss { waiting: *waiting, messages: max_depth(queue)? };
             (loss.missing() > 0).then(|| (queue.clone(), loss))
         });
         losses.collect()
@@ -215,11 +215,11 @@ async fn count_waiting(
     span: Duration,
 ) -> Option<HashMap<Arc<str>, u64>> {
     let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
-    for some in handles.routes.ids().chunks(JOBS_AT_ONCE) {
+    for chunk in handles.routes.ids().chunks(JOBS_AT_ONCE) {
         let (answer, counted) = oneshot::channel();
         let scan = Arc::new(QueueScan::new(bus.clone(), span, answer));
         // A job that has stopped meanwhile waits for nothing.
-        for job in some.iter().filter_map(|id| handles.routes.find(*id)) {
+        for job in chunk.iter().filter_map(|id| handles.routes.find(*id)) {
             job.send(JobInput::CountWaiting(scan.clone()));
         }
         drop(scan);
@@ -228,11 +228,11 @@ async fn count_waiting(
         }
     }
     // What rests since then was asked, if it was there.
-    handles.routes.waits_at_rest(|_, rests_since, definition, wait| {
+    handles.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited =
             wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
         let is_call = wait.queue.starts_with(Definition::CALL_QUEUE_PREFIX);
-        if rests_since < began
+        if passivated_at < began
             && has_waited
             && !is_call
             && handles.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
@@ -251,11 +251,11 @@ mod tests {
 
     /// Takes samples one after another, the last one now: what the queue `q` and the reply queue
     /// held.
-    fn watch_after(looks: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
+    fn watch_after(readings: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
         let mut watch =
             LossWatch { span: SPAN, samples: VecDeque::new(), redispatched: BTreeMap::new() };
         let mut now = clock::timer_now();
-        for (depth, replies) in looks {
+        for (depth, replies) in readings {
             now += SPAN / SAMPLES_PER_SPAN;
             let depths = [("q", *depth), ("replies", Some(*replies))];
             watch.add_sample(
@@ -269,8 +269,8 @@ mod tests {
         (watch, now)
     }
 
-    fn missing(looks: &[(Option<u64>, u64)], waiting: u64) -> Option<u64> {
-        let (watch, now) = watch_after(looks);
+    fn missing(readings: &[(Option<u64>, u64)], waiting: u64) -> Option<u64> {
+        let (watch, now) = watch_after(readings);
         watch
             .find_losses(now, &HashMap::from([("q".into(), waiting)]))
             .get("q")
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_held_less_than_waits_on_it_at_every_look_has_lost_the_rest() {
+    fn a_queue_with_fewer_messages_than_waiting_steps_in_every_sample_has_lost_the_rest() {
         assert_eq!(missing(&[(Some(2), 0); 11], 5), Some(3));
         assert_eq!(missing(&[(Some(0), 0); 11], 1), Some(1));
         assert_eq!(missing(&[(Some(5), 0); 11], 5), None);
@@ -286,22 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn one_look_that_found_enough_or_replies_that_lie_unheard_say_that_nothing_is_lost() {
-        let mut looks = [(Some(0), 0); 11];
-        looks[4] = (Some(5), 0);
-        assert_eq!(missing(&looks, 5), None, "the figures of one moment may be wrong");
+    fn one_sample_with_enough_messages_or_unread_replies_rules_out_a_loss() {
+        let mut readings = [(Some(0), 0); 11];
+        readings[4] = (Some(5), 0);
+        assert_eq!(missing(&readings, 5), None, "the figures of one moment may be wrong");
         assert_eq!(
             missing(&[(Some(0), 5); 11], 5),
             None,
             "their replies may be in the reply queue"
         );
         assert_eq!(missing(&[(Some(0), 4); 11], 5), Some(1));
-        looks[4] = (None, 0);
-        assert_eq!(missing(&looks, 5), None, "the broker did not tell");
+        readings[4] = (None, 0);
+        assert_eq!(missing(&readings, 5), None, "the broker did not tell");
     }
 
     #[test]
-    fn neither_old_figures_nor_the_latest_count_and_a_few_looks_say_nothing() {
+    fn neither_old_nor_the_latest_samples_count_and_a_few_samples_are_not_enough() {
         let (few, most) = ((Some(0), 0), (Some(5), 0));
         assert_eq!(
             missing(&[most, most, most, few, few, few, few, few, few, few, most], 5),
@@ -317,7 +317,7 @@ mod tests {
             watch
                 .find_losses(now, &HashMap::from([("gone".into(), 1)]))
                 .get("gone")
-                .map(|loss| loss.held),
+                .map(|loss| loss.messages),
             Some(0)
         );
     }

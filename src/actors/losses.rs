@@ -11,13 +11,13 @@ pub struct QueueLoss {
     /// How many steps have waited on it for the whole span.
     pub waiting: u64,
     /// The most messages seen meanwhile: waiting, with a worker, or answered.
-    pub held: u64,
+    pub messages: u64,
 }
 
 impl QueueLoss {
     /// Returns how many messages are gone, at least.
     pub fn missing(self) -> u64 {
-        self.waiting.saturating_sub(self.held)
+        self.waiting.saturating_sub(self.messages)
     }
 }
 

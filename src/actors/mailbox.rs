@@ -77,8 +77,8 @@ struct DepthGuard {
 
 impl DepthGuard {
     fn new(counts: &Arc<Counts>, metrics: &Arc<ActorMetrics>) -> DepthGuard {
-        let posted = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
-        let waiting = posted.saturating_sub(counts.removed.load(Ordering::Relaxed));
+        let sent = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        let waiting = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
         metrics.depth.inc();
         let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
         if waiting > metrics.high_water.get() {
@@ -144,8 +144,8 @@ impl<I: Send + 'static> Mailbox<I> {
 
     /// Sends an input from outside, or returns it if the mailbox is full.
     pub fn try_send(&self, input: I) -> Result<(), I> {
-        let Counts { sent: posted, removed: taken } = &*self.counts;
-        let waiting = posted.load(Ordering::Relaxed).saturating_sub(taken.load(Ordering::Relaxed));
+        let Counts { sent, removed } = &*self.counts;
+        let waiting = sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
         if waiting >= self.capacity {
             return Err(input);
         }

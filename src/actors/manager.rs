@@ -106,12 +106,12 @@ impl Parts {
     /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
     /// embedded one; the engine's rules; every mailbox leads straight to its actor.
     pub fn standard(workers: Workers) -> Parts {
-        let desks = Arc::default();
+        let lease_queues = Arc::default();
         Parts {
-            transport: settings_transport(workers, Arc::clone(&desks)),
+            transport: settings_transport(workers, Arc::clone(&lease_queues)),
             rules: Arc::new(Engine),
             wiring: Box::new(|mailboxes, _| mailboxes),
-            lease_queues: desks,
+            lease_queues,
         }
     }
 }
@@ -134,7 +134,7 @@ pub fn start_on(
     definitions: Vec<Arc<Definition>>,
     parts: Parts,
 ) -> Result<Manager, StartError> {
-    let Parts { transport, rules, wiring, lease_queues: desks } = parts;
+    let Parts { transport, rules, wiring, lease_queues } = parts;
     let by_name = index_by_name(definitions);
     let journal = &settings.journal;
     let options = JournalOptions {
@@ -149,7 +149,7 @@ pub fn start_on(
     {
         match error.remedy() {
             // The first job of each workflow creates the table that is missing.
-            Remedy::WaitForRoom | Remedy::WaitForLock => {
+            Remedy::WaitForSpace | Remedy::WaitForLock => {
                 tracing::warn!(%error, "the tables of statuses have to wait")
             }
             Remedy::Exit => return Err(error.into()),
@@ -160,13 +160,13 @@ pub fn start_on(
     let reader = store.records();
     let (table, routes) = routes::new_route_table();
     let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
-    let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, desks));
+    let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
     tracing::info!(
         jobs_bytes_max = handles.common.memory.max(),
         "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
     );
     let started = clock::instant();
-    let (recovered, at_rest) =
+    let (recovered, passivated) =
         load_at_start(&*store, &*handles.common.rules, handles.common.memory.max())?;
     if !recovered.is_empty() {
         tracing::info!(
@@ -181,8 +181,13 @@ pub fn start_on(
         traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
     }
     let has_threads = matches!(threads, Threads::Own(_));
-    let arbiters =
-        start_actors(&handles, store, (table, recovered, at_rest), threads, (transport, wiring))?;
+    let arbiters = start_actors(
+        &handles,
+        store,
+        (table, recovered, passivated),
+        threads,
+        (transport, wiring),
+    )?;
     if has_threads {
         rates_backfill::start(&handles.common);
     }
@@ -224,7 +229,7 @@ fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError>
 fn start_actors(
     handles: &Arc<ActorHandles>,
     store: Box<dyn Journal>,
-    (table, recovered, at_rest): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
+    (table, recovered, passivated): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
@@ -236,8 +241,8 @@ fn start_actors(
     let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
     let definitions = handles.common.definitions();
     let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
-    let at_rest_use = at_rest.iter().map(|family| &family.definition);
-    let used = definitions.values().chain(recovered_use).chain(at_rest_use);
+    let passivated_use = passivated.iter().map(|family| &family.definition);
+    let used = definitions.values().chain(recovered_use).chain(passivated_use);
     let mut makers = Vec::new();
     for (key, served) in queues_by_bus(&handles.buses, &definitions, used) {
         if handles.common.settings.bus_kind(&key.name).is_none() {
@@ -248,8 +253,8 @@ fn start_actors(
             );
             continue;
         }
-        let opening = BusOptions::load(&handles.common, &key, served, false)?;
-        let maker = transport(&handles.common.settings, &key, opening)?;
+        let options = BusOptions::load(&handles.common, &key, served, false)?;
+        let maker = transport(&handles.common.settings, &key, options)?;
         makers.push((key, maker));
     }
     let topic = topic_maker(&handles.common.settings)?;
@@ -266,7 +271,7 @@ fn start_actors(
         Supervisor::new(owned, transport, bus_arbiter)
     });
     let owned = handles.common.clone();
-    let announcer =
+    let notifier =
         Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| Notifier::new(owned, topic));
     let creations = handles.common.settings.limits.creations_waiting_max;
     let mailboxes = Mailboxes {
@@ -291,7 +296,7 @@ fn start_actors(
             ActorMetrics::new(&handles.common.metrics, Supervisor::KIND),
         ),
         notifier: Mailbox::new(
-            announcer,
+            notifier,
             NOTIFIER_MAILBOX_MAX,
             ActorMetrics::new(&handles.common.metrics, Notifier::KIND),
         ),
@@ -302,15 +307,15 @@ fn start_actors(
     let mut gates = Vec::new();
     // The first bus runs on the thread of the router: a reply goes from one to the other without
     // waking a thread.
-    let mut beside_router = Some(router_arbiter);
+    let mut first_arbiter = Some(router_arbiter);
     for (key, maker) in makers {
         let (gate, at_gate) = threads.new_gate().unzip();
-        let arbiter = beside_router.take().unwrap_or_else(|| threads.next_arbiter());
+        let arbiter = first_arbiter.take().unwrap_or_else(|| threads.next_arbiter());
         let bus = start_bus(handles, &key, maker, &arbiter, at_gate);
         gates.extend(gate);
         handles.buses.add(key, bus);
     }
-    handles.mailboxes().router.send(RouterInput::Recovered(recovered, at_rest));
+    handles.mailboxes().router.send(RouterInput::Recovered(recovered, passivated));
     // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
     drop(gates);
     Ok(match threads {

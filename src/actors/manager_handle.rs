@@ -152,7 +152,7 @@ pub async fn inspect_queues(
         answered.await.ok()
     };
     match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
-        Ok(Some(looks)) => looks,
+        Ok(Some(statuses)) => statuses,
         Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
         Err(_) => unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
     }
@@ -173,24 +173,19 @@ async fn inspect_all_queues(handles: &ActorHandles) -> QueueReport {
             queues_by_bus.entry(bus).or_default().push(step.queue.clone());
         }
     }
-    let looks = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
+    let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
         queues.sort_unstable();
         queues.dedup();
         let found = inspect_queues(handles, &bus, queues.clone()).await;
         (bus, queues, found)
     });
-    let (looks, (oldest, asked_for)) = tokio::join!(join_all(looks), collect_oldest_waits(handles));
-    let found = looks.into_iter().flat_map(|(bus, queues, found)| {
-        queues.into_iter().zip(found).map(move |(queue, look)| ((bus.clone(), queue), look))
+    let (inspected, (oldest, collected_in)) =
+        tokio::join!(join_all(inspections), collect_oldest_waits(handles));
+    let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
+        queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
     });
     let found = found.collect();
-    QueueReport {
-        at: clock::now(),
-        ticks: clock::timer_now(),
-        queues: found,
-        oldest,
-        collected_in: asked_for,
-    }
+    QueueReport { at: clock::now(), ticks: clock::timer_now(), queues: found, oldest, collected_in }
 }
 
 /// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
@@ -202,14 +197,14 @@ pub async fn inspect_job<T: Send + 'static>(
 ) -> Option<T> {
     let (answer, seen) = oneshot::channel();
     let (done, committed) = oneshot::channel();
-    let look = Inspection::new(
+    let inspection = Inspection::new(
         move |job| {
             // A client that has gone needs no response.
             let _ = answer.send(inspect(job));
         },
         CompletionLatch::new(done),
     );
-    handles.routes.find(id)?.send(JobInput::Inspect(look));
+    handles.routes.find(id)?.send(JobInput::Inspect(inspection));
     // An error means that the actor has stopped: then all is committed.
     let _ = committed.await;
     seen.await.ok()

@@ -38,10 +38,10 @@ const ADMISSION_MAX: (usize, usize) = (7, 8);
 
 /// The memory that all jobs under way hold.
 pub struct JobMemory {
-    held: AtomicUsize,
+    used: AtomicUsize,
     max: usize,
     /// How many bytes the last job that found no room would have taken, until a job is admitted.
-    wanted: AtomicUsize,
+    rejected_bytes: AtomicUsize,
     /// Whether memory is short and the jobs have been notified.
     is_notified: AtomicBool,
     /// How many jobs are passivated.
@@ -55,7 +55,7 @@ pub struct JobMemory {
 #[derive(Clone)]
 pub struct MemoryGauges {
     /// The bytes that jobs hold.
-    pub held: IntGauge,
+    pub used: IntGauge,
     /// The bytes that jobs may hold.
     pub max: IntGauge,
     /// How many jobs are passivated.
@@ -71,9 +71,9 @@ impl JobMemory {
         let max = if setting > 0 { setting } else { default_bytes_max() };
         set_gauge(&gauges.max, max);
         Arc::new(JobMemory {
-            held: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
             max,
-            wanted: AtomicUsize::new(0),
+            rejected_bytes: AtomicUsize::new(0),
             is_notified: AtomicBool::new(false),
             passivated: AtomicUsize::new(0),
             pending: AtomicUsize::new(0),
@@ -87,26 +87,26 @@ impl JobMemory {
     }
 
     /// Returns how many bytes jobs hold.
-    pub fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Returns whether a job of so many bytes may be admitted. Passivated jobs that wait for room
     /// come first.
-    pub fn has_room(&self, bytes: usize) -> bool {
+    pub fn can_admit(&self, bytes: usize) -> bool {
         self.pending.load(Ordering::Relaxed) == 0 && self.fits(bytes)
     }
 
     /// Returns whether so many bytes more fit. If nothing is held, any number fits.
     pub fn fits(&self, bytes: usize) -> bool {
-        let (held, bytes) = (self.held(), bytes.min(self.fraction(ADMISSION_MAX)));
-        held == 0 || held.saturating_add(bytes) <= self.max
+        let (used, bytes) = (self.used_bytes(), bytes.min(self.fraction(ADMISSION_MAX)));
+        used == 0 || used.saturating_add(bytes) <= self.max
     }
 
     /// Notes that a job of so many bytes found no room. Jobs that only wait make room for it.
     pub fn note_rejected(&self, bytes: usize) {
         let was_short = self.is_short();
-        self.wanted.store(bytes, Ordering::Relaxed);
+        self.rejected_bytes.store(bytes, Ordering::Relaxed);
         if !was_short {
             self.is_notified.store(false, Ordering::Relaxed);
         }
@@ -114,12 +114,13 @@ impl JobMemory {
 
     /// Notes that a job was admitted.
     pub fn note_admitted(&self) {
-        self.wanted.store(0, Ordering::Relaxed);
+        self.rejected_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Returns whether memory is short: then jobs that only wait are passivated.
     pub fn is_short(&self) -> bool {
-        self.held() > self.fraction(SHORT_ABOVE) || !self.fits(self.wanted.load(Ordering::Relaxed))
+        self.used_bytes() > self.fraction(SHORT_ABOVE)
+            || !self.fits(self.rejected_bytes.load(Ordering::Relaxed))
     }
 
     /// Returns whether memory is short and the jobs have not been notified.
@@ -146,7 +147,7 @@ impl JobMemory {
 
     /// Returns whether jobs hold more than they may.
     pub fn is_exceeded(&self) -> bool {
-        self.held() > self.max
+        self.used_bytes() > self.max
     }
 
     /// Returns the share of a job of so many bytes. It is granted even where there is no room.
@@ -159,12 +160,12 @@ impl JobMemory {
     /// Renders a sentence about the memory, for readiness.
     pub fn render_summary(&self) -> String {
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-        let mut sentence = format!("jobs hold {} of {} MiB", mib(self.held()), mib(self.max));
-        let (at_rest, pending) =
+        let mut sentence = format!("jobs hold {} of {} MiB", mib(self.used_bytes()), mib(self.max));
+        let (passivated, pending) =
             (self.passivated.load(Ordering::Relaxed), self.pending.load(Ordering::Relaxed));
-        if at_rest > 0 {
+        if passivated > 0 {
             // Writing to a string cannot fail.
-            let _ = write!(sentence, "; {at_rest} are in the journal until something comes");
+            let _ = write!(sentence, "; {passivated} are in the journal until something comes");
         }
         if pending > 0 {
             let _ = write!(sentence, "; {pending} are still to be taken up, as room comes");
@@ -182,16 +183,16 @@ pub struct MemoryShare {
 impl MemoryShare {
     /// Sets how many bytes the job holds now.
     pub fn set(&mut self, bytes: usize) {
-        let held = &self.memory.held;
+        let counter = &self.memory.used;
         if bytes > self.bytes {
-            held.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            counter.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            counter.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
-        let held = self.memory.held();
-        set_gauge(&self.memory.gauges.held, held);
-        if held <= self.memory.fraction(ENOUGH_BELOW) {
+        let used = self.memory.used_bytes();
+        set_gauge(&self.memory.gauges.used, used);
+        if used <= self.memory.fraction(ENOUGH_BELOW) {
             self.memory.is_notified.store(false, Ordering::Relaxed);
         }
     }
@@ -205,7 +206,7 @@ impl Drop for MemoryShare {
 
 /// Returns how many bytes a job takes in memory.
 pub fn job_bytes(job: &Job) -> usize {
-    overhead_bytes(job.origin()) + job.held_bytes()
+    overhead_bytes(job.origin()) + job.value_bytes()
 }
 
 /// Returns how many bytes a new job will take.
@@ -237,29 +238,29 @@ mod tests {
 
     fn memory(max: usize) -> Arc<JobMemory> {
         let gauge = || IntGauge::new("a", "a").expect("a gauge");
-        let (held, max_gauge) = (gauge(), gauge());
-        let gauges = MemoryGauges { held, max: max_gauge, passivated: gauge(), pending: gauge() };
+        let (used, max_gauge) = (gauge(), gauge());
+        let gauges = MemoryGauges { used, max: max_gauge, passivated: gauge(), pending: gauge() };
         JobMemory::new(max, gauges)
     }
 
     #[test]
-    fn shares_are_counted_and_given_back_and_one_that_is_alone_has_room() {
+    fn shares_are_counted_and_released_and_a_job_that_is_alone_is_always_admitted() {
         let memory = memory(100);
-        assert!(memory.has_room(1_000), "alone");
+        assert!(memory.can_admit(1_000), "alone");
         let mut first = memory.share(60);
-        assert!(memory.has_room(40) && !memory.has_room(41) && !memory.has_room(1_000));
+        assert!(memory.can_admit(40) && !memory.can_admit(41) && !memory.can_admit(1_000));
         first.set(130);
-        assert!(memory.is_exceeded() && !memory.has_room(0));
-        assert_eq!(memory.gauges.held.get(), 130);
+        assert!(memory.is_exceeded() && !memory.can_admit(0));
+        assert_eq!(memory.gauges.used.get(), 130);
         first.set(10);
         let second = memory.share(90);
-        assert_eq!((memory.held(), memory.is_exceeded()), (100, false));
+        assert_eq!((memory.used_bytes(), memory.is_exceeded()), (100, false));
         drop((first, second));
-        assert_eq!((memory.held(), memory.gauges.held.get()), (0, 0));
+        assert_eq!((memory.used_bytes(), memory.gauges.used.get()), (0, 0));
     }
 
     #[test]
-    fn memory_is_told_to_be_short_once_until_there_is_enough() {
+    fn a_shortage_of_memory_is_notified_once_until_there_is_enough() {
         let memory = memory(800);
         let mut share = memory.share(500);
         assert!(!memory.is_short() && !memory.take_became_short());
@@ -277,10 +278,10 @@ mod tests {
         memory.note_rejected(1_000);
         assert!(memory.take_became_short() && !memory.take_became_short(), "somebody wants room");
         share.set(100);
-        assert!(!memory.is_short() && memory.has_room(1_000), "little is held");
+        assert!(!memory.is_short() && memory.can_admit(1_000), "little is held");
         memory.set_passivated(3, 1);
         share.set(0);
-        assert!(memory.fits(1) && !memory.has_room(1), "those at rest come first");
+        assert!(memory.fits(1) && !memory.can_admit(1), "those at rest come first");
         let summary = memory.render_summary();
         assert!(
             summary.contains("3 are in the journal") && summary.contains("1 are still"),

@@ -111,7 +111,7 @@ pub(super) fn step_message(
         Header::from_number("attempt", attempt),
         Header::from_text("traceparent", trace.to_string()),
     ];
-    let state = job.origin().trace.as_ref().and_then(|asked| asked.state.as_ref());
+    let state = job.origin().trace.as_ref().and_then(|request_trace| request_trace.state.as_ref());
     headers.extend(state.map(|state| Header::from_text("tracestate", state.as_ref())));
     if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
         // How many levels of calls and child jobs are above the job that calls.
@@ -179,11 +179,11 @@ pub(super) fn caller_reply(
     bus: BusKey,
     now: Timestamp,
 ) -> Publication {
-    let CallerReply { workflow, job, result, confirm_target: sent } = content;
+    let CallerReply { workflow, job, result, confirm_target } = content;
     let mut headers =
         vec![Header::from_text("workflow", workflow), Header::from_text("job", job.to_string())];
     headers.extend(caller.attempt.map(|attempt| Header::from_number("attempt", attempt)));
-    let id = match &sent {
+    let id = match &confirm_target {
         ConfirmTarget::JobEnd { caller, end, .. } => format!("{job}:__end__:{end}:{caller}"),
         ConfirmTarget::Refusal { .. } | ConfirmTarget::Step { .. } => format!("{job}:__end__"),
     };
@@ -200,7 +200,7 @@ pub(super) fn caller_reply(
         lease: None,
         sets_user_id: false,
         lifetime: Lifetime::default(),
-        confirm_token: ConfirmToken::new(sent),
+        confirm_token: ConfirmToken::new(confirm_target),
     }
 }
 

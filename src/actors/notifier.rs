@@ -123,7 +123,7 @@ mod tests {
     use crate::events::Subject;
 
     #[test]
-    fn a_routing_key_has_three_words_and_fits() {
+    fn a_routing_key_has_three_segments_and_fits() {
         let id = JobId(uuid::Uuid::nil());
         let event = |workflow: &str| Event {
             id: String::new(),

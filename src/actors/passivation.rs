@@ -47,11 +47,11 @@ pub struct PassivatedJob {
     /// How many of its steps are done.
     pub steps_done: usize,
     /// Its steps that wait for replies.
-    pub waits: Arc<[RestingWait]>,
+    pub waits: Arc<[PassivatedWait]>,
 }
 
 /// A step of a job at rest that waits for a reply.
-pub struct RestingWait {
+pub struct PassivatedWait {
     /// The step's name.
     pub step: Arc<str>,
     /// The queue of its messages.
@@ -75,7 +75,7 @@ impl PassivatedTree {
         seen: &Seen<'_>,
     ) -> PassivatedTree {
         PassivatedTree {
-            members: vec![PassivatedJob::of(number, job, seen)],
+            members: vec![PassivatedJob::from_job(number, job, seen)],
             definition: job.definition().clone(),
             state: job.state(),
             bytes: job_bytes(job),
@@ -85,21 +85,21 @@ impl PassivatedTree {
     }
 
     /// Describes a job tree as it was found in the journal; `None` if it is empty.
-    fn from_recovered(family: &[RecoveredJob]) -> Option<PassivatedTree> {
-        let first = &family.first()?.job;
+    fn from_recovered(tree: &[RecoveredJob]) -> Option<PassivatedTree> {
+        let first = &tree.first()?.job;
         let seen: &Seen<'_> = &|_| None;
         let is_pending =
             |found: &RecoveredJob| !found.effects.is_empty() || !found.missed_orders.is_empty();
         Some(PassivatedTree {
-            members: family
+            members: tree
                 .iter()
-                .map(|found| PassivatedJob::of(found.number, &found.job, seen))
+                .map(|found| PassivatedJob::from_job(found.number, &found.job, seen))
                 .collect(),
             definition: first.definition().clone(),
             state: first.state(),
-            bytes: tree_bytes(family),
-            due: family.iter().filter_map(|found| found.job.next_timer()).min(),
-            is_pending: family.iter().any(is_pending),
+            bytes: tree_bytes(tree),
+            due: tree.iter().filter_map(|found| found.job.next_timer()).min(),
+            is_pending: tree.iter().any(is_pending),
         })
     }
 
@@ -110,11 +110,11 @@ impl PassivatedTree {
 }
 
 impl PassivatedJob {
-    fn of(number: JobNumber, job: &Job, seen: &Seen<'_>) -> PassivatedJob {
+    fn from_job(number: JobNumber, job: &Job, seen: &Seen<'_>) -> PassivatedJob {
         let now = clock::timer_now();
         let wait = |index: StepIndex| {
             let (step, run) = (job.graph().step(index), job.step(index));
-            RestingWait {
+            PassivatedWait {
                 step: step.name.clone(),
                 queue: step.queue.clone(),
                 bus: step.bus.clone(),
@@ -139,8 +139,8 @@ pub fn count_steps_done(job: &Job) -> usize {
     job.steps().filter(|(_, run)| is_done(run.state)).count()
 }
 
-fn tree_bytes(family: &[RecoveredJob]) -> usize {
-    family.iter().map(|found| job_bytes(&found.job)).sum()
+fn tree_bytes(tree: &[RecoveredJob]) -> usize {
+    tree.iter().map(|found| job_bytes(&found.job)).sum()
 }
 
 /// Loads all jobs of the journal that take input: those that have room in `bytes_max` as jobs, and
@@ -153,28 +153,28 @@ pub(super) fn load_at_start(
 ) -> Result<(Vec<RecoveredJob>, Vec<PassivatedTree>), JournalError> {
     let used_bytes = AtomicUsize::new(0);
     let (sender, found) = mpsc::channel();
-    store.for_each_job_tree(&|family| {
-        let family: Vec<RecoveredJob> =
-            family.into_iter().map(|found| rules.adjust_recovered(found)).collect();
-        let bytes = tree_bytes(&family);
+    store.for_each_job_tree(&|tree| {
+        let jobs: Vec<RecoveredJob> =
+            tree.into_iter().map(|found| rules.adjust_recovered(found)).collect();
+        let bytes = tree_bytes(&jobs);
         let before = used_bytes.fetch_add(bytes, Ordering::Relaxed);
         // The receiver lives until all are found.
         if before == 0 || before.saturating_add(bytes) <= bytes_max {
-            drop(sender.send(Ok(family)));
+            drop(sender.send(Ok(jobs)));
         } else {
             used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            drop(sender.send(Err(PassivatedTree::from_recovered(&family))));
+            drop(sender.send(Err(PassivatedTree::from_recovered(&jobs))));
         }
     })?;
     drop(sender);
-    let (mut recovered, mut at_rest) = (Vec::new(), Vec::new());
-    for family in found {
-        match family {
-            Ok(family) => recovered.extend(family),
-            Err(family) => at_rest.extend(family),
+    let (mut recovered, mut passivated) = (Vec::new(), Vec::new());
+    for loaded in found {
+        match loaded {
+            Ok(jobs) => recovered.extend(jobs),
+            Err(tree) => passivated.extend(tree),
         }
     }
     recovered.sort_unstable_by_key(|found: &RecoveredJob| found.number);
-    at_rest.sort_unstable_by_key(PassivatedTree::number);
-    Ok((recovered, at_rest))
+    passivated.sort_unstable_by_key(PassivatedTree::number);
+    Ok((recovered, passivated))
 }

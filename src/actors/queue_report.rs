@@ -43,13 +43,13 @@ impl QueueReports {
         inspect: impl Future<Output = QueueReport>,
     ) -> Arc<QueueReport> {
         let mut last = self.0.lock().await;
-        if let Some(looked) = &*last
-            && looked.ticks.elapsed() < FRESH_FOR.max(FRESH_FACTOR * looked.collected_in)
+        if let Some(report) = &*last
+            && report.ticks.elapsed() < FRESH_FOR.max(FRESH_FACTOR * report.collected_in)
         {
-            return looked.clone();
+            return report.clone();
         }
-        let looked = Arc::new(inspect.await);
-        *last = Some(looked.clone());
-        looked
+        let report = Arc::new(inspect.await);
+        *last = Some(report.clone());
+        report
     }
 }

@@ -54,10 +54,10 @@ pub(super) async fn collect_oldest_waits(
 ) -> (HashMap<Address, WaitingStep>, Duration) {
     let (began, waits) = (clock::timer_now(), Arc::<OldestWaits>::default());
     let collected = async {
-        for some in handles.routes.ids().chunks(JOBS_AT_ONCE) {
+        for chunk in handles.routes.ids().chunks(JOBS_AT_ONCE) {
             let (answer, answered) = oneshot::channel();
             let done = CompletionLatch::new(answer);
-            for id in some {
+            for id in chunk {
                 // A job that has stopped meanwhile waits for nothing.
                 if let Some(job) = handles.routes.find(*id) {
                     job.send(JobInput::ReportWaits { waits: waits.clone(), done: done.clone() });
@@ -70,7 +70,7 @@ pub(super) async fn collect_oldest_waits(
     };
     // Jobs that have not answered by then are left out.
     let _ = tokio::time::timeout(REPORT_TIMEOUT, collected).await;
-    handles.routes.waits_at_rest(|job, _, definition, wait| {
+    handles.routes.for_each_passivated_wait(|job, _, definition, wait| {
         let Some(since) = wait.since else { return };
         let bus = handles.buses.resolve(wait.bus.as_ref(), &definition.vhost);
         let queue = Address { bus, queue: wait.queue.clone() };

@@ -30,7 +30,7 @@ impl LoggedReply {
             | Input::QueueMissing(_)
             | Input::ChildEnded { .. }
             | Input::ChildMissing { .. }
-            | Input::IdTaken { .. }
+            | Input::IdConflict { .. }
             | Input::Timer { .. }
             | Input::Order(_)
             | Input::Operate(_)

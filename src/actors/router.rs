@@ -54,9 +54,9 @@ impl Router {
 
     fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
         match input {
-            RouterInput::Recovered(jobs, at_rest) => {
+            RouterInput::Recovered(jobs, passivated) => {
                 jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
-                self.add_found_at_start(at_rest, ctx);
+                self.add_found_at_start(passivated, ctx);
                 self.check_memory_shortage();
             }
             RouterInput::StopJobs(leaving) => {
@@ -97,7 +97,7 @@ impl Router {
             RouterInput::Erase(id, answer) => {
                 self.handle_request(id, PendingRequest::Erase(answer))
             }
-            RouterInput::LookedUp(id, found) => self.handle_lookup_result(id, found, ctx),
+            RouterInput::LookupFinished(id, found) => self.handle_lookup_result(id, found, ctx),
             RouterInput::Redispatch(bulk, answer) => {
                 let queue = bulk.queue.clone();
                 let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
@@ -113,8 +113,8 @@ impl Router {
                 faults::hit("router::round");
                 self.handles.mailboxes().journal.send(JournalInput::LivenessProbe(answer));
             }
-            RouterInput::QueueMissing { queue, handled: taken } => {
-                self.handle_queue_missing(&queue, taken, ctx)
+            RouterInput::QueueMissing { queue, handled } => {
+                self.handle_queue_missing(&queue, handled, ctx)
             }
         }
     }

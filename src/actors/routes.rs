@@ -3,7 +3,7 @@
 
 use super::inputs::JobInput;
 use super::mailbox::Mailbox;
-use super::passivation::{PassivatedJob, PassivatedTree, RestingWait};
+use super::passivation::{PassivatedJob, PassivatedTree, PassivatedWait};
 use super::steps_done::StepsDone;
 use crate::clock;
 use crate::engine::{Definition, JobId, ParentItem};
@@ -71,7 +71,7 @@ struct PassivatedRoute {
     steps_done: usize,
     since: Instant,
     definition: Arc<Definition>,
-    waits: Arc<[RestingWait]>,
+    waits: Arc<[PassivatedWait]>,
 }
 
 /// The route of a job that takes input. Nobody can remove it from the table while this is held.
@@ -105,12 +105,12 @@ impl RouteTable {
     /// table.
     pub fn insert(&self, id: JobId, start: impl FnOnce() -> Route) {
         let entry = self.0.routes.entry(id);
-        let live = start();
-        if live.parent.is_none() {
+        let route = start();
+        if route.parent.is_none() {
             self.0.root_count.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.add_definition(&live.definition);
-        entry.insert(live);
+        self.0.add_definition(&route.definition);
+        entry.insert(route);
     }
 
     /// Removes the job with this number from the table, if exactly `inputs_handled` inputs were
@@ -123,16 +123,16 @@ impl RouteTable {
     ) -> Option<Mailbox<JobInput>> {
         // Nobody sends meanwhile: whoever sends holds the entry, or is the router, which alone
         // removes jobs.
-        let is_idle = |live: &Route| {
-            live.number == number
-                && inputs_handled.is_none_or(|heard| live.mailbox.sent_count() == heard)
+        let is_idle = |route: &Route| {
+            route.number == number
+                && inputs_handled.is_none_or(|count| route.mailbox.sent_count() == count)
         };
-        let (_, live) = self.0.routes.remove_if(&id, |_, live| is_idle(live))?;
-        if live.parent.is_none() {
+        let (_, route) = self.0.routes.remove_if(&id, |_, live| is_idle(live))?;
+        if route.parent.is_none() {
             self.0.root_count.fetch_sub(1, Ordering::Relaxed);
         }
-        self.0.release_definition(&live.definition);
-        Some(live.mailbox)
+        self.0.release_definition(&route.definition);
+        Some(route.mailbox)
     }
 }
 
@@ -158,14 +158,13 @@ impl RouteState {
 impl RouteTable {
     /// Adds the jobs of a tree as passivated ones.
     pub fn passivate(&self, jobs: &PassivatedTree) {
-        let family = jobs.number();
+        let root = jobs.number();
         self.0.add_definition(&jobs.definition);
         let since = clock::timer_now();
         for &PassivatedJob { id, is_child, steps_done, ref waits, .. } in &jobs.members {
             let (definition, waits) = (jobs.definition.clone(), waits.clone());
-            let rests =
-                PassivatedRoute { root: family, is_child, steps_done, since, definition, waits };
-            self.0.passivated.insert(id, rests);
+            let route = PassivatedRoute { root, is_child, steps_done, since, definition, waits };
+            self.0.passivated.insert(id, route);
             self.0.root_count.fetch_add(usize::from(!is_child), Ordering::Relaxed);
         }
     }
@@ -173,10 +172,10 @@ impl RouteTable {
     /// Removes the jobs of a tree from the passivated ones.
     pub fn activate(&self, jobs: &PassivatedTree) {
         self.0.release_definition(&jobs.definition);
-        let is_of_tree = |_: &JobId, rests: &PassivatedRoute| rests.root == jobs.number();
+        let is_of_tree = |_: &JobId, route: &PassivatedRoute| route.root == jobs.number();
         for member in &jobs.members {
-            if let Some((_, rests)) = self.0.passivated.remove_if(&member.id, is_of_tree) {
-                self.0.root_count.fetch_sub(usize::from(!rests.is_child), Ordering::Relaxed);
+            if let Some((_, route)) = self.0.passivated.remove_if(&member.id, is_of_tree) {
+                self.0.root_count.fetch_sub(usize::from(!route.is_child), Ordering::Relaxed);
             }
         }
     }
@@ -202,25 +201,25 @@ impl Routes {
 
     /// Returns the number of the root job in the tree of a passivated job.
     pub(super) fn passivated_root(&self, id: JobId) -> Option<JobNumber> {
-        self.0.passivated.get(&id).map(|rests| rests.root)
+        self.0.passivated.get(&id).map(|route| route.root)
     }
 
     /// Shows the steps of all jobs at rest that wait for replies: their job, since when that rests,
     /// what it goes by, and the step. Do not look up anything else meanwhile.
-    pub(super) fn waits_at_rest(
+    pub(super) fn for_each_passivated_wait(
         &self,
-        mut see: impl FnMut(JobId, Instant, &Definition, &RestingWait),
+        mut visit: impl FnMut(JobId, Instant, &Definition, &PassivatedWait),
     ) {
-        for rests in &self.0.passivated {
-            let see = |wait| see(*rests.key(), rests.since, &rests.definition, wait);
-            rests.waits.iter().for_each(see);
+        for route in &self.0.passivated {
+            let visit_wait = |wait| visit(*route.key(), route.since, &route.definition, wait);
+            route.waits.iter().for_each(visit_wait);
         }
     }
 
     /// How many steps of a job are done, once that is committed.
     pub fn steps_done(&self, id: JobId) -> Option<usize> {
-        let at_rest = || self.0.passivated.get(&id).map(|rests| rests.steps_done);
-        self.find(id).map_or_else(at_rest, |live| live.steps_done())
+        let passivated_steps_done = || self.0.passivated.get(&id).map(|rests| rests.steps_done);
+        self.find(id).map_or_else(passivated_steps_done, |route| route.steps_done())
     }
 
     /// Returns whether no job takes input or is passivated.
@@ -236,20 +235,20 @@ impl Routes {
     /// Returns the definitions that these jobs run, in no order. Jobs that were rebuilt have copies
     /// of their own.
     pub(super) fn definitions(&self) -> Vec<Arc<Definition>> {
-        self.0.definitions.iter().map(|kept| kept.0.clone()).collect()
+        self.0.definitions.iter().map(|entry| entry.0.clone()).collect()
     }
 
     /// Returns the ids of all jobs that take input, in no order.
     pub(super) fn ids(&self) -> Vec<JobId> {
-        self.0.routes.iter().map(|live| *live.key()).collect()
+        self.0.routes.iter().map(|route| *route.key()).collect()
     }
 
     /// Returns the ids of all jobs that take input, in the order of their creation.
     pub(super) fn ids_by_creation(&self) -> Vec<JobId> {
-        let mut live: Vec<_> =
-            self.0.routes.iter().map(|live| (live.number, *live.key())).collect();
-        live.sort_unstable_by_key(|(number, _)| *number);
-        live.into_iter().map(|(_, id)| id).collect()
+        let mut numbered: Vec<_> =
+            self.0.routes.iter().map(|route| (route.number, *route.key())).collect();
+        numbered.sort_unstable_by_key(|(number, _)| *number);
+        numbered.into_iter().map(|(_, id)| id).collect()
     }
 }
 
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_taken_out_only_when_it_has_heard_all_that_was_sent_to_it() {
+    fn a_route_is_removed_only_when_the_job_has_handled_all_inputs_sent_to_it() {
         actix::System::new().block_on(async {
             let kind = ActorMetrics::new(&Metrics::new(), "job");
             let ((table, routes), id) = (new_route_table(), JobId(uuid::Uuid::nil()));

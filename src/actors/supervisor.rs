@@ -101,9 +101,9 @@ impl Supervisor {
         // The start has reported a bus that only kept definitions name.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
         for (key, served) in by_bus.into_iter().filter(|(key, _)| is_known(key)) {
-            let opening = BusOptions::load(&self.handles.common, &key, served, true);
-            let maker = opening
-                .and_then(|opening| (self.transport)(&self.handles.common.settings, &key, opening))
+            let options = BusOptions::load(&self.handles.common, &key, served, true);
+            let maker = options
+                .and_then(|options| (self.transport)(&self.handles.common.settings, &key, options))
                 .map_err(|error| error.to_string())?;
             makers.push((key, maker));
         }

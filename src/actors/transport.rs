@@ -63,18 +63,14 @@ impl BusOptions {
         common: &Common,
         key: &BusKey,
         served: ServedQueues,
-        joins: bool,
+        is_added_by_reload: bool,
     ) -> Result<BusOptions, StartError> {
         let stored = common.reader.load_offsets(&key.name)?.into_iter();
-        let offset_of = |kept: journal::StoredOffset| {
-            let journal::StoredOffset { topic, partition, offset, .. } = kept;
+        let offset_of = |stored_offset: journal::StoredOffset| {
+            let journal::StoredOffset { topic, partition, offset, .. } = stored_offset;
             TopicOffset { topic, partition, offset }
         };
-        Ok(BusOptions {
-            served,
-            is_added_by_reload: joins,
-            offsets: stored.map(offset_of).collect(),
-        })
+        Ok(BusOptions { served, is_added_by_reload, offsets: stored.map(offset_of).collect() })
     }
 }
 
@@ -85,42 +81,42 @@ pub type Transport =
 /// Returns the transports of the settings; `workers` are those of this process, on the embedded
 /// bus, whose lease queues are registered in `lease_queues`.
 pub fn settings_transport(workers: Workers, lease_queues: Arc<LeaseQueues>) -> Transport {
-    Arc::new(move |settings, key, opening| {
-        make_bus(settings, key, opening, (workers.clone(), lease_queues.clone()))
+    Arc::new(move |settings, key, options| {
+        make_bus(settings, key, options, (workers.clone(), lease_queues.clone()))
     })
 }
 
 fn make_bus(
     settings: &Settings,
     key: &BusKey,
-    opening: BusOptions,
+    options: BusOptions,
     (workers, lease_queues): (Workers, Arc<LeaseQueues>),
 ) -> Result<BusMaker, StartError> {
     if let Some(section) = settings.amqp_bus(&key.name) {
-        let BusOptions { served, is_added_by_reload: joins, .. } = opening;
-        let amqp = AmqpSettings::from_section(section, &key.vhost, served, joins)
+        let BusOptions { served, is_added_by_reload, .. } = options;
+        let amqp = AmqpSettings::from_section(section, &key.vhost, served, is_added_by_reload)
             .with_authorities(settings.authorities().map_err(StartError::Bus)?);
         let connector =
             Connector::new(amqp).map_err(|error| amqp_settings_error(&key.name, &error))?;
         return Ok(Box::new(move |sink| Box::new(connector.connect(sink))));
     }
     if let Some(section) = settings.kafka_bus(&key.name) {
-        return make_kafka_bus(section, key, opening);
+        return make_kafka_bus(section, key, options);
     }
-    if let Some(opening) = push_options(settings, key, &lease_queues)? {
-        return Ok(Box::new(move |sink| Box::new(PushBus::new(opening, sink))));
+    if let Some(push) = push_options(settings, key, &lease_queues)? {
+        return Ok(Box::new(move |sink| Box::new(PushBus::new(push, sink))));
     }
     if *key.name != *BusKind::Embedded.name() {
         return Err(StartError::Bus(format!("the settings have no bus \"{}\"", key.name)));
     }
     let section = &settings.embedded;
-    let lending = LeasePolicy {
+    let policy = LeasePolicy {
         lease: section.lease.0,
         deliveries_max: section.deliveries_max,
         reports_leases: true,
     };
-    let made_of = EmbeddedConfig { key: key.clone(), workers, policy: lending, lease_queues };
-    Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
+    let config = EmbeddedConfig { key: key.clone(), workers, policy, lease_queues };
+    Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(config, options.served, sink))))
 }
 
 /// Renders what is wrong with the settings of a bus over AMQP, with the key at which it stands.
@@ -135,11 +131,11 @@ fn amqp_settings_error(bus: &str, error: &AmqpError) -> StartError {
 fn make_kafka_bus(
     section: &KafkaSection,
     key: &BusKey,
-    opening: BusOptions,
+    options: BusOptions,
 ) -> Result<BusMaker, StartError> {
     use crate::bus::kafka::{Connector, KafkaBus};
-    let BusOptions { served, offsets: positions, .. } = opening;
-    let connector = Connector::new(section.clone(), served, positions);
+    let BusOptions { served, offsets, .. } = options;
+    let connector = Connector::new(section.clone(), served, offsets);
     let connector = connector
         .map_err(|why| StartError::Bus(format!("the bus \"{}\" over Kafka: {why}", key.name)))?;
     Ok(Box::new(move |sink| Box::new(KafkaBus::connect(connector, sink))))

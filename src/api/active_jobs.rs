@@ -12,10 +12,10 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
 /// Returns `None` if no such job is under way, or its actor does not answer now.
 pub(super) async fn inspect_job<T: Send + 'static>(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     inspect: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let inspection = manager_handle::inspect_job(ways, id, inspect);
+    let inspection = manager_handle::inspect_job(handles, id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
 }

@@ -56,14 +56,14 @@ pub(super) async fn stream_all(
 /// its child jobs until the job has ended. For a job that has already ended it sends the last event
 /// at once.
 pub(super) async fn stream_job(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     principal: Authenticated,
     slot: RequestSlot,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let common = &ways.common;
+    let common = &handles.common;
     let [children] = query.extract(["children"])?;
     let id = parse_job_id(&path)?;
     let filter = match children.as_deref() {
@@ -76,9 +76,9 @@ pub(super) async fn stream_job(
             )));
         }
     };
-    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&ways, id));
+    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&handles, id));
     let subscription = open_subscription(common, &slot, filter)?;
-    manager_handle::wait_until_committed(&ways, id).await;
+    manager_handle::wait_until_committed(&handles, id).await;
     let source = common.settings.events.source.clone();
     // What is decided from now on is in the subscription, what was decided before is in the
     // journal: no end gets lost in between.
@@ -144,7 +144,7 @@ struct EventStream {
 
 /// Counts child jobs for a stream.
 struct ChildCounter {
-    ways: Arc<ActorHandles>,
+    handles: Arc<ActorHandles>,
     job: JobId,
     /// The counts that were sent last.
     last_counts: BTreeMap<StepIndex, Counts>,
@@ -155,11 +155,11 @@ struct ChildCounter {
 }
 
 impl ChildCounter {
-    fn new(ways: &Arc<ActorHandles>, job: JobId) -> ChildCounter {
+    fn new(handles: &Arc<ActorHandles>, job: JobId) -> ChildCounter {
         let now = clock::timer_now();
         // The current counts are sent first.
         ChildCounter {
-            ways: ways.clone(),
+            handles: handles.clone(),
             job,
             last_counts: BTreeMap::new(),
             next_due: Some(now),
@@ -183,10 +183,10 @@ impl ChildCounter {
     /// does not answer now.
     async fn collect_changes(&mut self) -> Vec<Event> {
         (self.next_due, self.last_counted) = (None, clock::timer_now());
-        let source = self.ways.common.settings.events.source.clone();
+        let source = self.handles.common.settings.events.source.clone();
         let (mut counts, now) = (std::mem::take(&mut self.last_counts), clock::now());
         let before = counts.clone();
-        let found = active_jobs::inspect_job(&self.ways, self.job, move |job| {
+        let found = active_jobs::inspect_job(&self.handles, self.job, move |job| {
             let events = Event::from_counts(job, &source, now, &mut counts);
             (counts, events)
         });
@@ -246,7 +246,8 @@ impl EventStream {
                 }
             };
             tokio::select! {
-                next = tokio::time::timeout(self.heartbeat, subscription.next()) => return match next {
+                next = tokio::time::timeout(self.heartbeat, subscription.next()) =>
+                    return match next {
                     Ok(Some(batch)) => Some(self.format_batch(batch)),
                     // The process is about to stop.
                     Ok(None) => None,

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_request_that_may_wait_long_has_room_for_its_headers_alone() {
+    async fn a_long_poll_request_keeps_capacity_for_its_headers_alone() {
         let app = App::new().wrap(from_fn(finish_response)).default_service(web::to(echo_headers));
         let app = init_service(app).await;
         for (path, is_packed) in
@@ -443,9 +443,9 @@ mod tests {
             request.headers_mut().reserve(16);
             let found = call_and_read_body(&app, request).await;
             let found = String::from_utf8(found.to_vec()).expect("UTF-8");
-            let (room, values) = found.split_once(' ').expect("two");
-            let room: usize = room.parse().expect("a number");
-            assert_eq!((room < 8, values), (is_packed, r#"["1", "2"]"#), "{path}: {room}");
+            let (capacity_text, values) = found.split_once(' ').expect("two");
+            let capacity: usize = capacity_text.parse().expect("a number");
+            assert_eq!((capacity < 8, values), (is_packed, r#"["1", "2"]"#), "{path}: {capacity}");
         }
     }
 }

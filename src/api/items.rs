@@ -32,7 +32,7 @@ const REASON_CHARS_MAX: usize = 200;
 
 /// Handles `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`.
 pub(super) async fn get_items(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -40,10 +40,10 @@ pub(super) async fn get_items(
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
     match format.as_deref().unwrap_or("counts") {
-        "counts" => respond_counts(&ways, id, name).await,
-        "map" => respond_map(&ways, id, name).await,
-        "times" => respond_times(&ways, id, name).await,
-        "reasons" => respond_reasons(&ways, id, name).await,
+        "counts" => respond_counts(&handles, id, name).await,
+        "map" => respond_map(&handles, id, name).await,
+        "times" => respond_times(&handles, id, name).await,
+        "reasons" => respond_reasons(&handles, id, name).await,
         other => Err(Problem::malformed(format!(
             "format is {other:?}, expected counts, map, times or reasons"
         ))),
@@ -51,17 +51,18 @@ pub(super) async fn get_items(
 }
 
 async fn respond_counts(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
-    let window = ways.common.limits.window;
+    let window = handles.common.limits.window;
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(ways, id, move |job| items_view(job, &step_name, window));
+    let found =
+        active_jobs::inspect_job(handles, id, move |job| items_view(job, &step_name, window));
     if let Some(counts) = found.await {
         return Ok(HttpResponse::Ok().json(counts?));
     }
-    let response = reads::with_job(&ways.common, id, move |found, answer| {
+    let response = reads::with_job(&handles.common, id, move |found, answer| {
         answer.write_json(&items_view(&found.job, &name, window)?)
     });
     Ok(response.await?.1.into_response())
@@ -74,12 +75,12 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
 }
 
 async fn respond_map(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(ways, id, move |job| {
+    let found = active_jobs::inspect_job(handles, id, move |job| {
         find_fan_out(job, &step_name)
             .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
     });
@@ -89,13 +90,13 @@ async fn respond_map(
             .body(map.into_bytes()));
     }
     // Of a step that has ended the job keeps only counts: the child jobs have the rest.
-    let ended = reads::with_job(&ways.common, id, move |found, _| {
+    let ended = reads::with_job(&handles.common, id, move |found, _| {
         let (step, fan_out) = find_fan_out(&found.job, &name)?;
         Ok((step, fan_out.items(), found.job.items_end(step)))
     });
     let (step, items, end) = ended.await?.0;
     let bytes = ItemMap::byte_len(items);
-    let map = reads::write_response(&ways.common, bytes, move |reader, answer| {
+    let map = reads::write_response(&handles.common, bytes, move |reader, answer| {
         let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::new(items);
         reader
@@ -108,7 +109,7 @@ async fn respond_map(
 /// Responds with the times at which the child job of each item began and ended, from the rows of
 /// the child jobs.
 async fn respond_times(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
@@ -118,15 +119,17 @@ async fn respond_times(
         Ok::<_, Problem>((step, fan_out.items(), started))
     };
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(ways, id, move |job| begun(job, &step_name)).await;
+    let found = active_jobs::inspect_job(handles, id, move |job| begun(job, &step_name)).await;
     let (step, items, started) = match found {
         Some(found) => found?,
         None => {
-            reads::with_job(&ways.common, id, move |found, _| begun(&found.job, &name)).await?.0
+            reads::with_job(&handles.common, id, move |found, _| begun(&found.job, &name)).await?.0
         }
     };
-    let times =
-        reads::write_response(&ways.common, ItemTimes::byte_len(items), move |reader, answer| {
+    let times = reads::write_response(
+        &handles.common,
+        ItemTimes::byte_len(items),
+        move |reader, answer| {
             let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
             let mut times = ItemTimes::new(items, started);
             reader.for_each_item(&tree, step, &mut |row| {
@@ -135,7 +138,8 @@ async fn respond_times(
             answer
                 .write_all(&times.into_bytes())
                 .map_err(|error| Problem::internal(error.to_string()))
-        });
+        },
+    );
     Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
@@ -164,7 +168,7 @@ struct Reason {
 }
 
 async fn respond_reasons(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
@@ -173,18 +177,19 @@ async fn respond_reasons(
         find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
     };
     let known = end.clone();
-    let end = match active_jobs::inspect_job(ways, id, move |job| known(job)).await {
+    let end = match active_jobs::inspect_job(handles, id, move |job| known(job)).await {
         Some(end) => end?,
-        None => reads::with_job(&ways.common, id, move |found, _| end(&found.job)).await?.0,
+        None => reads::with_job(&handles.common, id, move |found, _| end(&found.job)).await?.0,
     };
-    let response = reads::respond(&ways.common, page_bytes(GROUPED_MAX), move |reader, answer| {
-        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-        let step = find_step(tree.graph(), id, &name)?;
-        if tree.graph().step(step).task.is_none() {
-            return Err(no_items(&name, id));
-        }
-        answer.write_json(&group_reasons(reader, &tree, step, end)?)
-    });
+    let response =
+        reads::respond(&handles.common, page_bytes(GROUPED_MAX), move |reader, answer| {
+            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let step = find_step(tree.graph(), id, &name)?;
+            if tree.graph().step(step).task.is_none() {
+                return Err(no_items(&name, id));
+            }
+            answer.write_json(&group_reasons(reader, &tree, step, end)?)
+        });
     response.await
 }
 

@@ -31,20 +31,21 @@ const INTERVAL_DEFAULT_MIN: u32 = 480;
 
 /// Handles `POST /api/workflow/{name}[?id=UUID][&vhost=V]`; answers 201 once the job is committed.
 pub async fn create_job(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
     incoming: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.extract(["id", "vhost"])?;
-    let definition = find_definition(&ways.common, &path, vhost.as_deref())?;
-    let body = incoming.read(&ways.common).await?;
+    let definition = find_definition(&handles.common, &path, vhost.as_deref())?;
+    let body = incoming.read(&handles.common).await?;
     // `_body` holds its permit for bodies until the job is committed.
     let ((id, message), _body) =
-        body.parse_with(&ways.common, move |body| parse_creation(id.as_deref(), body)).await?;
+        body.parse_with(&handles.common, move |body| parse_creation(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
-    match manager_handle::create(&ways, &workflow, id, message, parse_trace_context(&request)).await
+    match manager_handle::create(&handles, &workflow, id, message, parse_trace_context(&request))
+        .await
     {
         Ok(created) => {
             let id = created.id();
@@ -336,7 +337,7 @@ impl ListStream {
 /// Handles `GET /api/job/{id}[?view=light][&at=N]`: shows a job or child job. Ended jobs are found
 /// until their retention is over.
 pub async fn get_job(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
@@ -346,7 +347,7 @@ pub async fn get_job(
     let id = parse_job_id(&path)?;
     if let Some(at) = at {
         return history::get_job_at(
-            &ways.common,
+            &handles.common,
             id,
             history::parse_entry_number("at", &at)?,
             is_light,
@@ -355,9 +356,9 @@ pub async fn get_job(
     }
     let now = clock::now();
     if is_light {
-        return get_light_job(&ways, id, now, IfNoneMatch::parse(&request).ok()).await;
+        return get_light_job(&handles, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
-    let whole = reads::with_job(&ways.common, id, move |found, answer| {
+    let whole = reads::with_job(&handles.common, id, move |found, answer| {
         answer.write_json(&JobView::whole(&found.job, now))
     });
     Ok(whole.await?.1.into_response())
@@ -366,7 +367,7 @@ pub async fn get_job(
 /// Shows the light view. The actor of a job under way answers for it, whatever the length of its
 /// record. A client that has this state of the job already gets 304.
 async fn get_light_job(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     now: Timestamp,
     known: Option<IfNoneMatch>,
@@ -374,7 +375,7 @@ async fn get_light_job(
     let tag =
         |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
     let known_tags = known.clone();
-    let found = active_jobs::inspect_job(ways, id, move |job| {
+    let found = active_jobs::inspect_job(handles, id, move |job| {
         let tag = tag(job.origin().created, job.entry_count());
         if matches_etag(known_tags.as_ref(), &tag) {
             return Some((tag, None));
@@ -384,26 +385,26 @@ async fn get_light_job(
     });
     if let Some(Some((tag, body))) = found.await {
         let Some(body) = body else { return Ok(respond_not_modified(tag)) };
-        let mut answer = HttpResponse::Ok();
-        answer.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
-        return Ok(answer.body(body));
+        let mut response = HttpResponse::Ok();
+        response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
+        return Ok(response.body(body));
     }
-    let stored = read_small(&ways.common, move |reader| reader.record_length(id)).await?;
+    let stored = read_small(&handles.common, move |reader| reader.record_length(id)).await?;
     let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
     let stored_tag = tag(created, entries);
     if matches_etag(known.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::with_job(&ways.common, id, move |found, answer| {
+    let light = reads::with_job(&handles.common, id, move |found, answer| {
         answer.write_json(&JobView::light(&found.job, now))?;
         Ok((found.job.origin().created, found.job.entry_count()))
     });
     let ((created, entries), written) = light.await?;
-    let mut answer = written.into_response();
+    let mut response = written.into_response();
     if let Ok(value) = ETag(tag(created, entries)).try_into_value() {
-        answer.headers_mut().insert(header::ETAG, value);
+        response.headers_mut().insert(header::ETAG, value);
     }
-    Ok(answer)
+    Ok(response)
 }
 
 fn respond_not_modified(tag: EntityTag) -> HttpResponse {
@@ -439,7 +440,7 @@ pub(super) async fn get_job_result(
 /// Handles `DELETE /api/job/{id}[?erase=true]`: cancels a running job, and returns the state of an
 /// ended one. An ended job is erased only with `erase`, so that a repeated request erases nothing.
 pub async fn cancel_or_erase(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     principal: PrincipalName,
@@ -448,8 +449,8 @@ pub async fn cancel_or_erase(
     let is_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
     let id = parse_job_id(&path)?;
     if is_erase {
-        respond_erased(id, manager_handle::erase(&ways, id).await)
+        respond_erased(id, manager_handle::erase(&handles, id).await)
     } else {
-        respond(id, manager_handle::cancel(&ways, id, principal.0).await)
+        respond(id, manager_handle::cancel(&handles, id, principal.0).await)
     }
 }

@@ -10,8 +10,8 @@ use super::redispatch::check_known;
 use crate::actors::handles::ActorHandles;
 use crate::actors::manager_handle;
 use crate::bus::lease_queue::{
-    LeaseQueue, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions, RevocationSender, Told,
-    WorkerReply, reply_path,
+    LeaseQueue, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions, ReplyOutcome,
+    RevocationSender, WorkerReply, reply_path,
 };
 use crate::bus::{Address, BusKey, ERROR_KIND};
 use crate::clock;
@@ -71,14 +71,14 @@ pub(super) struct LeaseRequest {
 /// Leases the next messages of a queue, as soon as there are any. Returns an empty list if none
 /// came in time.
 pub(super) async fn receive(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     request: LeaseRequest,
 ) -> Result<Vec<LeasedMessage>, Problem> {
     let LeaseRequest { queue, vhost, options, wait, max, transport } = request;
-    let (queue, lease_queue) = find_queue(ways, &queue, &vhost, transport).await?;
-    let Some(_place) = ways.common.budgets.waiters.try_acquire(1) else {
-        let limit = ways.common.settings.http.waiters_max;
-        if ways.common.log_limiter.may_log("waiters") {
+    let (queue, lease_queue) = find_queue(handles, &queue, &vhost, transport).await?;
+    let Some(_place) = handles.common.budgets.waiters.try_acquire(1) else {
+        let limit = handles.common.settings.http.waiters_max;
+        if handles.common.log_limiter.may_log("waiters") {
             tracing::warn!(
                 limit,
                 "workers are refused: as many wait for messages as may (setting http.waiters_max; \
@@ -92,7 +92,8 @@ pub(super) async fn receive(
     let until = clock::timer_now() + wait;
     let (mut messages, mut bytes, mut until) = (Vec::new(), 0, until);
     while messages.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(message) = receive_next(ways, &lease_queue, &queue, &options, until).await else {
+        let Some(message) = receive_next(handles, &lease_queue, &queue, &options, until).await
+        else {
             break;
         };
         bytes += message.body.len();
@@ -105,50 +106,50 @@ pub(super) async fn receive(
 /// Finds a queue of a loaded workflow or of a job under way, and the lease queue that has its
 /// messages.
 pub(super) async fn find_queue(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     name: &str,
     vhost: &str,
-    way: &str,
+    transport: &str,
 ) -> Result<(Arc<str>, Arc<LeaseQueue>), Problem> {
-    let address = Address { bus: embedded_bus(ways, vhost), queue: name.into() };
-    check_known(ways, &address, |other| {
+    let address = Address { bus: embedded_bus(handles, vhost), queue: name.into() };
+    check_known(handles, &address, |other| {
         let unset = match other == BusKind::Amqp.name() {
             true => ", or start the manager without amqp.server (AMQP_SERVER)",
             false => "",
         };
         Problem::conflict(format!(
-            "queue {} is on the bus \"{other}\": its workers take their messages there, not {way}. \
-             To have it here, give the step `bus: embedded`{unset}",
+            "queue {} is on the bus \"{other}\": its workers take their messages there, not \
+             {transport}. To have it here, give the step `bus: embedded`{unset}",
             quote(name)
         ))
     })
     .await?;
-    Ok((address.queue, find_lease_queue(ways, vhost)?))
+    Ok((address.queue, find_lease_queue(handles, vhost)?))
 }
 
 /// Leases the next message whose attempt is not over.
 pub(super) async fn receive_next(
-    ways: &ActorHandles,
-    desk: &LeaseQueue,
+    handles: &ActorHandles,
+    lease_queue: &LeaseQueue,
     queue: &Arc<str>,
     options: &ReceiveOptions,
     until: Instant,
 ) -> Option<LeasedMessage> {
     loop {
-        let message = desk.receive(queue, options, until).await?;
+        let message = lease_queue.receive(queue, options, until).await?;
         if message.waited < UNCHECKED_AGE_MAX && message.delivery == 1 {
             return Some(message);
         }
-        let mut guard = ReturnOnDrop { lease_queue: desk, message: Some(message) };
+        let mut guard = ReturnOnDrop { lease_queue, message: Some(message) };
         let is_over = match &guard.message {
-            Some(message) => find_attempt_end(ways, &message.id).await.is_some(),
+            Some(message) => find_attempt_end(handles, &message.id).await.is_some(),
             None => false,
         };
         let message = guard.message.take()?;
         if !is_over {
             return Some(message);
         }
-        desk.remove(queue, &message.id);
+        lease_queue.remove(queue, &message.id);
     }
 }
 
@@ -225,9 +226,9 @@ impl Receipt {
 
     /// Returns whether the message belongs to the queue that the receipt names. Messages that
     /// nobody knows count as belonging.
-    pub(super) async fn is_in_its_queue(&self, ways: &ActorHandles, bus: &BusKey) -> bool {
+    pub(super) async fn is_in_its_queue(&self, handles: &ActorHandles, bus: &BusKey) -> bool {
         let Receipt { queue, id, message, .. } = self;
-        if ways
+        if handles
             .lease_queues
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
@@ -235,19 +236,19 @@ impl Receipt {
             return true;
         }
         let job = message.correlation_id.job;
-        if !ways.routes.is_under_way(job) {
-            manager_handle::wait_for_router(ways).await;
+        if !handles.routes.is_under_way(job) {
+            manager_handle::wait_for_router(handles).await;
         }
-        manager_handle::activate(ways, job).await;
+        manager_handle::activate(handles, job).await;
         let step = message.correlation_id.step.clone();
-        let found = active_jobs::inspect_job(ways, job, move |job| {
+        let found = active_jobs::inspect_job(handles, job, move |job| {
             let index = job.graph().find_index(&step)?;
             Some((job.definition().clone(), job.graph().step(index).clone()))
         });
         match found.await.flatten() {
             Some((definition, step)) => {
                 let own = Address { bus: bus.clone(), queue: queue.clone() };
-                ways.buses.address(&definition, &step) == own
+                handles.buses.address(&definition, &step) == own
             }
             // An unknown message changes nothing, whatever is done with it.
             None => true,
@@ -268,7 +269,7 @@ pub(super) async fn handle_reply(
     kind: ReplyType,
     (from, session): (Sender, Option<RevocationSender>),
     body: Bytes,
-) -> Result<Told, NotCommitted> {
+) -> Result<ReplyOutcome, NotCommitted> {
     let Receipt { queue, id, delivery, message, .. } = receipt;
     let kind = match kind {
         ReplyType::Result => None,
@@ -295,14 +296,14 @@ pub(super) async fn handle_reply(
 /// Extends the lease of a message, and returns when it ends. `session` is the session of a worker
 /// over gRPC.
 pub(super) async fn extend_lease(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     receipt: &Receipt,
     lease: Option<Duration>,
     session: Option<&RevocationSender>,
 ) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
-    let lease_queue = find_lease_queue(ways, vhost)?;
-    if let Some(why) = find_attempt_end(ways, id).await {
+    let lease_queue = find_lease_queue(handles, vhost)?;
+    if let Some(why) = find_attempt_end(handles, id).await {
         lease_queue.remove(queue, id);
         let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
         return Err(problem.with_reason(why));
@@ -312,7 +313,8 @@ pub(super) async fn extend_lease(
         Err(NotLeased::NotFound) => {
             // After a start the message may still be on its way to the bus, which answers once it
             // is there.
-            manager_handle::inspect_queues(ways, &embedded_bus(ways, vhost), Vec::new()).await;
+            manager_handle::inspect_queues(handles, &embedded_bus(handles, vhost), Vec::new())
+                .await;
             try_extend()
         }
         known => known,
@@ -326,66 +328,67 @@ pub(super) async fn nack(
     receipt: &Receipt,
     requeue: Option<Duration>,
     from: Sender,
-) -> Result<Result<Told, NotCommitted>, Problem> {
+) -> Result<Result<ReplyOutcome, NotCommitted>, Problem> {
     let Receipt { id, delivery, .. } = receipt;
     match requeue {
         Some(pause) => {
             lease_queue.requeue_after(id, *delivery, pause, None).map_err(lease_problem)?;
-            Ok(Ok(Told::default()))
+            Ok(Ok(ReplyOutcome::default()))
         }
         None => lease_queue.reject(id, *delivery, from).await.map_err(lease_problem),
     }
 }
 
 /// Returns the key of the embedded bus in a virtual host.
-pub(super) fn embedded_bus(ways: &ActorHandles, vhost: &str) -> BusKey {
-    ways.buses.resolve(Some(&BusKind::Embedded.name().into()), vhost)
+pub(super) fn embedded_bus(handles: &ActorHandles, vhost: &str) -> BusKey {
+    handles.buses.resolve(Some(&BusKind::Embedded.name().into()), vhost)
 }
 
 /// Finds the lease queue of the embedded bus in a virtual host.
 pub(super) fn find_lease_queue(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     vhost: &str,
 ) -> Result<Arc<LeaseQueue>, Problem> {
-    let bus = embedded_bus(ways, vhost);
-    ways.lease_queues.find(&bus).ok_or_else(|| {
-        if ways.buses.find(&bus).is_some() {
+    let bus = embedded_bus(handles, vhost);
+    handles.lease_queues.find(&bus).ok_or_else(|| {
+        if handles.buses.find(&bus).is_some() {
             return Problem::overloaded("the manager is starting: ask again".to_owned());
         }
-        let place = match vhost {
+        let suffix = match vhost {
             "" => String::new(),
             vhost => format!(" in the virtual host {}", quote(vhost)),
         };
-        Problem::not_found(format!("no loaded workflow uses the embedded bus{place}"))
+        Problem::not_found(format!("no loaded workflow uses the embedded bus{suffix}"))
     })
 }
 
 /// Finds out why the attempt of a message is over. Returns `None` if it is not.
-pub(super) async fn find_attempt_end(ways: &ActorHandles, id: &str) -> Option<&'static str> {
+pub(super) async fn find_attempt_end(handles: &ActorHandles, id: &str) -> Option<&'static str> {
     let MessageId { correlation_id: of, attempt } = MessageId::parse(id).ok()?;
     let (job, step) = (of.job, of.step);
-    if !ways.routes.is_under_way(job) {
+    if !handles.routes.is_under_way(job) {
         // After a start the router may not have taken over the jobs of the journal yet.
-        manager_handle::wait_for_router(ways).await;
+        manager_handle::wait_for_router(handles).await;
     }
-    manager_handle::activate(ways, job).await;
+    manager_handle::activate(handles, job).await;
     let of_step = step.clone();
-    let found =
-        active_jobs::inspect_job(ways, job, move |job| find_attempt_end_in(job, &of_step, attempt));
+    let found = active_jobs::inspect_job(handles, job, move |job| {
+        find_attempt_end_in(job, &of_step, attempt)
+    });
     match found.await {
         Some(end) => end,
-        None => Some(find_attempt_end_in_ended(ways, job, step, attempt).await),
+        None => Some(find_attempt_end_in_ended(handles, job, step, attempt).await),
     }
 }
 
 /// Finds out why the attempt is over, for a job that is no longer under way.
 async fn find_attempt_end_in_ended(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     job: JobId,
     step: String,
     attempt: u32,
 ) -> &'static str {
-    let found = reads::with_job(&ways.common, job, move |found, _| {
+    let found = reads::with_job(&handles.common, job, move |found, _| {
         Ok(find_attempt_end_in(&found.job, &step, attempt))
     });
     // A job that is gone was settled before. If it cannot be read now, its attempt is over all the

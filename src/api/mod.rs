@@ -56,7 +56,7 @@ use std::sync::Arc;
 /// Makes the application. Requests pass its middleware in reverse order: the last `wrap` comes
 /// first.
 pub fn app(
-    ways: Arc<ActorHandles>,
+    handles: Arc<ActorHandles>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -66,10 +66,10 @@ pub fn app(
         InitError = (),
     >,
 > {
-    let http = ways.common.settings.http.clone();
+    let http = handles.common.settings.http.clone();
     App::new()
-        .app_data(web::Data::from(ways.common.clone()))
-        .app_data(web::Data::from(ways))
+        .app_data(web::Data::from(handles.common.clone()))
+        .app_data(web::Data::from(handles))
         .wrap(from_fn(token::authorise))
         .wrap(from_fn(guard::reject_foreign_origins))
         .wrap(from_fn(count_requests))

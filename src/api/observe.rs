@@ -11,8 +11,8 @@ use std::fmt::Write;
 
 /// What a failed check says to a client without a token, or under a host name that is not the
 /// manager's.
-const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, who \
-                        asks under a name of the manager, as http.hosts has it)";
+const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, \
+                        who asks under a name of the manager, as http.hosts has it)";
 
 /// Handles `GET /livez`: the process answers.
 pub async fn liveness() -> HttpResponse {
@@ -26,7 +26,7 @@ pub async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpR
     // required, that goes for pages whose name was pointed here.
     let principal = request.extensions().get::<Principal>().cloned();
     let may_see_details = principal
-        .is_some_and(|holder| holder.is_allowed(&RequiredScope::Scope(Scope::Read)))
+        .is_some_and(|caller| caller.is_allowed(&RequiredScope::Scope(Scope::Read)))
         && guard::is_sent_to_own_name(&request, &common.settings.http);
     let checks = common.health.checks();
     let ready = checks.iter().all(|(_, good, _)| *good);

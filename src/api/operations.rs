@@ -26,7 +26,7 @@ use utoipa::ToSchema;
 const BULK_AT_ONCE: usize = 200;
 
 /// How many refusals the response to a bulk operation lists.
-const REFUSALS_SHOWN_MAX: usize = 100;
+const REFUSALS_LISTED_MAX: usize = 100;
 
 /// The longest reason for an operation, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -34,20 +34,20 @@ const REASON_CHARS_MAX: usize = 200;
 /// Handles `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
 /// `?step=NAME`.
 pub async fn operate(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
-    let (id, word) = path.into_inner();
+    let (id, operation_name) = path.into_inner();
     let [step, reason] = query.extract(["step", "reason"])?;
-    let operation = parse_operation(&word, step)?.ok_or_else(|| {
+    let operation = parse_operation(&operation_name, step)?.ok_or_else(|| {
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = parse_job_id(&id)?;
     respond(
         id,
-        manager_handle::operate(&ways, id, build_request(operation, reason, principal)?).await,
+        manager_handle::operate(&handles, id, build_request(operation, reason, principal)?).await,
     )
 }
 
@@ -78,11 +78,11 @@ pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, P
 }
 
 /// Parses the name of an operation. Returns `None` for a deletion.
-fn parse_operation(word: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
-    if word != "rerun" && step.is_some() {
-        return Err(Problem::malformed(format!("{word} takes no step; rerun does")));
+fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
+    if name != "rerun" && step.is_some() {
+        return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
     }
-    Ok(Some(match word {
+    Ok(Some(match name {
         "cancel" => Operation::Cancel { reason: CANCEL_REASON.into() },
         "pause" => Operation::Pause,
         "resume" => Operation::Resume,
@@ -98,7 +98,7 @@ fn parse_operation(word: &str, step: Option<String>) -> Result<Option<Operation>
         "delete" => return Ok(None),
         _ => {
             return Err(Problem::not_found(format!(
-                "there is no operation \"{word}\"; there are cancel, pause, resume, retry, rerun \
+                "there is no operation \"{name}\"; there are cancel, pause, resume, retry, rerun \
                  and delete"
             )));
         }
@@ -108,7 +108,7 @@ fn parse_operation(word: &str, step: Option<String>) -> Result<Option<Operation>
 /// Handles `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: a reply by
 /// a person or another system, in place of a worker.
 pub async fn reply_by_hand(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
@@ -117,7 +117,7 @@ pub async fn reply_by_hand(
     let (id, step) = path.into_inner();
     let [kind, reason] = query.extract(["type", "reason"])?;
     let id = parse_job_id(&id)?;
-    let body = incoming.read(&ways.common).await?;
+    let body = incoming.read(&handles.common).await?;
     // The body's permit is held until the response.
     let body_text = body.bytes().clone();
     let reply = match query::parse_reply_type(kind.as_deref())? {
@@ -126,7 +126,7 @@ pub async fn reply_by_hand(
         ReplyType::Progress => Reply::Progress(body_text),
     };
     let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
-    respond(id, manager_handle::operate(&ways, id, request).await)
+    respond(id, manager_handle::operate(&handles, id, request).await)
 }
 
 /// Makes the response to an operation.
@@ -207,23 +207,24 @@ impl StepNowView<'_> {
 }
 
 /// Why an operation on all jobs is refused.
-pub(super) fn needs_filter(word: &str) -> String {
-    format!("{word} for all jobs needs a filter: {}", FILTERS.join(", "))
+pub(super) fn needs_filter(operation_name: &str) -> String {
+    format!("{operation_name} for all jobs needs a filter: {}", FILTERS.join(", "))
 }
 
 /// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
 /// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
 pub async fn operate_on_all(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
-    let word = path.into_inner();
-    let search = SearchQuery::parse(&ways.common, query.into_pairs(), SearchPurpose::Bulk).await?;
+    let operation_name = path.into_inner();
+    let search =
+        SearchQuery::parse(&handles.common, query.into_pairs(), SearchPurpose::Bulk).await?;
     let (order, beyond, limit) = (search.order, search.after(), search.limit());
     // Checked before anything is done.
-    if let Some(operation) = parse_operation(&word, search.step.clone())? {
+    if let Some(operation) = parse_operation(&operation_name, search.step.clone())? {
         build_request(operation, search.reason.clone(), PrincipalName(None))?;
     } else if search.reason.is_some() {
         return Err(Problem::malformed(
@@ -231,39 +232,40 @@ pub async fn operate_on_all(
         ));
     }
     if search.filter.is_empty() {
-        return Err(Problem::malformed(needs_filter(&word)));
+        return Err(Problem::malformed(needs_filter(&operation_name)));
     }
     if search.dry_run == Some(true) {
-        let common = ways.common.clone();
+        let common = handles.common.clone();
         let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
             let hits = reader.search(&search.filter, order, beyond, limit)?;
-            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &ways)).collect();
+            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &handles)).collect();
             answer.write_json(&Dry {
                 dry_run: true,
                 jobs,
                 matched: hits.len(),
                 next: next_page(&hits, limit),
-                operation: &word,
+                operation: &operation_name,
             })
         });
         return response.await;
     }
     let filter = search.filter.clone();
-    let hits = read_small(&ways.common, move |reader| reader.search(&filter, order, beyond, limit))
-        .await?;
+    let hits =
+        read_small(&handles.common, move |reader| reader.search(&filter, order, beyond, limit))
+            .await?;
     let (mut done, mut refusals) = (0, Vec::new());
     for chunk in hits.chunks(BULK_AT_ONCE) {
         let requests = chunk.iter().map(|hit| async {
-            match parse_operation(&word, search.step.clone())? {
+            match parse_operation(&operation_name, search.step.clone())? {
                 Some(operation) => {
                     let request = build_request(
                         operation,
                         search.reason.clone(),
                         PrincipalName(name.clone()),
                     )?;
-                    respond(hit.id, manager_handle::operate(&ways, hit.id, request).await)
+                    respond(hit.id, manager_handle::operate(&handles, hit.id, request).await)
                 }
-                None => respond_erased(hit.id, manager_handle::erase(&ways, hit.id).await),
+                None => respond_erased(hit.id, manager_handle::erase(&handles, hit.id).await),
             }
         });
         for (hit, outcome) in chunk.iter().zip(join_all(requests).await) {
@@ -276,12 +278,12 @@ pub async fn operate_on_all(
         }
     }
     let refused = refusals.len();
-    refusals.truncate(REFUSALS_SHOWN_MAX);
+    refusals.truncate(REFUSALS_LISTED_MAX);
     Ok(HttpResponse::Ok().json(Bulk {
         done,
         matched: hits.len(),
         next: next_page(&hits, limit),
-        operation: &word,
+        operation: &operation_name,
         refusals,
         refused,
     }))
@@ -323,11 +325,11 @@ pub(super) struct Dry<'a> {
 
 /// Handles `POST /api/reload`: reads the workflow files again, all or nothing.
 pub async fn reload_files(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    match reload::reload(&ways).await {
+    match reload::reload(&handles).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
         Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),
     }

@@ -84,15 +84,15 @@ async fn serve_index(request: HttpRequest) -> HttpResponse {
     let tag = EntityTag::new_strong(name.clone());
     let if_none_match = IfNoneMatch::parse(&request).ok();
     let is_current = matches_etag(if_none_match.as_ref(), &tag);
-    let mut answer = if is_current { HttpResponse::NotModified() } else { HttpResponse::Ok() };
-    answer.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NO_CACHE));
+    let mut response = if is_current { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    response.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NO_CACHE));
     for header in HEADERS {
-        answer.insert_header(header);
+        response.insert_header(header);
     }
     if is_current {
-        return answer.finish();
+        return response.finish();
     }
-    answer.content_type("text/html; charset=utf-8").body(index.as_str())
+    response.content_type("text/html; charset=utf-8").body(index.as_str())
 }
 
 async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
@@ -100,14 +100,14 @@ async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, 
     let file = Files::get(&path)
         .filter(|_| path != "index.html")
         .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
-    let mut answer = HttpResponse::Ok();
+    let mut response = HttpResponse::Ok();
     // Under another hash, as of another version, this version's file is sent, and not cached.
     let cache_control = if name == INDEX.1 { CACHE_FOR_A_YEAR } else { NO_CACHE };
-    answer.insert_header((header::CACHE_CONTROL, cache_control));
+    response.insert_header((header::CACHE_CONTROL, cache_control));
     for header in HEADERS {
-        answer.insert_header(header);
+        response.insert_header(header);
     }
-    Ok(answer.content_type(content_type(&path)).body(file.data.into_owned()))
+    Ok(response.content_type(content_type(&path)).body(file.data.into_owned()))
 }
 
 fn content_type(path: &str) -> &'static str {

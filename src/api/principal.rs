@@ -20,7 +20,8 @@ impl FromRequest for PrincipalName {
     type Future = Ready<Result<PrincipalName, Error>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        let name = request.extensions().get::<Principal>().and_then(|holder| holder.name.clone());
+        let name =
+            request.extensions().get::<Principal>().and_then(|principal| principal.name.clone());
         ready(Ok(PrincipalName(name)))
     }
 }

@@ -198,8 +198,8 @@ impl From<JournalError> for Problem {
             return Problem::overloaded(render_loss(loss));
         }
         match error.remedy() {
-            Remedy::WaitForRoom => {
-                return Problem::overloaded(JournalWait::Room.as_str().to_owned());
+            Remedy::WaitForSpace => {
+                return Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned());
             }
             Remedy::WaitForLock => {
                 return Problem::overloaded(JournalWait::Lock.as_str().to_owned());

@@ -134,10 +134,10 @@ pub(super) fn invalid_cursor(text: &str) -> Problem {
 }
 
 /// Parses a job's state.
-pub(super) fn parse_state(word: &str) -> Result<JobState, Problem> {
-    let words = JobState::ALL.map(JobState::as_str).join(", ");
-    JobState::from_name(word)
-        .ok_or_else(|| Problem::malformed(format!("state is {word:?}, expected one of {words}")))
+pub(super) fn parse_state(text: &str) -> Result<JobState, Problem> {
+    let names = JobState::ALL.map(JobState::as_str).join(", ");
+    JobState::from_name(text)
+        .ok_or_else(|| Problem::malformed(format!("state is {text:?}, expected one of {names}")))
 }
 
 /// Parses the view of a job. Returns whether it is the light one.
@@ -161,8 +161,8 @@ pub(super) enum ReplyType {
 }
 
 /// Parses the type of a reply; the default is a result.
-pub(super) fn parse_reply_type(word: Option<&str>) -> Result<ReplyType, Problem> {
-    match word {
+pub(super) fn parse_reply_type(text: Option<&str>) -> Result<ReplyType, Problem> {
+    match text {
         None | Some("result") => Ok(ReplyType::Result),
         Some("error") => Ok(ReplyType::Error),
         Some("progress") => Ok(ReplyType::Progress),

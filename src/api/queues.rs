@@ -123,13 +123,13 @@ struct LeaseView {
 
 /// Handles `GET /api/queue/{queue}[?bus=B][&vhost=V]`.
 pub(super) async fn get_queue(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
-    let address = redispatch::parse_address(&ways, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&ways, &address, |other| {
+    let address = redispatch::parse_address(&handles, &path.into_inner(), bus, vhost)?;
+    redispatch::check_known(&handles, &address, |other| {
         Problem::not_found(format!(
             "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
              ?bus={other}",
@@ -138,38 +138,38 @@ pub(super) async fn get_queue(
         ))
     })
     .await?;
-    let scan = manager_handle::queue_report(&ways).await;
+    let scan = manager_handle::queue_report(&handles).await;
     let (loaded, in_use) =
-        (ways.common.definitions(), with_full_names(ways.unloaded_definitions()));
-    let used_by = collect_uses(&ways, &loaded, &in_use).remove(&address).unwrap_or_default();
+        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
+    let used_by = collect_uses(&handles, &loaded, &in_use).remove(&address).unwrap_or_default();
     let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(Oldest::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
-    let lease_queue = ways.lease_queues.find(&address.bus);
+    let lease_queue = handles.lease_queues.find(&address.bus);
     let leases =
-        lease_queue.map(|desk| desk.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
+        lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
     let leases = leases.into_iter().map(|lease| LeaseView {
         message_id: lease.id,
         worker: lease.worker,
         delivery: lease.delivery,
         lease_until: to_wall_clock(lease.until),
     });
-    let looked = Rfc3339Time(scan.at);
-    Ok(HttpResponse::Ok().json(OneQueue { looked, queue, leases: leases.collect() }))
+    let scanned_at = Rfc3339Time(scan.at);
+    Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
 }
 
 /// Handles `GET /api/queues`.
 pub(super) async fn list_queues(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let scan = manager_handle::queue_report(&ways).await;
+    let scan = manager_handle::queue_report(&handles).await;
     let (loaded, in_use) =
-        (ways.common.definitions(), with_full_names(ways.unloaded_definitions()));
-    let mut uses = collect_uses(&ways, &loaded, &in_use);
+        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
+    let mut uses = collect_uses(&handles, &loaded, &in_use);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
@@ -192,19 +192,19 @@ fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Defini
 /// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
 /// with the steps that use it.
 fn collect_uses<'a>(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
     in_use: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<Use<'a>>> {
     let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
         for (step, used) in sending_steps(name, definition) {
-            uses.entry(ways.buses.address(definition, step)).or_default().push(used);
+            uses.entry(handles.buses.address(definition, step)).or_default().push(used);
         }
     }
     for (name, definition) in in_use {
         for (step, used) in sending_steps(name, definition) {
-            let queue_uses = uses.entry(ways.buses.address(definition, step)).or_default();
+            let queue_uses = uses.entry(handles.buses.address(definition, step)).or_default();
             let old_use = Use { no_longer_in_files: true, ..used };
             // The files may have changed elsewhere in the workflow, or more than once.
             if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {
@@ -242,7 +242,7 @@ impl<'a> QueueView<'a> {
     fn new(
         key: &'a BusKey,
         queue: &'a str,
-        look: Option<&'a QueueStatus>,
+        status: Option<&'a QueueStatus>,
         used_by: Vec<Use<'a>>,
     ) -> QueueView<'a> {
         let view = QueueView {
@@ -261,7 +261,7 @@ impl<'a> QueueView<'a> {
             no_longer_in_files: used_by.iter().all(|used| used.no_longer_in_files),
             used_by,
         };
-        match look {
+        match status {
             Some(QueueStatus::Exists { messages, unacknowledged, consumers, is_full }) => {
                 QueueView {
                     full: *is_full,

@@ -139,7 +139,7 @@ async fn acquire(
     amount: usize,
 ) -> Result<Permit, Problem> {
     match tokio::time::timeout(common.settings.http.reads_wait.0, budget.acquire(amount)).await {
-        Ok(Some(taken)) => Ok(taken),
+        Ok(Some(permit)) => Ok(permit),
         Ok(None) | Err(_) => Err(reads_overloaded(common)),
     }
 }
@@ -234,12 +234,12 @@ pub(super) struct BufferedResponse {
 }
 
 impl BufferedResponse {
-    fn new(common: &Arc<Common>, permit: Permit, besides: usize) -> BufferedResponse {
+    fn new(common: &Arc<Common>, permit: Permit, extra_bytes: usize) -> BufferedResponse {
         BufferedResponse {
             common: common.clone(),
             permit,
             _permits: Vec::new(),
-            extra_bytes: besides,
+            extra_bytes,
             range: None,
             total: 0,
             chunks: VecDeque::new(),
@@ -252,12 +252,12 @@ impl BufferedResponse {
     pub(super) fn from_bytes(
         common: &Arc<Common>,
         mut text: Bytes,
-        rooms: Vec<Permit>,
+        permits: Vec<Permit>,
     ) -> Result<BufferedResponse, Problem> {
         let permit =
             common.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(common))?;
         let mut written =
-            BufferedResponse { _permits: rooms, ..BufferedResponse::new(common, permit, 0) };
+            BufferedResponse { _permits: permits, ..BufferedResponse::new(common, permit, 0) };
         written.length = text.len();
         while !text.is_empty() {
             written.chunks.push_back(text.split_to(CHUNK_BYTES.min(text.len())));
@@ -272,8 +272,8 @@ impl BufferedResponse {
 
     pub(super) fn write_json(&mut self, value: &impl Serialize) -> Result<(), Problem> {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
-            let has_no_room = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
-            if has_no_room {
+            let is_over_budget = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
+            if is_over_budget {
                 reads_overloaded(&self.common)
             } else {
                 Problem::internal(error.to_string())
@@ -292,7 +292,7 @@ impl BufferedResponse {
     }
 
     pub(super) fn into_response_with(self, content: mime::Mime) -> HttpResponse {
-        let mut answer = HttpResponse::Ok();
+        let mut response = HttpResponse::Ok();
         if let Some(part) = self.range {
             if part.first >= self.total {
                 return HttpResponse::RangeNotSatisfiable()
@@ -300,14 +300,14 @@ impl BufferedResponse {
                     .finish();
             }
             let last = part.first + self.length - 1;
-            answer = HttpResponse::PartialContent();
-            answer.insert_header((
+            response = HttpResponse::PartialContent();
+            response.insert_header((
                 header::CONTENT_RANGE,
                 format!("bytes {}-{last}/{}", part.first, self.total),
             ));
         }
-        answer.content_type(content);
-        answer.body(self.into_body())
+        response.content_type(content);
+        response.body(self.into_body())
     }
 
     /// Converts it to a body that releases its permit as it is sent.

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 /// Handles `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`.
 pub async fn redispatch_step(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
@@ -28,30 +28,30 @@ pub async fn redispatch_step(
     let [reason] = query.extract(["reason"])?;
     let id = parse_job_id(&id)?;
     let request = build_request(Operation::Redispatch { step }, reason, principal)?;
-    respond(id, manager_handle::operate(&ways, id, request).await)
+    respond(id, manager_handle::operate(&handles, id, request).await)
 }
 
 /// Handles `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`;
 /// answers once all is committed.
 pub async fn redispatch_queue(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost, dry_run, reason] = query.extract(["bus", "vhost", "dryRun", "reason"])?;
     let queue = path.into_inner();
-    let address = parse_address(&ways, &queue, bus, vhost)?;
+    let address = parse_address(&handles, &queue, bus, vhost)?;
     let vhost = address.bus.vhost.to_string();
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::parse_flag("dryRun", &value))?;
     let bulk = BulkRedispatch::new(address.clone())
         .with_dry_run(is_dry_run)
         .with_reason(parse_reason(reason)?, name);
-    let (steps, jobs) = manager_handle::redispatch(&ways, bulk)
+    let (steps, jobs) = manager_handle::redispatch(&handles, bulk)
         .await
         .map_err(|refusal| refusal_problem(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        check_known(&ways, &address, |other| {
+        check_known(&handles, &address, |other| {
             Problem::not_found(format!(
                 "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
                  {other}: ask with ?bus={other}",
@@ -74,17 +74,17 @@ pub async fn redispatch_queue(
 
 /// Parses the queue that a request names. Without a bus it is on the default one.
 pub(super) fn parse_address(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     queue: &str,
     bus: Option<String>,
     vhost: Option<String>,
 ) -> Result<Address, Problem> {
     if let Some(objection) =
-        bus.as_ref().and_then(|bus| ways.common.settings.unknown_bus_error(bus))
+        bus.as_ref().and_then(|bus| handles.common.settings.unknown_bus_error(bus))
     {
         return Err(Problem::not_found(format!("bus is {objection}")));
     }
-    let bus = ways.buses.resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
+    let bus = handles.buses.resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })
 }
 
@@ -108,21 +108,21 @@ pub(super) struct Redispatched {
 /// which keeps the definition that it began with. Otherwise its name is most likely misspelt.
 /// `elsewhere` makes the problem for a queue of another bus.
 pub(super) async fn check_known(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     queue: &Address,
     elsewhere: impl FnOnce(&str) -> Problem,
 ) -> Result<(), Problem> {
     let of_steps = |definition: &Arc<Definition>| {
         let steps = definition.sending_steps();
-        steps.map(|step| ways.buses.address(definition, step)).collect::<Vec<Address>>()
+        steps.map(|step| handles.buses.address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded: Vec<Address> = ways.common.definitions().values().flat_map(of_steps).collect();
+    let loaded: Vec<Address> = handles.common.definitions().values().flat_map(of_steps).collect();
     if loaded.contains(queue) {
         return Ok(());
     }
     // The job may have just been created, or be one of the journal's after a start.
-    manager_handle::wait_for_router(ways).await;
-    let in_use = ways.unloaded_definitions();
+    manager_handle::wait_for_router(handles).await;
+    let in_use = handles.unloaded_definitions();
     let candidates: Vec<Address> = loaded
         .into_iter()
         .chain(in_use.iter().flat_map(of_steps))
@@ -137,9 +137,9 @@ pub(super) async fn check_known(
     let here = candidates.iter().filter(|known| known.bus == queue.bus);
     let hint = did_you_mean(&queue.queue, here.map(|known| &*known.queue));
     let (name, vhost) = (&queue.queue, &queue.bus.vhost);
-    let place = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
+    let suffix = if vhost.is_empty() { String::new() } else { format!(" of virtual host {vhost}") };
     Err(Problem::not_found(format!(
-        "no step waits on queue {name}{place}, and neither a loaded workflow nor a job under way \
+        "no step waits on queue {name}{suffix}, and neither a loaded workflow nor a job under way \
          has it{hint}"
     )))
 }

@@ -202,8 +202,8 @@ fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
     }
 }
 
-fn parse_order(word: &str) -> Result<SearchOrder, Problem> {
-    match word {
+fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
+    match text {
         "newest" => Ok(SearchOrder::NewestFirst),
         "oldest" => Ok(SearchOrder::OldestFirst),
         other => Err(Problem::malformed(format!("order is {other:?}, expected newest or oldest"))),
@@ -213,10 +213,10 @@ fn parse_order(word: &str) -> Result<SearchOrder, Problem> {
 /// Handles `GET /api/jobs/search?…`: finds root jobs, or the child jobs of one job, in pages; with
 /// `count=true` it also counts them.
 pub(super) async fn search_jobs(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    let common = ways.common.clone();
+    let common = handles.common.clone();
     let search = SearchQuery::parse(&common, query.into_pairs(), SearchPurpose::List).await?;
     let limit = search.limit();
     let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
@@ -228,7 +228,7 @@ pub(super) async fn search_jobs(
         answer.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
-                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &ways))
+                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &handles))
                 .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
@@ -291,7 +291,7 @@ impl<'a> Row<'a> {
     pub(super) fn from_hit(
         hit: &'a SearchHit,
         parent: Option<&'a ParentRecord>,
-        ways: &ActorHandles,
+        handles: &ActorHandles,
     ) -> Row<'a> {
         let step = |tree: &'a ParentRecord| {
             let (step, _) = hit.parent_item?;
@@ -300,7 +300,7 @@ impl<'a> Row<'a> {
         // For a job that failed or was cancelled only its record tells how far it got: too much to
         // read for a list.
         let done = |total| match JobState::from_name(&hit.state)? {
-            JobState::Running | JobState::Paused => ways.routes.steps_done(hit.id),
+            JobState::Running | JobState::Paused => handles.routes.steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };

@@ -35,9 +35,9 @@ const BACKLOG: u32 = 4096;
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve(ways: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
-    let socket = bind(ways.common.settings.http.listen)?;
-    serve_at(ways, socket)
+pub fn serve(handles: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
+    let socket = bind(handles.common.settings.http.listen)?;
+    serve_at(handles, socket)
 }
 
 /// Makes the same server as [`serve`], at an address that was bound before.
@@ -45,8 +45,8 @@ pub fn serve(ways: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve_at(ways: Arc<ActorHandles>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
-    let common = ways.common.clone();
+pub fn serve_at(handles: Arc<ActorHandles>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
+    let common = handles.common.clone();
     let http = common.settings.http.clone();
     let certificate = common.access.certificate(&http.tls).map_err(io::Error::other)?;
     let listener = socket.listen(BACKLOG)?.into_std()?;
@@ -57,7 +57,7 @@ pub fn serve_at(ways: Arc<ActorHandles>, socket: TcpSocket) -> io::Result<(Serve
     let builder = Server::build();
     let stop = builder.graceful_shutdown_signal();
     let service = move || {
-        let app = app(ways.clone())
+        let app = app(handles.clone())
             .into_factory()
             .map_err(|error: actix_web::Error| error.as_response_error().error_response());
         let is_tls = certificate.is_some();

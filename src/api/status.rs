@@ -42,7 +42,7 @@ pub async fn list_statuses(
     let columns = read_small(&common, move |reader| reader.load_status_columns(&name)).await?;
     let Some(columns) = columns else {
         if common.health.is_journal_waiting() {
-            return Err(Problem::overloaded(JournalWait::Room.as_str().to_owned()));
+            return Err(Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned()));
         }
         let detail = format!(
             "the table of statuses of {workflow} is missing: the next start makes it, or the next \
@@ -78,15 +78,15 @@ pub async fn list_statuses(
         has_begun: false,
         has_ended: false,
     };
-    let mut answer = HttpResponse::Ok();
-    answer.insert_header((header::VARY, "Accept"));
+    let mut response = HttpResponse::Ok();
+    response.insert_header((header::VARY, "Accept"));
     if is_csv {
-        answer
+        response
             .content_type("text/csv; charset=utf-8; header=present")
             .insert_header((header::CONTENT_DISPOSITION, file));
-        return Ok(answer.streaming(stream_chunks(&common, sheet, StatusSheet::next_csv)));
+        return Ok(response.streaming(stream_chunks(&common, sheet, StatusSheet::next_csv)));
     }
-    Ok(answer.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
+    Ok(response.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
         &common,
         sheet,
         StatusSheet::next_json,

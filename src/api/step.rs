@@ -21,7 +21,7 @@ const ENTRIES_AT_ONCE: u32 = 10_000;
 
 /// Handles `GET /api/job/{id}/step/{step}[?at=N]`.
 pub(super) async fn get_step(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -29,13 +29,13 @@ pub(super) async fn get_step(
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
     let at = at.map(|at| history::parse_entry_number("at", &at)).transpose()?;
-    let attempts = load_attempts(&ways.common, id, name.clone(), at).await?;
+    let attempts = load_attempts(&handles.common, id, name.clone(), at).await?;
     if let Some(at) = at {
         let load = move |reader: &dyn Records| {
             reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
         };
         let response =
-            reads::with_rebuilt_job(&ways.common, id, load, move |then, answer| match then {
+            reads::with_rebuilt_job(&handles.common, id, load, move |then, answer| match then {
                 JobAtEntry::Found { job, at } => {
                     let step = find_step(job.graph(), id, &name)?;
                     answer.write_json(&StepDetail::new(&job, step, attempts, at))
@@ -45,14 +45,14 @@ pub(super) async fn get_step(
         return Ok(response.await?.1.into_response());
     }
     let (now, known_attempts, step) = (clock::now(), attempts.clone(), name.clone());
-    let found = active_jobs::inspect_job(&ways, id, move |job| {
+    let found = active_jobs::inspect_job(&handles, id, move |job| {
         let step = find_step(job.graph(), id, &step).ok()?;
         serde_json::to_vec(&StepDetail::new(job, step, known_attempts, now)).ok()
     });
     if let Some(Some(body)) = found.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let response = reads::with_job(&ways.common, id, move |found, answer| {
+    let response = reads::with_job(&handles.common, id, move |found, answer| {
         let step = find_step(found.job.graph(), id, &name)?;
         answer.write_json(&StepDetail::new(&found.job, step, attempts, now))
     });
@@ -64,9 +64,9 @@ async fn load_attempts(
     common: &Arc<Common>,
     id: JobId,
     name: String,
-    upto: Option<u64>,
+    last_number: Option<u64>,
 ) -> Result<AttemptHistory, Problem> {
-    let upto = upto.unwrap_or(u64::MAX);
+    let last_number = last_number.unwrap_or(u64::MAX);
     let loaded = reads::read_with_permit(common, move |reader| {
         let page_after = |after| {
             reader
@@ -76,8 +76,8 @@ async fn load_attempts(
         let mut page = page_after(0)?;
         let mut attempts = AttemptHistory::for_step(find_step(page.graph(), id, &name)?);
         loop {
-            page.rows.iter().for_each(|row| attempts.apply(row, upto));
-            match page.next_cursor().filter(|next| *next < upto) {
+            page.rows.iter().for_each(|row| attempts.apply(row, last_number));
+            match page.next_cursor().filter(|next| *next < last_number) {
                 Some(next) => page = page_after(next)?,
                 None => return Ok(attempts),
             }
@@ -134,38 +134,38 @@ impl PayloadKind {
 
 /// Handles `GET /api/job/{id}/step/{step}/input`.
 pub(super) async fn get_input(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    respond_payload(&ways, &request, &id, query, PayloadKind::Input(step)).await
+    respond_payload(&handles, &request, &id, query, PayloadKind::Input(step)).await
 }
 
 /// Handles `GET /api/job/{id}/step/{step}/output`.
 pub(super) async fn get_output(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    respond_payload(&ways, &request, &id, query, PayloadKind::Output(step)).await
+    respond_payload(&handles, &request, &id, query, PayloadKind::Output(step)).await
 }
 
 /// Handles `GET /api/job/{id}/message`.
 pub(super) async fn get_message(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    respond_payload(&ways, &request, &path, query, PayloadKind::Message).await
+    respond_payload(&handles, &request, &path, query, PayloadKind::Message).await
 }
 
 async fn respond_payload(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     request: &HttpRequest,
     id: &str,
     query: Query,
@@ -176,18 +176,18 @@ async fn respond_payload(
     let range = ByteRange::from_headers(request.headers());
     let active_kind = kind.clone();
     let written =
-        match active_jobs::inspect_job(ways, id, move |job| active_kind.find_in(job)).await {
+        match active_jobs::inspect_job(handles, id, move |job| active_kind.find_in(job)).await {
             Some(message) => {
                 let message = message?;
                 let bytes = message.encoded_len();
-                reads::write_response(&ways.common, bytes, move |_, answer| {
+                reads::write_response(&handles.common, bytes, move |_, answer| {
                     answer.set_range(range);
                     answer.write_json(&message)
                 })
                 .await?
             }
             None => {
-                let response = reads::with_job(&ways.common, id, move |found, answer| {
+                let response = reads::with_job(&handles.common, id, move |found, answer| {
                     answer.set_range(range);
                     answer.write_json(&kind.find_in(&found.job)?)
                 });

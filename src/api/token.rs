@@ -148,12 +148,12 @@ impl Authenticated {
     /// and the message must belong to that queue.
     pub(super) async fn check_settle_access(
         &self,
-        ways: &ActorHandles,
+        handles: &ActorHandles,
         bus: &BusKey,
         receipt: &Receipt,
     ) -> Result<(), Problem> {
         self.check_queue_access(&receipt.queue, &receipt.vhost)?;
-        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(ways, bus).await {
+        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(handles, bus).await {
             return Ok(());
         }
         Err(Problem::forbidden(format!(
@@ -259,8 +259,8 @@ fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Proble
         RequiredScope::Token => "a token".to_owned(),
         RequiredScope::Scope(scope) => format!("the scope {}", scope.as_str()),
         RequiredScope::Queue { queue, vhost } => {
-            let place = format_vhost(vhost.as_deref().unwrap_or_default());
-            format!("the queue {}{place}, or the scope admin", quote(queue))
+            let suffix = format_vhost(vhost.as_deref().unwrap_or_default());
+            format!("the queue {}{suffix}, or the scope admin", quote(queue))
         }
     };
     Problem::forbidden(format!(

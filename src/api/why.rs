@@ -6,16 +6,15 @@ use super::reads;
 use super::resolve::parse_job_id;
 use super::topic::{MessageLocation, TopicStep};
 use super::why_text::{
-    describe_all_busy, describe_condition, format_count, format_count_u64, format_time_left,
+    describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,
+    format_time_left,
 };
 use crate::actors::handles::ActorHandles;
 use crate::actors::health::JournalWait;
 use crate::actors::{manager_handle, queue_watch};
 use crate::bus::{BusKey, BusState, EndpointFailure, QueueStatus};
 use crate::clock;
-use crate::engine::{
-    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState,
-};
+use crate::engine::{Definition, Job, JobId, JobState, Lease, Millis, StepIndex, StepState};
 use crate::times::format_rfc3339;
 use crate::view::describe_failures;
 use actix_web::{HttpResponse, web};
@@ -69,30 +68,30 @@ pub(super) struct Why {
 
 /// Handles `GET /api/job/{id}/why`.
 pub async fn get_why(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let id = parse_job_id(&path)?;
-    Ok(HttpResponse::Ok().json(explain_job(&ways, id, 0).await?))
+    Ok(HttpResponse::Ok().json(explain_job(&handles, id, 0).await?))
 }
 
 fn explain_job(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     id: JobId,
     depth: usize,
 ) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // The permit is held for as long as the job is.
-        let (job, _room) = reads::with_job(&ways.common, id, |found, _| Ok(found.job)).await?;
-        if let Some(why) = explain_job_state(ways, &job) {
+        let (job, _permit) = reads::with_job(&handles.common, id, |found, _| Ok(found.job)).await?;
+        if let Some(why) = explain_job_state(handles, &job) {
             return Ok(why);
         }
         let mut causes = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            causes.push(explain_step(ways, &job, step, depth).await?);
+            causes.push(explain_step(handles, &job, step, depth).await?);
         }
         causes.sort_by_key(|why| why.cause);
         Ok(causes.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
@@ -100,7 +99,7 @@ fn explain_job(
 }
 
 /// Explains what follows from the state of the manager and of the job alone, without its steps.
-fn explain_job_state(ways: &ActorHandles, job: &Job) -> Option<Why> {
+fn explain_job_state(handles: &ActorHandles, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -126,8 +125,8 @@ fn explain_job_state(ways: &ActorHandles, job: &Job) -> Option<Why> {
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running => match ways.common.health.journal_wait() {
-            Some(JournalWait::Room) => explain(
+        JobState::Running => match handles.common.health.journal_wait() {
+            Some(JournalWait::DiskSpace) => explain(
                 WaitCause::JournalFull,
                 "no room on the journal's disk: nothing goes on until there is".to_owned(),
             ),
@@ -142,7 +141,7 @@ fn explain_job_state(ways: &ActorHandles, job: &Job) -> Option<Why> {
 }
 
 async fn explain_step(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     job: &Job,
     index: StepIndex,
     depth: usize,
@@ -177,11 +176,11 @@ async fn explain_step(
         );
     }
     if step.task.is_some() {
-        return explain_fan_out(ways, job, index, depth).await;
+        return explain_fan_out(handles, job, index, depth).await;
     }
     let timeout = describe_timeout(step, run);
-    let bus = ways.buses.bus_of_step(job.definition(), step);
-    match ways.common.health.bus(&bus) {
+    let bus = handles.buses.bus_of_step(job.definition(), step);
+    match handles.common.health.bus(&bus) {
         Some(BusState::Connected | BusState::CatchingUp) => {}
         Some(BusState::QueuesUnusable { queues, reason })
             if queues.contains(&step.queue) && !run.confirmed =>
@@ -226,9 +225,9 @@ async fn explain_step(
         }
     }
     let queue = &step.queue;
-    let has_broker = ways.common.settings.amqp_bus(&bus.name).is_some();
-    let found = inspect_queue(ways, &bus, queue).await;
-    if let Some(section) = ways.common.settings.kafka_bus(&bus.name) {
+    let has_broker = handles.common.settings.amqp_bus(&bus.name).is_some();
+    let found = inspect_queue(handles, &bus, queue).await;
+    if let Some(section) = handles.common.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
         let (location, why) = topic_step.locate(section, found);
@@ -241,7 +240,7 @@ async fn explain_step(
         return explain(cause, why);
     }
     if has_broker && run.confirmed {
-        let confirmed_step = ConfirmedStep { ways, job, index, timeout: &timeout };
+        let confirmed_step = ConfirmedStep { handles, job, index, timeout: &timeout };
         if let Some((cause, why)) = confirmed_step.explain(&found) {
             return explain(cause, why);
         }
@@ -259,9 +258,8 @@ async fn explain_step(
     }
     match found {
         QueueStatus::Endpoint { waiting, calls, failure: trouble } => {
-            let is_taken_over = run.confirmed;
-            let service_step =
-                ServiceStep { name, queue, timeout: &timeout, is_accepted: is_taken_over };
+            let is_accepted = run.confirmed;
+            let service_step = ServiceStep { name, queue, timeout: &timeout, is_accepted };
             let (cause, why) = service_step.explain(waiting, calls, trouble);
             explain(cause, why)
         }
@@ -329,22 +327,6 @@ async fn explain_step(
     }
 }
 
-/// Describes when the running attempt of a step fails for lack of a reply.
-fn describe_timeout(step: &Step, run: &StepRun) -> String {
-    let start = run
-        .start_by()
-        .map_or_else(String::new, |at| format!("; it fails at {}", format_rfc3339(at)));
-    match (run.deadline(), step.timeout) {
-        (Some(at), _) => format!("its timeout is {}", format_rfc3339(at)),
-        (None, Some(span)) if run.is_waiting_for_start() => {
-            format!("its timeout of {span} has not begun, because nobody has taken it{start}")
-        }
-        (None, _) => format!(
-            "it has no timeout, so a worker that died after its ack would not be noticed{start}"
-        ),
-    }
-}
-
 /// A step that calls a web service, and whose message is not answered yet.
 struct ServiceStep<'a> {
     name: &'a str,
@@ -361,8 +343,8 @@ impl ServiceStep<'_> {
         calls: usize,
         trouble: Option<EndpointFailure>,
     ) -> (WaitCause, String) {
-        let ServiceStep { name, queue, timeout, is_accepted: is_taken_over } = self;
-        if *is_taken_over {
+        let ServiceStep { name, queue, timeout, is_accepted } = self;
+        if *is_accepted {
             let why = format!(
                 "a worker has it: the web service of queue \"{queue}\" took the message of step \
                  \"{name}\" over (202), and has not replied; {timeout}"
@@ -424,7 +406,7 @@ const LOST_BY: &str = "rejected or expired where no policy sends dead letters to
 /// A step whose message the broker has confirmed. What is known about the message is told apart
 /// from what is guessed.
 struct ConfirmedStep<'a> {
-    ways: &'a ActorHandles,
+    handles: &'a ActorHandles,
     job: &'a Job,
     index: StepIndex,
     timeout: &'a str,
@@ -432,7 +414,7 @@ struct ConfirmedStep<'a> {
 
 impl ConfirmedStep<'_> {
     fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
-        let ConfirmedStep { ways, job, index, timeout } = self;
+        let ConfirmedStep { handles, job, index, timeout } = self;
         let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *found else {
             return None;
         };
@@ -440,11 +422,13 @@ impl ConfirmedStep<'_> {
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
         if let Some(loss) =
-            ways.common.queue_losses.find(&ways.buses.address(job.definition(), step))
+            handles.common.queue_losses.find(&handles.buses.address(job.definition(), step))
         {
-            let amqp =
-                ways.common.settings.amqp_bus(&ways.buses.bus_of_step(job.definition(), step).name);
-            let span = amqp.unwrap_or(&ways.common.settings.amqp).lost_after;
+            let amqp = handles
+                .common
+                .settings
+                .amqp_bus(&handles.buses.bus_of_step(job.definition(), step).name);
+            let span = amqp.unwrap_or(&handles.common.settings.amqp).lost_after;
             let start = if consumers == 0 {
                 format!("no consumer on queue \"{queue}\", and messages are lost")
             } else {
@@ -456,7 +440,7 @@ impl ConfirmedStep<'_> {
                  \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
                  {queue}` sends all of the queue again; {timeout}",
                 format_count_u64(loss.waiting, "step waits", "steps wait"),
-                format_count_u64(loss.held, "message", "messages"),
+                format_count_u64(loss.messages, "message", "messages"),
             );
             return Some((WaitCause::Lost, why));
         }
@@ -502,12 +486,12 @@ impl ConfirmedStep<'_> {
                      show yet who has it: ask again in some seconds; {timeout}"
                 ),
             )),
-            (0, _, Some(held)) => Some((
+            (0, _, Some(unsettled)) => Some((
                 WaitCause::Working,
                 format!(
                     "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
                      none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
-                    format_count_u64(held, "message is", "messages are")
+                    format_count_u64(unsettled, "message is", "messages are")
                 ),
             )),
             (0, _, None) => Some((
@@ -528,7 +512,7 @@ impl ConfirmedStep<'_> {
 }
 
 async fn explain_fan_out(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     job: &Job,
     index: StepIndex,
     depth: usize,
@@ -554,7 +538,7 @@ async fn explain_fan_out(
             break;
         }
         // A child job that was just started may not exist yet.
-        if let Ok(why) = explain_job(ways, child, depth + 1).await
+        if let Ok(why) = explain_job(handles, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {
             first = Some(why);
@@ -599,9 +583,9 @@ fn explain_waiting(job: &Job) -> Why {
     }
 }
 
-async fn inspect_queue(ways: &ActorHandles, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
+async fn inspect_queue(handles: &ActorHandles, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
     let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
-    manager_handle::inspect_queues(ways, bus, vec![queue.clone()])
+    manager_handle::inspect_queues(handles, bus, vec![queue.clone()])
         .await
         .pop()
         .unwrap_or_else(unknown)

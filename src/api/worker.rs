@@ -13,7 +13,9 @@ use super::reads::BufferedResponse;
 use super::request_body::RequestBody;
 use super::token::Authenticated;
 use crate::actors::handles::ActorHandles;
-use crate::bus::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, Told};
+use crate::bus::lease_queue::{
+    LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, ReplyOutcome,
+};
 use crate::bus::{Header, HeaderValue};
 use crate::engine::text::quote;
 use crate::times::Rfc3339Time;
@@ -85,7 +87,7 @@ pub(super) struct Extended {
 /// Handles `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`:
 /// leases the next message of the queue, as soon as there is one.
 pub(super) async fn receive_messages(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
     principal: Authenticated,
@@ -103,7 +105,7 @@ pub(super) async fn receive_messages(
         lease,
         worker,
         revocations: None,
-        budget: Some(ways.common.budgets.messages.clone()),
+        budget: Some(handles.common.budgets.messages.clone()),
     };
     let request = LeaseRequest {
         queue: queue.clone(),
@@ -114,10 +116,10 @@ pub(super) async fn receive_messages(
         transport: "over HTTP",
     };
     let _permit = if wait.is_zero() { None } else { slot.acquire_long_poll()? };
-    let mut messages = leases::receive(&ways, request).await?;
+    let mut messages = leases::receive(&handles, request).await?;
     if max.is_none() {
         return Ok(match messages.pop() {
-            Some(message) => respond_message(&ways, &queue, &vhost, message)?,
+            Some(message) => respond_message(&handles, &queue, &vhost, message)?,
             None => HttpResponse::NoContent().finish(),
         });
     }
@@ -127,14 +129,14 @@ pub(super) async fn receive_messages(
         .map(|message| MessageView::from_leased(&queue, &vhost, message))
         .collect();
     let text = serde_json::to_vec(&views?).map_err(|error| Problem::internal(error.to_string()))?;
-    Ok(BufferedResponse::from_bytes(&ways.common, text.into(), permits)?.into_response())
+    Ok(BufferedResponse::from_bytes(&handles.common, text.into(), permits)?.into_response())
 }
 
 /// Handles `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`;
 /// answers once what follows from the reply is committed. `bus` names a bus that calls web
 /// services, for a service that replies later.
 pub(super) async fn reply(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -145,14 +147,16 @@ pub(super) async fn reply(
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     let (lease_queue, bus) = match bus {
         Some(bus) => {
-            let key = ways.buses.resolve(Some(&bus.as_str().into()), "");
-            (find_push_queue(&ways, bus)?, key)
+            let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
+            (find_push_queue(&handles, bus)?, key)
         }
-        None => (find_lease_queue(&ways, &receipt.vhost)?, embedded_bus(&ways, &receipt.vhost)),
+        None => {
+            (find_lease_queue(&handles, &receipt.vhost)?, embedded_bus(&handles, &receipt.vhost))
+        }
     };
-    principal.check_settle_access(&ways, &bus, &receipt).await?;
+    principal.check_settle_access(&handles, &bus, &receipt).await?;
     // The body's permit is held until the response.
-    let body = incoming.read(&ways.common).await?;
+    let body = incoming.read(&handles.common).await?;
     respond_settled(
         leases::handle_reply(
             &lease_queue,
@@ -165,9 +169,9 @@ pub(super) async fn reply(
     )
 }
 
-fn respond_settled(told: Result<Told, NotCommitted>) -> Result<HttpResponse, Problem> {
-    match told {
-        Ok(Told { unused: reason, failed, until: end }) => {
+fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpResponse, Problem> {
+    match result {
+        Ok(ReplyOutcome { rejection: reason, failed, until: end }) => {
             let until = end.map(to_wall_clock);
             Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
         }
@@ -180,7 +184,7 @@ fn respond_settled(told: Result<Told, NotCommitted>) -> Result<HttpResponse, Pro
 /// Handles `POST …/message/{message}/{delivery}/extend[?lease=5m]`: extends the worker's lease. A
 /// lease that has expired is renewed, unless another worker has the message.
 pub(super) async fn extend(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -188,15 +192,17 @@ pub(super) async fn extend(
     let [lease, vhost] = query.extract(["lease", "vhost"])?;
     let lease = parse_duration("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
-    principal.check_settle_access(&ways, &embedded_bus(&ways, &receipt.vhost), &receipt).await?;
-    let end = leases::extend_lease(&ways, &receipt, lease, None).await?;
+    principal
+        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
+        .await?;
+    let end = leases::extend_lease(&handles, &receipt, lease, None).await?;
     Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
 }
 
 /// Handles `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker gives
 /// the message up. Its attempt fails, or the message goes back to its queue.
 pub(super) async fn nack(
-    ways: web::Data<ActorHandles>,
+    handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -206,24 +212,26 @@ pub(super) async fn nack(
     query::check_requires("delay", delay.is_some(), "requeue", requeue)?;
     let delay = parse_duration("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or_default();
     let receipt = Receipt::new(path.into_inner(), vhost)?;
-    let lease_queue = find_lease_queue(&ways, &receipt.vhost)?;
-    principal.check_settle_access(&ways, &embedded_bus(&ways, &receipt.vhost), &receipt).await?;
+    let lease_queue = find_lease_queue(&handles, &receipt.vhost)?;
+    principal
+        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
+        .await?;
     respond_settled(
         leases::nack(&lease_queue, &receipt, requeue.then_some(delay), principal.sender()).await?,
     )
 }
 
 /// Finds the lease queue of a bus that calls web services.
-fn find_push_queue(ways: &ActorHandles, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
-    let settings = &ways.common.settings;
+fn find_push_queue(handles: &ActorHandles, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
+    let settings = &handles.common.settings;
     if settings.push_bus(&bus).is_none() {
         let why = settings.unknown_bus_error(&bus).unwrap_or_else(|| {
             format!("{}, which calls no web services: leave it out", quote(&bus))
         });
         return Err(Problem::not_found(format!("bus is {why}")));
     }
-    let key = ways.buses.resolve(Some(&bus.as_str().into()), "");
-    ways.lease_queues.find(&key).ok_or_else(|| match ways.buses.find(&key) {
+    let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
+    handles.lease_queues.find(&key).ok_or_else(|| match handles.buses.find(&key) {
         // A service that is answered 404 would not send its reply again.
         Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
         None => Problem::not_found(format!("no loaded workflow uses the bus {}", quote(&bus))),
@@ -254,14 +262,14 @@ fn parse_duration(
 
 /// Responds with one message: the input is the body, everything else stands in headers.
 fn respond_message(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     queue: &str,
     vhost: &str,
     mut message: LeasedMessage,
 ) -> Result<HttpResponse, Problem> {
-    let mut answer = HttpResponse::Ok();
-    answer.content_type(mime::APPLICATION_JSON);
-    let mut set = |name: &str, value: &str| set_header(&mut answer, name, value);
+    let mut response = HttpResponse::Ok();
+    response.content_type(mime::APPLICATION_JSON);
+    let mut set = |name: &str, value: &str| set_header(&mut response, name, value);
     set("Correlation-Id", message.correlation_id.as_deref().unwrap_or_default());
     set("Message-Id", &message.id);
     for Header { name, value } in &message.headers {
@@ -277,14 +285,15 @@ fn respond_message(
     set("Lease-Until", &crate::times::format_rfc3339(to_wall_clock(message.until).0));
     set("Reply-To", &Receipt::format(queue, vhost, &message));
     let permits = message.permit.take().into_iter().collect();
-    Ok(answer.body(
-        BufferedResponse::from_bytes(&ways.common, message.body.to_bytes(), permits)?.into_body(),
+    Ok(response.body(
+        BufferedResponse::from_bytes(&handles.common, message.body.to_bytes(), permits)?
+            .into_body(),
     ))
 }
 
 /// Sets a header. Names and ids always fit into one.
-fn set_header(answer: &mut HttpResponseBuilder, name: &str, value: &str) {
-    answer.insert_header((name, value.as_bytes()));
+fn set_header(response: &mut HttpResponseBuilder, name: &str, value: &str) {
+    response.insert_header((name, value.as_bytes()));
 }
 
 impl MessageView {

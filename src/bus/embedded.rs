@@ -121,23 +121,23 @@ impl EmbeddedBus {
     /// Creates a bus with these workers and a lease queue, which it registers. The bus reports to
     /// `sink`, and must be created on an arbiter.
     pub fn new(config: EmbeddedConfig, served: ServedQueues, sink: EventSink) -> EmbeddedBus {
-        let EmbeddedConfig { key, workers, policy: lending, lease_queues: desks } = config;
+        let EmbeddedConfig { key, workers, policy, lease_queues } = config;
         let (settle, settled) = mpsc::unbounded_channel();
-        let lease_queue = Arc::new(LeaseQueue::new(lending, sink.clone()));
-        let outside = Arc::new(ReplyDelivery { sink, settle, unsettled: Mutex::default() });
-        actix_rt::spawn(run_settlements(settled, Arc::downgrade(&outside)));
-        let dead_letters = outside.clone();
+        let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
+        let replies = Arc::new(ReplyDelivery { sink, settle, unsettled: Mutex::default() });
+        actix_rt::spawn(run_settlements(settled, Arc::downgrade(&replies)));
+        let dead_letters = replies.clone();
         actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), move |message| {
             dead_letters.deliver(dead_letter(message, "delivery_limit"));
         }));
-        desks.add(key, &lease_queue);
-        (outside.sink)(BusEvent::State(BusState::Connected));
+        lease_queues.add(key, &lease_queue);
+        (replies.sink)(BusEvent::State(BusState::Connected));
         EmbeddedBus {
             calls: served.call_queues.into_iter().collect(),
             lease_queue,
             started: HashSet::new(),
             workers,
-            replies: outside,
+            replies,
             threads: Vec::new(),
         }
     }
@@ -150,12 +150,12 @@ impl EmbeddedBus {
         if let Some((work, threads)) = self.workers.0.get(&**queue) {
             self.lease_queue.set_thread_count(queue, *threads);
             for _ in 0..*threads {
-                let (queue, desk) = (queue.clone(), self.lease_queue.clone());
-                let (outside, work) = (self.replies.clone(), work.clone());
+                let (queue, lease_queue) = (queue.clone(), self.lease_queue.clone());
+                let (replies, work) = (self.replies.clone(), work.clone());
                 self.threads.push(std::thread::spawn(move || {
-                    while let Some(message) = desk.take_blocking(&queue) {
-                        outside.report_handed_over(&message);
-                        outside.deliver(run_worker(&message, &work));
+                    while let Some(message) = lease_queue.take_blocking(&queue) {
+                        replies.report_handed_over(&message);
+                        replies.deliver(run_worker(&message, &work));
                     }
                 }));
             }
@@ -227,11 +227,11 @@ impl Bus for EmbeddedBus {
 fn call_from_publication(message: Publication) -> EmbeddedReply {
     let (attempt, depth) = (message.number_header("attempt"), message.number_header("depth"));
     let text = |name| Header::find_text(&message.headers, name).map(|text| &**text);
-    let trace =
-        text("traceparent").and_then(|asked| TraceContext::parse(asked, text("tracestate")));
+    let trace = text("traceparent")
+        .and_then(|traceparent| TraceContext::parse(traceparent, text("tracestate")));
     let body = message.body.to_bytes();
-    let Publication { address: to, id, correlation_id, .. } = message;
-    let call = Some(CallHeaders { queue: to.queue, message_id: id, depth, trace });
+    let Publication { address, id, correlation_id, .. } = message;
+    let call = Some(CallHeaders { queue: address.queue, message_id: id, depth, trace });
     EmbeddedReply { correlation_id, attempt, kind: None, dead_letter: None, body, call }
 }
 
@@ -273,10 +273,9 @@ impl ReplyDelivery {
     /// Delivers an answer to its caller: a step of this process, or nobody.
     fn answer_caller(&self, answer: Publication) {
         let attempt = answer.number_header("attempt");
-        let Publication { address: to, correlation_id, kind, body, confirm_token: receipt, .. } =
-            answer;
-        if *to.queue != *REPLIES {
-            return (self.sink)(BusEvent::Unroutable(receipt));
+        let Publication { address, correlation_id, kind, body, confirm_token, .. } = answer;
+        if *address.queue != *REPLIES {
+            return (self.sink)(BusEvent::Unroutable(confirm_token));
         }
         let body = body.to_bytes();
         self.deliver(EmbeddedReply {
@@ -287,13 +286,13 @@ impl ReplyDelivery {
             body,
             call: None,
         });
-        (self.sink)(BusEvent::Confirmed(receipt));
+        (self.sink)(BusEvent::Confirmed(confirm_token));
     }
 
     /// Reports that a message was handed over.
     fn report_handed_over(&self, message: &Publication) {
-        if let Some(receipt) = message.confirm_token.try_clone() {
-            (self.sink)(BusEvent::HandedOver(receipt));
+        if let Some(confirm_token) = message.confirm_token.try_clone() {
+            (self.sink)(BusEvent::HandedOver(confirm_token));
         }
     }
 
@@ -336,18 +335,18 @@ impl ReplyDelivery {
 /// Forgets replies that were acknowledged, and delivers those that were requeued again.
 async fn run_settlements(
     mut settled: mpsc::UnboundedReceiver<SettleCommand>,
-    outside: std::sync::Weak<ReplyDelivery>,
+    replies: std::sync::Weak<ReplyDelivery>,
 ) {
     while let Some(command) = settled.recv().await {
-        let Some(outside) = outside.upgrade() else { return };
+        let Some(reply_delivery) = replies.upgrade() else { return };
         match command.disposition {
             Disposition::Ack => {
-                lock(&outside.unsettled).replies.remove(&command.tag);
+                lock(&reply_delivery.unsettled).replies.remove(&command.tag);
             }
             Disposition::Requeue => {
-                let reply = lock(&outside.unsettled).replies.get(&command.tag).cloned();
+                let reply = lock(&reply_delivery.unsettled).replies.get(&command.tag).cloned();
                 if let Some(reply) = reply {
-                    outside.report_reply(command.tag, reply, true);
+                    reply_delivery.report_reply(command.tag, reply, true);
                 }
             }
         }

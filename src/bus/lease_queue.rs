@@ -18,7 +18,7 @@ pub use registry::LeaseQueues;
 pub use revocation::{LeaseRevocation, RevocationSender, RevokeReason, WorkerCountGuard};
 pub use types::{
     LEASE_MAX, LeasePolicy, LeaseStatus, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions,
-    Told, WorkerReply, reply_path,
+    ReplyOutcome, WorkerReply, reply_path,
 };
 
 use in_flight::InFlight;
@@ -131,13 +131,14 @@ impl LeaseQueue {
         let Some(bytes) = queue_state.next_bytes() else { return LeaseResult::Empty };
         let permit = match (&options.budget, acquired) {
             (None, _) => None,
-            (Some(_), Some((enough, taken))) if bytes <= enough => Some(taken),
-            (Some(room), _) => match room.for_size(bytes).try_acquire(bytes) {
-                Some(taken) => Some(taken),
-                None => return LeaseResult::OverBudget(room.for_size(bytes).clone(), bytes),
+            (Some(_), Some((acquired_bytes, permit))) if bytes <= acquired_bytes => Some(permit),
+            (Some(budget), _) => match budget.for_size(bytes).try_acquire(bytes) {
+                Some(permit) => Some(permit),
+                None => return LeaseResult::OverBudget(budget.for_size(bytes).clone(), bytes),
             },
         };
-        let Some((place, WaitingMessage { message, deliveries, since })) = queue_state.take_first()
+        let Some((position, WaitingMessage { message, deliveries, since })) =
+            queue_state.take_first()
         else {
             return LeaseResult::Empty;
         };
@@ -153,13 +154,13 @@ impl LeaseQueue {
             delivery,
             until,
             waited: now.saturating_duration_since(since),
-            permit: permit,
+            permit,
         };
-        let (worker, line) = (options.worker.clone(), options.revocations.clone());
+        let (worker, revocations) = (options.worker.clone(), options.revocations.clone());
         let in_flight = InFlight {
             worker,
-            revocations: line,
-            ..InFlight::new(message, place, delivery, lease, until)
+            revocations,
+            ..InFlight::new(message, position, delivery, lease, until)
         };
         self.insert_in_flight(&mut state, in_flight);
         LeaseResult::Leased(leased)
@@ -175,7 +176,7 @@ impl LeaseQueue {
     pub(super) fn withdraw(&self, queue: &Arc<str>, id: &str, end: AttemptEnd) {
         let mut state = self.state();
         match state.remove_in_flight(id) {
-            Some(lent) => lent.notify_revoked(id, RevokeReason::AttemptEnded(end)),
+            Some(in_flight) => in_flight.notify_revoked(id, RevokeReason::AttemptEnded(end)),
             None => drop(state.remove_waiting(queue, id)),
         }
     }
@@ -197,7 +198,8 @@ impl LeaseQueue {
     pub fn leases(&self, queue: &str, limit: usize) -> Vec<LeaseStatus> {
         let state = self.state();
         let of_queue = state.lease_ends.iter().filter_map(|(until, id)| {
-            let in_flight = state.in_flight.get(id).filter(|lent| *lent.queue == *queue)?;
+            let in_flight =
+                state.in_flight.get(id).filter(|candidate| *candidate.queue == *queue)?;
             Some(LeaseStatus {
                 id: id.clone(),
                 worker: in_flight.worker.clone(),
@@ -213,15 +215,17 @@ impl LeaseQueue {
     pub(super) fn take_in_flight(&self, id: &str, delivery: u32) -> Option<Publication> {
         let mut state = self.state();
         state.find_in_flight(id, delivery).ok()?;
-        state.remove_in_flight(id).map(|lent| lent.message)
+        state.remove_in_flight(id).map(|in_flight| in_flight.message)
     }
 
     /// Reports that the worker with this delivery starts on it. Used where leases are not reported.
     pub(super) fn report_handed_over(&self, id: &str, delivery: u32) {
         let mut state = self.state();
         let in_flight = state.find_in_flight(id, delivery).ok();
-        if let Some(receipt) = in_flight.and_then(|lent| lent.message.confirm_token.try_clone()) {
-            (self.sink)(BusEvent::HandedOver(receipt));
+        if let Some(confirm_token) =
+            in_flight.and_then(|leased| leased.message.confirm_token.try_clone())
+        {
+            (self.sink)(BusEvent::HandedOver(confirm_token));
         }
     }
 

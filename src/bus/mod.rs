@@ -384,9 +384,9 @@ impl Settlement {
         if let Some(to) = self.to.take() {
             // The channel is closed if the connection is gone. The broker redelivers by itself
             // then.
-            let Settlement { tag, epoch, rejection: unused, .. } = *self;
+            let Settlement { tag, epoch, rejection, .. } = *self;
             let failed = self.failed.take();
-            let _ = to.send(SettleCommand { tag, epoch, disposition, rejection: unused, failed });
+            let _ = to.send(SettleCommand { tag, epoch, disposition, rejection, failed });
         }
         self.guard = None;
     }

@@ -276,7 +276,7 @@ fn topological_order(graph: &Graph) -> Vec<&Step> {
     ordered
 }
 
-fn format_list<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<&str> = words.collect();
-    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+fn format_list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "-".to_owned() } else { names.join(", ") }
 }

@@ -177,13 +177,14 @@ fn compare_workflow(
         definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
     };
     let now = steps(definition);
-    let former: BTreeSet<String> =
-        comparison.definitions.iter().flat_map(|former| steps(&former.definition)).collect();
+    let previous_steps: BTreeSet<String> =
+        comparison.definitions.iter().flat_map(|version| steps(&version.definition)).collect();
     if !comparison.definitions.is_empty() {
         comparison.new_columns =
-            now.iter().filter(|step| !former.contains(*step)).cloned().collect();
+            now.iter().filter(|step| !previous_steps.contains(*step)).cloned().collect();
     }
-    comparison.old_columns = former.into_iter().filter(|step| !now.contains(step)).collect();
+    comparison.old_columns =
+        previous_steps.into_iter().filter(|step| !now.contains(step)).collect();
     Ok(comparison)
 }
 
@@ -202,10 +203,10 @@ fn compare_job(
         comparison.same.add(is_running);
         return Ok(());
     }
-    let former =
-        comparison.definitions.iter_mut().find(|former| former.definition == *job.definition());
-    match former {
-        Some(former) => former.jobs.add(is_running),
+    let previous =
+        comparison.definitions.iter_mut().find(|version| version.definition == *job.definition());
+    match previous {
+        Some(version) => version.jobs.add(is_running),
         None => {
             let mut jobs = JobCount::default();
             jobs.add(is_running);
@@ -272,17 +273,17 @@ fn print_workflow(workflow: &WorkflowComparison, out: &mut dyn Write) -> Result<
         writeln!(out, "  {why}\n")?;
         return Ok(());
     }
-    for former in &workflow.definitions {
-        let JobCount { running, .. } = former.jobs;
+    for version in &workflow.definitions {
+        let JobCount { running, .. } = version.jobs;
         writeln!(
             out,
             "  {}, {running} running, began under a definition from which this differs:",
-            format_job_count(former.jobs.total())
+            format_job_count(version.jobs.total())
         )?;
-        for change in &former.changes {
+        for change in &version.changes {
             writeln!(out, "    {}", render_change(change))?;
         }
-        if former.changes.is_empty() {
+        if version.changes.is_empty() {
             writeln!(out, "    the order of the steps")?;
         }
     }

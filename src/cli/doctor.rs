@@ -110,8 +110,8 @@ fn print_findings(
     let screen = Screen::for_stdout(TimeArguments::default());
     for Finding { severity: level, check: what, text, to_do } in findings {
         let label = format!("{:<7}", level.as_str());
-        let word = screen.colour(&label, level.as_str());
-        writeln!(out, "{word}  {what:<9}  {}", escape(text))?;
+        let coloured_label = screen.colour(&label, level.as_str());
+        writeln!(out, "{coloured_label}  {what:<9}  {}", escape(text))?;
         if !to_do.is_empty() {
             writeln!(out, "{:20}→ {}", "", escape(to_do))?;
         }

@@ -208,14 +208,14 @@ fn render_value(value: &Value) -> String {
 
 /// Splits a key such as `retryAt` into words: `retry at`.
 fn split_camel_case(key: &str) -> String {
-    let mut words = String::with_capacity(key.len() + 1);
+    let mut spaced = String::with_capacity(key.len() + 1);
     for letter in key.chars() {
         if letter.is_ascii_uppercase() {
-            words.push(' ');
+            spaced.push(' ');
         }
-        words.push(letter.to_ascii_lowercase());
+        spaced.push(letter.to_ascii_lowercase());
     }
-    words
+    spaced
 }
 
 #[cfg(test)]

@@ -87,20 +87,20 @@ fn print_reasons(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     let body = client.get(&format!("{path}?format=reasons"))?;
-    let answer: ReasonsResponse = parse_response(&body)?;
+    let response: ReasonsResponse = parse_response(&body)?;
     let mut table = Table::new(&[
         ("CHILD JOB", ColumnRole::Key),
         ("ITEM", ColumnRole::Plain),
         ("COUNT", ColumnRole::Key),
         ("REASON", ColumnRole::Long),
     ]);
-    for ReasonResponse { reason, count, item, job } in &answer.reasons {
+    for ReasonResponse { reason, count, item, job } in &response.reasons {
         table.add_row([&**job, &item.to_string(), &count.to_string(), &**reason]);
     }
     let entries = parse_list(&body, "reasons")?;
     Listing { body: &body, entries, table, empty_text: "no item has failed" }.print(form, out)?;
-    if answer.failed_is_minimum && form.is_for_people() {
-        writeln!(out, "… only the first {} items that failed were looked at", answer.failed)?;
+    if response.failed_is_minimum && form.is_for_people() {
+        writeln!(out, "… only the first {} items that failed were looked at", response.failed)?;
     }
     Ok(ExitCode::SUCCESS)
 }

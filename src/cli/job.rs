@@ -22,7 +22,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 const NOTE_CHARS_MAX: usize = 300;
 
 /// How many child jobs are printed with their job.
-const CHILDREN_SHOWN_MAX: u32 = 5;
+const CHILDREN_LISTED_MAX: u32 = 5;
 
 #[derive(Deserialize)]
 pub(super) struct ChildrenPage {
@@ -208,7 +208,7 @@ fn print_first_children(
     form: ListStyle,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
-    let mut query = vec![("limit".to_owned(), CHILDREN_SHOWN_MAX.to_string())];
+    let mut query = vec![("limit".to_owned(), CHILDREN_LISTED_MAX.to_string())];
     if has_failed {
         query.push(("state".to_owned(), "failed".to_owned()));
     }

@@ -88,8 +88,8 @@ pub(super) fn jobs(
     if is_truncated && form.is_for_people() {
         writeln!(
             out,
-            "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through all \
-             (docs/http-api.md)"
+            "… only the first {JOBS_PER_LIST_MAX} of each list are shown; the API pages through \
+             all (docs/http-api.md)"
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -269,7 +269,7 @@ pub(super) fn queues(
         ("NOTE", ColumnRole::Long),
         ("USED BY", ColumnRole::Long),
     ]);
-    let mut shown = Vec::new();
+    let mut entries = Vec::new();
     for entry in parse_list(&body, "queues")? {
         let queue: QueueResponse = parse_response(entry.get())?;
         if is_unattended && !queue.has_no_consumers() {
@@ -287,7 +287,7 @@ pub(super) fn queues(
             queue.note(),
             queue.used_by(),
         ]);
-        shown.push(entry);
+        entries.push(entry);
     }
     let nothing = if is_unattended {
         "every queue has a worker"
@@ -295,8 +295,8 @@ pub(super) fn queues(
         "the loaded workflows use no queues"
     };
     // A filtered list is printed, not the manager's own response.
-    let filtered = to_raw_json(&json!({ "queues": shown }))?;
+    let filtered = to_raw_json(&json!({ "queues": entries }))?;
     let body = if is_unattended { filtered.get() } else { &body };
-    Listing { body, entries: shown, table, empty_text: nothing }.print(form, out)?;
+    Listing { body, entries, table, empty_text: nothing }.print(form, out)?;
     Ok(ExitCode::SUCCESS)
 }

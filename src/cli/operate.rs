@@ -172,8 +172,8 @@ pub(super) fn operate(
             && before.is_none()
         {
             let text = format!(
-                "{operation} needs a job's id, or a filter for several: --workflow, --state, --status, \
-                 --after or --before"
+                "{operation} needs a job's id, or a filter for several: --workflow, --state, \
+                 --status, --after or --before"
             );
             return Err(ClientError::Usage(text));
         }
@@ -203,8 +203,8 @@ fn operate_on_all(
     if is_destructive(operation) && !arguments.dry_run && !arguments.yes {
         if !confirm::is_interactive() {
             return Err(ClientError::Usage(format!(
-                "{operation} with a filter ends or removes all jobs that it finds: add --yes to do it, \
-                 or --dry-run to see which they are"
+                "{operation} with a filter ends or removes all jobs that it finds: add --yes to \
+                 do it, or --dry-run to see which they are"
             )));
         }
         if !confirm_bulk(operation, arguments, client)? {
@@ -388,7 +388,7 @@ pub(super) fn reload(
         return Ok(ExitCode::SUCCESS);
     }
     let response: ReloadResponse = parse_response(&body)?;
-    for (word, names) in [
+    for (change, names) in [
         ("added", response.added),
         ("changed", response.changed),
         ("removed", response.removed),
@@ -397,7 +397,7 @@ pub(super) fn reload(
         if !names.is_empty() {
             writeln!(
                 out,
-                "{word:<10} {}",
+                "{change:<10} {}",
                 names.iter().map(|name| &**name).collect::<Vec<_>>().join(", ")
             )?;
         }

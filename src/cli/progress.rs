@@ -174,16 +174,16 @@ pub(super) fn summarize_children(job: &JobResponse) -> Option<String> {
     });
     let (from, to) =
         (times::parse_rfc3339(&job.created)?, times::parse_rfc3339(job.ended.as_ref()?)?);
-    let took = Duration::from_nanos(u64::try_from(to.0.saturating_sub(from.0)).ok()?);
+    let elapsed = Duration::from_nanos(u64::try_from(to.0.saturating_sub(from.0)).ok()?);
     #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = format_rate(ended as f64 / took.as_secs_f64().max(0.001));
+    let rate = format_rate(ended as f64 / elapsed.as_secs_f64().max(0.001));
     let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
     (ended > 0).then(|| {
         format!(
             "job {} is {} after {:.1}s: {ended} child jobs{failed}, {rate}",
             job.uuid,
             job.state,
-            took.as_secs_f64()
+            elapsed.as_secs_f64()
         )
     })
 }

@@ -149,8 +149,8 @@ fn format_relative(at: Timestamp, now: Timestamp) -> String {
         .map(|(unit, letter)| format!("{}{letter}", seconds / unit));
     match amount {
         None => "now".to_owned(),
-        Some(shown) if at.0 > now.0 => format!("in {shown}"),
-        Some(shown) => format!("{shown} ago"),
+        Some(span) if at.0 > now.0 => format!("in {span}"),
+        Some(span) => format!("{span} ago"),
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_unless_the_environment_says_otherwise() {
+    fn colours_are_for_terminals_unless_the_environment_overrides_it() {
         let with = |is_terminal, set: &[(&str, &str)]| {
             wants_colours(is_terminal, |name| {
                 let found = set.iter().find(|(key, _)| *key == name);
@@ -185,23 +185,23 @@ mod tests {
     #[test]
     fn escaped_json_has_the_same_value_and_no_control_characters() {
         let json = "{\"a\":\"\u{9b}31m \u{202e}x\u{7f} é\"}\r\n";
-        let shown = escape_json(json);
-        assert_eq!(shown, "{\"a\":\"\\u009b31m \\u202ex\\u007f é\"} \n");
+        let escaped = escape_json(json);
+        assert_eq!(escaped, "{\"a\":\"\\u009b31m \\u202ex\\u007f é\"} \n");
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-        assert_eq!(value(&shown), value(json));
+        assert_eq!(value(&escaped), value(json));
     }
 
     #[test]
     fn times_have_the_requested_format() {
         let at = "2026-01-31T12:00:00.123456789Z";
         let now = times::parse_rfc3339("2026-01-31T12:05:59Z").expect("a time");
-        let shown = |times| {
+        let format_now_as = |times| {
             let screen = Screen { width: None, has_colours: false, time_format: times, now };
             screen.format_time(at).into_owned()
         };
-        assert_eq!(shown(TimeFormat::Exact), at);
-        assert_eq!(shown(TimeFormat::Seconds), "2026-01-31T12:00:00Z");
-        assert_eq!(shown(TimeFormat::Relative), "5m ago");
+        assert_eq!(format_now_as(TimeFormat::Exact), at);
+        assert_eq!(format_now_as(TimeFormat::Seconds), "2026-01-31T12:00:00Z");
+        assert_eq!(format_now_as(TimeFormat::Relative), "5m ago");
         assert_eq!(
             Screen::with_width(None).format_time("soon"),
             "soon",

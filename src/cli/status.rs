@@ -76,8 +76,8 @@ pub(super) fn status(
         print_json(&body, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let answer: StatusResponse = parse_response(&body)?;
-    let Some(first) = answer.rows.first() else {
+    let response: StatusResponse = parse_response(&body)?;
+    let Some(first) = response.rows.first() else {
         if form.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
@@ -89,17 +89,17 @@ pub(super) fn status(
         [row.job.to_string(), row.state.to_string(), row.updated.to_string()]
     };
     let space = form.screen.width.unwrap_or(WIDTH_WITHOUT_TERMINAL);
-    let shown_steps = if arguments.columns.is_empty() && form.format != Format::Table {
+    let step_columns = if arguments.columns.is_empty() && form.format != Format::Table {
         (0..steps.len()).collect()
     } else if arguments.columns.is_empty() {
-        let cells: Vec<Vec<&str>> = answer
+        let cells: Vec<Vec<&str>> = response
             .rows
             .iter()
             .map(|row| row.steps.0.iter().map(|(_, status)| &**status).collect())
             .collect();
         let fixed_width: usize = (0..fixed_titles.len())
             .map(|at| {
-                answer
+                response
                     .rows
                     .iter()
                     .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
@@ -116,33 +116,33 @@ pub(super) fn status(
     let roles = [ColumnRole::Key, ColumnRole::State, ColumnRole::Time]
         .into_iter()
         .chain(repeat(ColumnRole::Key));
-    let titles = fixed_titles.into_iter().chain(shown_steps.iter().map(|at| steps[*at]));
+    let titles = fixed_titles.into_iter().chain(step_columns.iter().map(|at| steps[*at]));
     let columns: Vec<(&str, ColumnRole)> = titles.zip(roles).collect();
     let mut table = Table::new(&columns);
-    for row in &answer.rows {
+    for row in &response.rows {
         let status = |at: &usize| {
             row.steps.0.get(*at).map_or_else(String::new, |(_, status)| status.to_string())
         };
-        table.add_row(fixed_cells(row).into_iter().chain(shown_steps.iter().map(status)));
+        table.add_row(fixed_cells(row).into_iter().chain(step_columns.iter().map(status)));
     }
     let entries = parse_list(&body, "rows")?;
     Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
     if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
-    if arguments.columns.is_empty() && shown_steps.len() < steps.len() {
-        let (left, all) = (steps.len() - shown_steps.len(), steps.len());
+    if arguments.columns.is_empty() && step_columns.len() < steps.len() {
+        let (left, all) = (steps.len() - step_columns.len(), steps.len());
         writeln!(
             out,
             "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and \
              --json have all"
         )?;
     }
-    if answer.next.is_some() {
+    if response.next.is_some() {
         writeln!(
             out,
             "… only the newest {} are shown; --limit shows more, --csv all",
-            answer.rows.len()
+            response.rows.len()
         )?;
     }
     Ok(ExitCode::SUCCESS)

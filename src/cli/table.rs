@@ -226,8 +226,8 @@ mod tests {
     }
 
     fn render_lines(width: Option<usize>, is_whole: bool) -> (Vec<String>, Vec<String>) {
-        let drawn = jobs().render(&Screen::with_width(width), is_whole);
-        (drawn.text.lines().map(str::to_owned).collect(), drawn.omitted)
+        let rendered = jobs().render(&Screen::with_width(width), is_whole);
+        (rendered.text.lines().map(str::to_owned).collect(), rendered.omitted)
     }
 
     #[test]
@@ -254,9 +254,9 @@ mod tests {
         assert_eq!(left_out, ["CREATED"]);
         let mut table = jobs();
         table.rows.iter_mut().for_each(|row| row[3].clear());
-        let drawn = table.render(&Screen::with_width(Some(30)), false);
-        assert_eq!(drawn.text.lines().next(), Some(" JOB       STATE    CREATED"));
-        assert!(drawn.omitted.is_empty(), "what is empty is not missed");
+        let rendered = table.render(&Screen::with_width(Some(30)), false);
+        assert_eq!(rendered.text.lines().next(), Some(" JOB       STATE    CREATED"));
+        assert!(rendered.omitted.is_empty(), "what is empty is not missed");
         let (narrowest, _) = render_lines(Some(10), false);
         assert!(narrowest[1].starts_with(" c92f64c2  failed   the worker repo…"));
         let (whole, _) = render_lines(Some(10), true);

@@ -19,7 +19,7 @@ impl Text {
     pub(super) fn new(text: &str) -> Text {
         match escape(text) {
             Cow::Borrowed(same) => Text { printable: same.to_owned(), raw: None },
-            Cow::Owned(shown) => Text { printable: shown, raw: Some(text.to_owned()) },
+            Cow::Owned(escaped) => Text { printable: escaped, raw: Some(text.to_owned()) },
         }
     }
 

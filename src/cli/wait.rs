@@ -27,7 +27,7 @@ impl AwaitedState {
 
     fn includes(self, state: &str) -> bool {
         match self.as_str() {
-            Some(word) => word == state,
+            Some(awaited) => awaited == state,
             None => matches!(state, "completed" | "failed" | "cancelled"),
         }
     }
@@ -83,17 +83,18 @@ pub(super) fn wait(
             print_state(arguments, id, &end.state, out)
         }
         ControlFlow::Continue(end) => {
-            let word = awaited.as_str().unwrap_or("ended");
+            let wanted = awaited.as_str().unwrap_or("ended");
             let why = end.reason.map_or_else(String::new, |reason| format!(": {reason}"));
             Err(ClientError::Refused(format!(
-                "job {id} is {}, and will not be {word} by itself{why}",
+                "job {id} is {}, and will not be {wanted} by itself{why}",
                 end.state
             )))
         }
         ControlFlow::Break(WaitStop::TimedOut) => {
-            let what = awaited
-                .as_str()
-                .map_or_else(|| "has not ended".to_owned(), |word| format!("has not been {word}"));
+            let what = awaited.as_str().map_or_else(
+                || "has not ended".to_owned(),
+                |wanted| format!("has not been {wanted}"),
+            );
             let timeout = arguments.timeout.map_or_else(String::new, |most| most.to_string());
             let seen = if last_state.is_empty() {
                 String::new()

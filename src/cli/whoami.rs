@@ -69,10 +69,10 @@ pub(super) fn whoami(
     let has_token = !target.token.is_empty();
     let token_source = has_token.then(|| target.token_source.to_string());
     let client = Client::for_target(target);
-    let answer = client.try_get("/api/whoami")?;
+    let response = client.try_get("/api/whoami")?;
     let token: Option<TokenResponse> =
-        answer.as_ref().ok().map(|body| parse_response(body)).transpose()?;
-    let allowed = match (&token, &answer) {
+        response.as_ref().ok().map(|body| parse_response(body)).transpose()?;
+    let allowed = match (&token, &response) {
         (Some(token), _) => token.describe_permissions(),
         (None, Err((StatusCode::UNAUTHORIZED, _))) if has_token => {
             "nothing: the token is wrong".to_owned()
@@ -90,7 +90,7 @@ pub(super) fn whoami(
     if arguments.json {
         let output = json!({
             "server": server, "serverFrom": server_source, "tokenFrom": token_source,
-            "name": name, "allowed": allowed, "isAllowed": answer.is_ok(), "version": version,
+            "name": name, "allowed": allowed, "isAllowed": response.is_ok(), "version": version,
             "ready": manager.as_ref().map(|manager| manager.ready),
             "clientVersion": env!("CARGO_PKG_VERSION"),
         });
@@ -119,7 +119,7 @@ pub(super) fn whoami(
             print_field("ready", &ready)?;
         }
     }
-    match answer {
+    match response {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err((_, detail)) => Err(ClientError::Refused(detail)),
     }

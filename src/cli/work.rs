@@ -232,11 +232,11 @@ impl Dispatcher<'_, '_> {
             self.handle_event(event);
         }
         let id = message.id();
-        if let Some(in_hand) = self.in_flight.get_mut(&id) {
+        if let Some(in_flight) = self.in_flight.get_mut(&id) {
             // After a restart the manager delivers the message again. It is processed once.
             let _ =
-                in_hand.event_sender.send(TaskEvent::Redelivered(message.reply_to().to_owned()));
-            in_hand.redelivered = Some(message);
+                in_flight.event_sender.send(TaskEvent::Redelivered(message.reply_to().to_owned()));
+            in_flight.redelivered = Some(message);
         } else {
             self.start_task(id, message);
         }
@@ -250,8 +250,8 @@ impl Dispatcher<'_, '_> {
             return;
         }
         let (event_sender, events) = channel();
-        let in_hand = InFlightMessage { event_sender: event_sender.clone(), redelivered: None };
-        self.in_flight.insert(id.clone(), in_hand);
+        let in_flight = InFlightMessage { event_sender: event_sender.clone(), redelivered: None };
+        self.in_flight.insert(id.clone(), in_flight);
         let dispatcher = self.event_sender.clone();
         let task = MessageTask {
             context: self.context,
@@ -276,7 +276,7 @@ impl Dispatcher<'_, '_> {
             DispatcherEvent::TaskEnded(id, end) => {
                 self.unsent_replies.remove(&id);
                 let redelivered =
-                    self.in_flight.remove(&id).and_then(|in_hand| in_hand.redelivered);
+                    self.in_flight.remove(&id).and_then(|in_flight| in_flight.redelivered);
                 match end {
                     TaskOutcome::Unsettled => {
                         if let Some(message) = redelivered {
@@ -289,9 +289,9 @@ impl Dispatcher<'_, '_> {
             }
             DispatcherEvent::SpawnFailed(error) => self.handle_spawn_error(&error),
             DispatcherEvent::Stop if self.is_stopping => {
-                for in_hand in self.in_flight.values() {
+                for in_flight in self.in_flight.values() {
                     // Sending fails for a task that has just ended, which has nothing to requeue.
-                    let _ = in_hand.event_sender.send(TaskEvent::Requeue);
+                    let _ = in_flight.event_sender.send(TaskEvent::Requeue);
                 }
             }
             DispatcherEvent::Stop => {

@@ -128,8 +128,8 @@ mod tests {
         assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
         assert!(job.open_effects().is_empty());
         // Asked once more, after the end: answered once more.
-        let asked = handle_input(&mut job, Input::CallerJoined(caller("first")));
-        assert_eq!((answers(&asked), asked.closed), (vec![(0, 0)], false));
+        let rejoined = handle_input(&mut job, Input::CallerJoined(caller("first")));
+        assert_eq!((answers(&rejoined), rejoined.closed), (vec![(0, 0)], false));
         assert!(handle_input(&mut job, Input::CallerAnswered { caller: 0, end: 0 }).closed);
     }
 

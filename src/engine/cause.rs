@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_way_and_long_words_are_bounded() {
+    fn a_deep_path_and_long_texts_are_bounded() {
         let mut cause = Cause::from_step(&"n".repeat(10_000), &"ü".repeat(100_000));
         for level in 0..200 {
             cause =
@@ -156,10 +156,10 @@ mod tests {
         }
         let text = cause.to_string();
         assert!(text.starts_with("step \"x\" of item 0: why (child job "), "{text}");
-        let way: Vec<&str> = text.split_once("by way of ").expect("a way").1.split(", ").collect();
+        let path: Vec<&str> = text.split_once("by way of ").expect("a way").1.split(", ").collect();
         let named: Vec<String> =
             [9, 8, 7, 6].iter().map(|n| format!("item {n} of step \"s{n}\"")).collect();
-        assert_eq!(way[..4], named);
-        assert_eq!((way[4], way[5]), ("… 2 more …", "item 3 of step \"s3\""), "{text}");
+        assert_eq!(path[..4], named);
+        assert_eq!((path[4], path[5]), ("… 2 more …", "item 3 of step \"s3\""), "{text}");
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_the_budget_leaves_nothing_for_fails_and_says_so() {
+    fn a_step_that_the_budget_leaves_nothing_for_fails_with_that_reason() {
         let continues =
             |step: Step| Step { on_failure: crate::engine::OnFailure::Continue, ..step };
         let steps = (0..3)

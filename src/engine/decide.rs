@@ -31,7 +31,7 @@ impl Job {
             // `handle_input` handles everything that is due.
             Input::Timer { .. } => Err(Rejected::Void),
             Input::ChildMissing { step, index } => self.decide_child_missing(step, index),
-            Input::IdTaken { step, index, id } => self.decide_id_taken(step, index, id, ctx),
+            Input::IdConflict { step, index, id } => self.decide_id_conflict(step, index, id, ctx),
             Input::Order(order) => self.decide_order(order, ctx),
             Input::Operate(request) => self.decide_request(request, ctx),
             Input::CallerJoined(caller) => self.decide_called(caller),
@@ -211,7 +211,7 @@ impl Job {
     }
 
     /// Decides that the child job is started again, under another id.
-    fn decide_id_taken(
+    fn decide_id_conflict(
         &self,
         step: StepIndex,
         index: u32,
@@ -236,11 +236,11 @@ impl Job {
 
     fn decide_order(&self, order: Order, ctx: &Context<'_>) -> Result<Vec<Entry>, Rejected> {
         let is_ended = self.state.is_ended();
-        let Order { round, instruction: what } = order;
+        let Order { round, instruction } = order;
         if round < self.round {
             return Err(Rejected::Late);
         }
-        let entry = match what {
+        let entry = match instruction {
             Instruction::Halt(reason) if !is_ended => job_failed(reason, None),
             Instruction::Cancel(reason) if !is_ended => {
                 Entry::Job(JobEntry::Cancelled { reason, by_parent: true })

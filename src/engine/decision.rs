@@ -45,8 +45,9 @@ impl Job {
         ctx: &Context<'_>,
     ) -> (Job, Decision) {
         let stored_message = origin.parent.is_none().then(|| message.clone());
-        let trace = origin.trace.as_ref().map(|asked| asked.parent);
-        let trace_state = origin.trace.as_ref().and_then(|asked| asked.state.clone());
+        let trace = origin.trace.as_ref().map(|request_trace| request_trace.parent);
+        let trace_state =
+            origin.trace.as_ref().and_then(|request_trace| request_trace.state.clone());
         let mut job = Job::before_first_entry(origin, message);
         let deadline = job.new_deadline(ctx);
         let created =
@@ -67,8 +68,8 @@ impl Job {
         if let Input::Timer { due, unread } = input {
             // Once for each step. If the clock was set back, what begins now would already be due
             // by that time.
-            for what in self.find_due(due, &unread) {
-                let entries = self.decide_due(what, ctx);
+            for due_event in self.find_due(due, &unread) {
+                let entries = self.decide_due(due_event, ctx);
                 self.record(entries, &mut decision);
             }
             if decision.recorded.entries.is_empty() {

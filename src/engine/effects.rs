@@ -46,8 +46,8 @@ impl Job {
         }));
         if self.state.is_ended() {
             open.extend(self.origin.parent.map(|_| Entry::Job(JobEntry::ToldAgain)));
-            let owed = self.callers.waiting().filter_map(|number| self.callers.get(number));
-            open.extend(owed.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
+            let waiting = self.callers.waiting().filter_map(|number| self.callers.get(number));
+            open.extend(waiting.map(|caller| Entry::Caller(CallerEntry::Joined(caller.clone()))));
         }
         open
     }
@@ -90,7 +90,7 @@ impl Job {
     }
 
     fn effects_of_step(&self, step: StepIndex, entry: &StepEntry) -> Vec<Effect> {
-        let order = |what: Instruction| self.order_children_of_step(step, &what);
+        let order = |instruction: Instruction| self.order_children_of_step(step, &instruction);
         match entry {
             StepEntry::Started { .. } | StepEntry::Unconfirmed => {
                 self.dispatch(step).into_iter().collect()
@@ -169,29 +169,31 @@ impl Job {
             self.step(step).fan_out.as_ref().is_some_and(|fan_out| fan_out.round(index) > 0);
         let retry = is_retried.then_some(Instruction::Retry);
         let pause = (self.state == JobState::Paused).then_some(Instruction::Pause);
-        let orders =
-            retry.into_iter().chain(pause).filter_map(|what| self.order_child(step, index, what));
+        let orders = retry
+            .into_iter()
+            .chain(pause)
+            .filter_map(|instruction| self.order_child(step, index, instruction));
         std::iter::once(self.start_child(step, index)).chain(orders).collect()
     }
 
     /// Gives an order to every child job that has not reported its end; `ended` is a step that has
     /// just ended.
-    fn order_children(&self, ended: Option<StepIndex>, what: &Instruction) -> Vec<Effect> {
+    fn order_children(&self, ended: Option<StepIndex>, instruction: &Instruction) -> Vec<Effect> {
         let steps = self.fanning_out.iter().copied().chain(ended);
-        steps.flat_map(|step| self.order_children_of_step(step, what)).collect()
+        steps.flat_map(|step| self.order_children_of_step(step, instruction)).collect()
     }
 
-    fn order_children_of_step(&self, step: StepIndex, what: &Instruction) -> Vec<Effect> {
+    fn order_children_of_step(&self, step: StepIndex, instruction: &Instruction) -> Vec<Effect> {
         self.children_under_way(step)
-            .filter_map(|index| self.order_child(step, index, what.clone()))
+            .filter_map(|index| self.order_child(step, index, instruction.clone()))
             .collect()
     }
 
-    fn order_child(&self, step: StepIndex, index: u32, what: Instruction) -> Option<Effect> {
+    fn order_child(&self, step: StepIndex, index: u32, instruction: Instruction) -> Option<Effect> {
         let round = self.step(step).fan_out.as_ref()?.round(index);
         let parent_item = ParentItem { job: self.origin.id, step, index };
         let child = self.child_id(step, index)?;
-        Some(Effect::OrderChild { child, parent_item, order: Order { round, instruction: what } })
+        Some(Effect::OrderChild { child, parent_item, order: Order { round, instruction } })
     }
 
     // ---- those who wait for the end

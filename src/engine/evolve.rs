@@ -4,7 +4,6 @@ use super::entry::{
     CallerEntry, Entry, Failure, FanOutEntry, JobEntry, Progress, Recorded, StepEntry,
 };
 use super::fanout::FanOut;
-use super::held_bytes::result_bytes;
 use super::id::StepIndex;
 use super::job::Job;
 use super::json::Message;
@@ -13,6 +12,7 @@ use super::state::{JobState, StepState};
 use super::step::{StepRun, StepTimer};
 use super::time::Timestamp;
 use super::trace::TraceContext;
+use super::value_bytes::result_bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Job {
             JobEntry::Created { message, deadline, trace, trace_state } => {
                 if let Some(message) = message {
                     self.message = message.clone();
-                    self.held_bytes = self.count_held_bytes();
+                    self.value_bytes = self.count_value_bytes();
                 }
                 self.deadline = *deadline;
                 let state = trace_state.clone();
@@ -149,7 +149,7 @@ impl Job {
                 self.update_fan_out(step, |fan_out| fan_out.mark_started_again(*index, *id));
             }
             FanOutEntry::ChildCompleted { index, item, others } => {
-                self.held_bytes += result_bytes(item.as_ref(), others);
+                self.value_bytes += result_bytes(item.as_ref(), others);
                 self.update_fan_out(step, |fan_out| {
                     fan_out.mark_completed(*index, item.as_ref(), others);
                 });
@@ -165,7 +165,7 @@ impl Job {
                     (output, gathered)
                 });
                 let (output, gathered) = output.unwrap_or_default();
-                self.held_bytes -= gathered;
+                self.value_bytes -= gathered;
                 self.complete(step, at, output);
             }
         }
@@ -231,7 +231,7 @@ impl Job {
         let status = reported_status(self.graph().step(step), &output).unwrap_or_default();
         let run = &mut self.steps[step.as_usize()];
         let before = run.output.as_ref().map_or(0, Message::encoded_len);
-        self.held_bytes = self.held_bytes + output.encoded_len() - before;
+        self.value_bytes = self.value_bytes + output.encoded_len() - before;
         run.output = Some(output);
         run.status = status;
         run.failure = None;
@@ -333,7 +333,7 @@ impl Job {
 
     /// Recomputes everything that follows from the states of the steps.
     fn recount(&mut self) {
-        self.held_bytes = self.count_held_bytes();
+        self.value_bytes = self.count_value_bytes();
         let count = |matching: usize| u32::try_from(matching).unwrap_or(u32::MAX);
         let steps: Vec<StepIndex> = self.graph().indices().collect();
         for step in &steps {

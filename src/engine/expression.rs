@@ -82,12 +82,12 @@ impl Expression {
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
         let (root, source) = parse_text(text)?;
         let found = names::check(&root, &Source { text, source: &source })?;
-        let names::Names { required: need, steps, mistakes } = found;
+        let names::Names { required, steps, mistakes } = found;
         Ok(Expression(Arc::new(Compiled {
             text: text.to_owned(),
             steps,
             mistakes,
-            required: need,
+            required,
             root: cost::add_charges(root),
         })))
     }
@@ -171,7 +171,7 @@ impl Expression {
         exact::add_to(&mut context)?;
         // No data is known to make the crate panic, but if it did, the job must survive.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.0.root, &context))) {
-            Ok(came_to) => came_to.map_err(|error| render_error(&error)),
+            Ok(result) => result.map_err(|error| render_error(&error)),
             Err(_) => Err("cannot be evaluated with this data".to_owned()),
         }
     }

@@ -4,10 +4,10 @@
 
 use super::definition::FanOutKeys;
 use super::entry::FanOutEntry;
-use super::held_bytes::result_bytes;
 use super::id::JobId;
 use super::input::Context;
 use super::json::{Elements, Json, JsonKind, Message, find_item_uuid};
+use super::value_bytes::result_bytes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

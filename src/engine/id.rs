@@ -170,10 +170,10 @@ pub fn is_valid_name(text: &str) -> bool {
 }
 
 /// The most characters of a text from outside that an error repeats.
-const SHOWN_CHARACTERS_MAX: usize = 100;
+const EXCERPT_CHARACTERS_MAX: usize = 100;
 
 fn shorten(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARACTERS_MAX) {
+    match text.char_indices().nth(EXCERPT_CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_read_in_every_spelling_and_shown_in_one() {
+    fn an_id_is_parsed_in_every_spelling_and_rendered_in_one() {
         let digits = ID.replace('-', "");
         let upper = ID.to_uppercase();
         for text in [

@@ -107,7 +107,7 @@ pub enum Input {
     },
     /// A child job cannot start under the id that was tried, because a job that has not ended has
     /// it.
-    IdTaken {
+    IdConflict {
         /// The fan-out step.
         step: StepIndex,
         /// The item's index.

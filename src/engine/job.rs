@@ -4,7 +4,6 @@
 use super::caller::Callers;
 use super::definition::{Definition, Dependency, FanOutKeys, Graph, OnFailure, Step};
 use super::fanout::ItemCounts;
-use super::held_bytes::own_bytes;
 use super::id::{JobId, StepIndex};
 use super::input::UnreadReplies;
 use super::json::Message;
@@ -12,6 +11,7 @@ use super::origin::Origin;
 use super::state::{JobState, StepState};
 use super::step::StepRun;
 use super::time::Timestamp;
+use super::value_bytes::own_bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub struct Job {
     /// How many times it has ended and gone on.
     pub(super) earlier_ends: u32,
     /// The bytes of the values that it holds.
-    pub(super) held_bytes: usize,
+    pub(super) value_bytes: usize,
 }
 
 impl Job {
@@ -133,14 +133,14 @@ impl Job {
 
     /// Returns the status of a step (docs/operations.md).
     pub fn status(&self, step: StepIndex) -> &str {
-        let (words, run) = (&self.graph().step(step).status, &self.steps[step.as_usize()]);
+        let (labels, run) = (&self.graph().step(step).status, &self.steps[step.as_usize()]);
         match self.step_state(step) {
             StepState::Waiting => "",
-            StepState::Running => run.status.as_deref().unwrap_or_else(|| words.running()),
+            StepState::Running => run.status.as_deref().unwrap_or_else(|| labels.running()),
             StepState::Completed => run.status.as_deref().unwrap_or("COMPLETED"),
             StepState::Failed => "FAILED",
-            StepState::Skipped => words.skipped(),
-            StepState::Cancelled => words.cancelled(),
+            StepState::Skipped => labels.skipped(),
+            StepState::Cancelled => labels.cancelled(),
         }
     }
 
@@ -260,10 +260,10 @@ impl Job {
 
     /// Returns the items whose child jobs should be under way.
     pub fn open_children(&self) -> impl Iterator<Item = (StepIndex, u32)> + '_ {
-        let goes_on = !self.state.is_ended();
+        let is_open = !self.state.is_ended();
         self.fanning_out
             .iter()
-            .filter(move |step| goes_on && self.steps[step.as_usize()].is_under_way())
+            .filter(move |step| is_open && self.steps[step.as_usize()].is_under_way())
             .flat_map(|step| self.children_under_way(*step).map(|index| (*step, index)))
     }
 
@@ -319,12 +319,12 @@ impl Job {
     }
 
     /// Returns the bytes of the values that the job holds.
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
     }
 
     /// Counts these bytes anew.
-    pub(super) fn count_held_bytes(&self) -> usize {
+    pub(super) fn count_value_bytes(&self) -> usize {
         let of_steps = self.steps.iter().map(|run| {
             let output = run.output.as_ref().map_or(0, Message::encoded_len);
             output + run.fan_out.as_ref().map_or(0, |fan_out| fan_out.gathered_bytes())
@@ -369,7 +369,7 @@ impl Job {
             let is_ready = self.ready.contains(&step);
             assert_eq!(is_ready, waits == 0 && run.state == StepState::Waiting, "{name} is ready");
         }
-        assert_eq!(self.held_bytes, self.count_held_bytes(), "bytes that are held");
+        assert_eq!(self.value_bytes, self.count_value_bytes(), "bytes that are held");
         if self.state == JobState::Completed {
             assert_eq!(left, 0, "a completed job has no open step");
         }
@@ -387,7 +387,7 @@ impl Job {
         let ready =
             graph.indices().filter(|step| steps[step.as_usize()].dependencies_left == 0).collect();
         let steps_left = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        let held = own_bytes(&origin, &message);
+        let bytes = own_bytes(&origin, &message);
         Job {
             origin,
             message,
@@ -407,7 +407,7 @@ impl Job {
             steps_left,
             callers: Callers::default(),
             earlier_ends: 0,
-            held_bytes: held,
+            value_bytes: bytes,
         }
     }
 

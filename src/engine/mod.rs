@@ -22,7 +22,7 @@
 //! | `queue_declaration` | how a queue is declared |
 //! | `expression`, `definition`, `origin` | the graphs; what a job was created by |
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
-//! | `held_bytes` | the bytes of the values that a job holds |
+//! | `value_bytes` | the bytes of the values that a job holds |
 //! | `fanout`, `step`, `job` | a job and its parts |
 //! | `reply`, `evolve` | what a reply says; what an entry changes |
 //! | `effects`, `recover` | what an entry causes; after a restart |
@@ -49,7 +49,6 @@ mod evolve;
 pub mod expression;
 mod failure;
 pub mod fanout;
-mod held_bytes;
 pub mod id;
 pub mod input;
 pub mod job;
@@ -64,6 +63,7 @@ pub mod step;
 pub(crate) mod text;
 pub mod time;
 pub mod trace;
+mod value_bytes;
 
 pub use caller::Caller;
 pub use cause::Cause;
@@ -78,7 +78,6 @@ pub use entry::{
 };
 pub use expression::Expression;
 pub use fanout::{FanOut, ItemCounts, ItemState};
-pub use held_bytes::own_bytes;
 pub use id::{CorrelationId, JobId, StepIndex};
 pub use input::{
     ChildEnd, ChildOutcome, Context, Input, Instruction, Limits, Operation, OperationError,
@@ -94,3 +93,4 @@ pub use state::{JobState, StepState};
 pub use step::StepRun;
 pub use time::{Millis, Timestamp};
 pub use trace::{TraceContext, TraceParent, TraceState};
+pub use value_bytes::own_bytes;

@@ -37,9 +37,9 @@ impl Job {
             Operation::Pause | Operation::Resume | Operation::Retry | Operation::Rerun { .. }
                 if is_child =>
             {
-                let (word, root) = (operation.as_str(), self.origin.root);
+                let (verb, root) = (operation.as_str(), self.origin.root);
                 conflict(format!(
-                    "job {id} is a child job: {word} the job {root} that it belongs to, which \
+                    "job {id} is a child job: {verb} the job {root} that it belongs to, which \
                      reaches its child jobs"
                 ))
             }
@@ -146,11 +146,12 @@ impl Job {
         request: OperationRequest,
         ctx: &Context<'_>,
     ) -> Result<Vec<Entry>, Rejected> {
-        let OperationRequest { operation, reason, principal: by } = request;
+        let OperationRequest { operation, reason, principal } = request;
         let step = operation.step().and_then(|step| self.graph().find_index(step));
-        let decided = self.decide_operation(&operation, by.as_deref(), ctx)?;
-        let asked = JobEntry::Asked { operation: operation.as_str().into(), step, reason, by };
-        Ok([Entry::Job(asked)].into_iter().chain(decided).collect())
+        let decided = self.decide_operation(&operation, principal.as_deref(), ctx)?;
+        let requested =
+            JobEntry::Asked { operation: operation.as_str().into(), step, reason, by: principal };
+        Ok([Entry::Job(requested)].into_iter().chain(decided).collect())
     }
 
     fn decide_operation(
@@ -186,7 +187,7 @@ impl Job {
                 return self.decide_answer(
                     (self.find_step(step)?, None),
                     reply,
-                    Author::Hand(by),
+                    Author::Operator(by),
                     ctx,
                 );
             }

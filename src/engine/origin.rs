@@ -38,7 +38,7 @@ impl Origin {
     /// has the id of the root job. Never zero.
     pub fn trace_id(&self) -> [u8; 16] {
         match &self.trace {
-            Some(asked) => asked.parent.trace,
+            Some(request_trace) => request_trace.parent.trace,
             None => self.root.0.as_u128().max(1).to_be_bytes(),
         }
     }
@@ -47,7 +47,7 @@ impl Origin {
     /// share of all root jobs, from 0 to 1. It is the same for a root job and its child jobs.
     pub fn is_sampled(&self, share: f64) -> bool {
         match &self.trace {
-            Some(asked) => asked.parent.is_sampled,
+            Some(request_trace) => request_trace.parent.is_sampled,
             // Not the id itself: clients choose ids as they like.
             None => (hash_of_attempt(self.root, "", 0).0 as f64) < share * (u64::MAX as f64),
         }
@@ -59,7 +59,7 @@ impl Origin {
     /// that nobody knows.
     pub fn trace_parent(&self, step: &str, attempt: u32, share: Option<f64>) -> TraceParent {
         match (&self.trace, share) {
-            (Some(asked), None) => asked.parent,
+            (Some(request_trace), None) => request_trace.parent,
             (Some(_), Some(_)) | (None, _) => TraceParent {
                 trace: self.trace_id(),
                 span: span_id(self.id, step, attempt),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_traces_that_is_recorded_is_as_wanted_whatever_the_ids() {
+    fn the_share_of_traces_that_is_recorded_is_as_configured_whatever_the_ids() {
         for spread in [1, 1 << 64] {
             let sampled =
                 |share| (1..=10_000).filter(move |id| origin(id * spread).is_sampled(share));
@@ -105,28 +105,31 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_goes_on_as_whoever_asked_says() {
+    fn a_trace_is_sampled_as_its_request_says() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        let asked = |is_sampled| {
+        let traced_origin = |is_sampled| {
             let trace = Some(Arc::new(TraceParent { is_sampled, ..parent }.into()));
             Origin { trace, ..origin(7) }
         };
-        assert!(asked(true).is_sampled(0.0));
-        assert!(!asked(false).is_sampled(1.0));
-        assert_eq!(asked(true).trace_id(), parent.trace);
+        assert!(traced_origin(true).is_sampled(0.0));
+        assert!(!traced_origin(false).is_sampled(1.0));
+        assert_eq!(traced_origin(true).trace_id(), parent.trace);
         assert_eq!(origin(7).trace_id(), 7_u128.to_be_bytes());
         assert_ne!(origin(0).trace_id(), [0; 16], "zero is no trace");
     }
 
     #[test]
-    fn a_message_carries_its_own_span_unless_nobody_is_told_of_it() {
+    fn a_message_carries_its_own_span_unless_no_spans_are_sent() {
         let parent: TraceParent = TEXT.parse().expect("well formed");
-        let asked = Origin { trace: Some(Arc::new(parent.into())), ..origin(7) };
-        assert_eq!(asked.trace_parent("a", 1, None), parent);
-        let told = asked.trace_parent("a", 1, Some(0.0));
-        assert_eq!((told.trace, told.span), (parent.trace, span_id(asked.id, "a", 1)));
+        let traced = Origin { trace: Some(Arc::new(parent.into())), ..origin(7) };
+        assert_eq!(traced.trace_parent("a", 1, None), parent);
+        let attempt_parent = traced.trace_parent("a", 1, Some(0.0));
+        assert_eq!(
+            (attempt_parent.trace, attempt_parent.span),
+            (parent.trace, span_id(traced.id, "a", 1))
+        );
         let own = origin(7).trace_parent("a", 1, None);
-        assert_eq!((own.trace, own.span), (7_u128.to_be_bytes(), told.span));
+        assert_eq!((own.trace, own.span), (7_u128.to_be_bytes(), attempt_parent.span));
         assert!(own.is_sampled);
         assert!(!origin(7).trace_parent("a", 1, Some(0.0)).is_sampled);
     }

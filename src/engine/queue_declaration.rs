@@ -182,14 +182,14 @@ pub fn check_argument(name: &str, value: &QueueArgument, key: &str) -> Option<St
         {
             return None;
         }
-        (ArgumentKind::OneOf(words), QueueArgument::Text(text)) if words.contains(&&**text) => {
+        (ArgumentKind::OneOf(allowed), QueueArgument::Text(text)) if allowed.contains(&&**text) => {
             return None;
         }
         (ArgumentKind::Flag, _) => "true or false".to_owned(),
         (ArgumentKind::Text, _) => "a text".to_owned(),
         (ArgumentKind::Number(least, i64::MAX), _) => format!("a whole number of at least {least}"),
         (ArgumentKind::Number(least, most), _) => format!("a whole number from {least} to {most}"),
-        (ArgumentKind::OneOf(words), _) => enumerate_quoted(words.iter().copied(), "or"),
+        (ArgumentKind::OneOf(allowed), _) => enumerate_quoted(allowed.iter().copied(), "or"),
     };
     let found = match value {
         QueueArgument::Flag(flag) => format!("the boolean {flag}"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_argument_is_said_with_what_is_expected() {
+    fn an_error_of_an_argument_names_what_is_expected() {
         let number = QueueArgument::Number;
         for (name, value, expected) in [
             ("x-max-priority", number(10), None),
@@ -231,14 +231,14 @@ mod tests {
             let error = check_argument(name, &value, "queueType");
             let fits = match expected {
                 None => error.is_none(),
-                Some(said) => error.as_ref().is_some_and(|told| told.contains(said)),
+                Some(part) => error.as_ref().is_some_and(|message| message.contains(part)),
             };
             assert!(fits, "{name}: {value}: {error:?}");
         }
     }
 
     #[test]
-    fn each_part_is_taken_from_whoever_says_it_first() {
+    fn each_part_comes_from_the_first_declaration_that_has_it() {
         let quorum = QueueDeclaration { kind: Some(QueueType::Quorum), arguments: None };
         let short = QueueDeclaration {
             kind: None,

@@ -41,12 +41,12 @@ impl Job {
         if self.child_id(place.step, place.index) != Some(child.id()) {
             return final_order(Instruction::Halt("its step was begun anew".into()));
         }
-        let goes_on = self.graph().step(place.step).on_failure == OnFailure::Continue;
+        let tolerates_failure = self.graph().step(place.step).on_failure == OnFailure::Continue;
         match (self.state, run.state) {
             (_, StepState::Cancelled) => {
                 final_order(Instruction::Cancel(reasons::STEP_CANCELLED.into()))
             }
-            (_, StepState::Failed) if goes_on => {
+            (_, StepState::Failed) if tolerates_failure => {
                 final_order(Instruction::Halt(reasons::STEP_FAILED.into()))
             }
             (JobState::Cancelled, _) => {
@@ -85,7 +85,7 @@ impl Job {
         retry
             .into_iter()
             .chain(pause_or_resume)
-            .map(|what| Order { round, instruction: what })
+            .map(|instruction| Order { round, instruction })
             .collect()
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The most bytes that are kept of a reply that is not a JSON object, and of each text from a
 /// worker (docs/workflow-file.md, docs/worker-protocol.md).
-pub(super) const REPLY_KEPT_BYTES_MAX: usize = 4096;
+pub(super) const REPLY_EXCERPT_BYTES_MAX: usize = 4096;
 
 /// The most bytes that are kept of a status that a worker reports.
 pub(super) const STATUS_BYTES_MAX: usize = 255;
@@ -27,15 +27,15 @@ pub(super) struct AttemptFailure {
 pub(super) enum Author<'a> {
     Worker,
     /// A person, or a program that asks as one; with the name of its token, if it has one.
-    Hand(Option<&'a str>),
+    Operator(Option<&'a str>),
 }
 
 impl fmt::Display for Author<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Author::Worker => f.write_str("the worker reported an error"),
-            Author::Hand(None) => f.write_str("failed by hand"),
-            Author::Hand(Some(name)) => write!(f, "failed by hand, by {name}"),
+            Author::Operator(None) => f.write_str("failed by hand"),
+            Author::Operator(Some(name)) => write!(f, "failed by hand, by {name}"),
         }
     }
 }
@@ -66,16 +66,16 @@ pub(super) fn parse_reply(
             Err(failed(format!("{author} of {} bytes, which is not read", body.len()), Some(body)))
         }
         Reply::Error(body) => {
-            let stated = Message::parse(body).ok();
+            let parsed = Message::parse(body).ok();
             let text =
-                stated.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
-            let retryable = stated
+                parsed.as_ref().and_then(|message| message.get("error")).map(Json::read_string);
+            let retryable = parsed
                 .as_ref()
                 .and_then(|message| message.get("retryable"))
                 .is_none_or(|value| value.text() != "false");
             let (reason, raw) = match text {
                 Some(Ok(text)) => {
-                    (format!("{author}: {}", truncate(&text, REPLY_KEPT_BYTES_MAX)), None)
+                    (format!("{author}: {}", truncate(&text, REPLY_EXCERPT_BYTES_MAX)), None)
                 }
                 Some(Err(fault @ StringError::LoneSurrogate)) => {
                     (format!("{author}, and \"error\" is {fault}"), Some(&**body))
@@ -87,8 +87,10 @@ pub(super) fn parse_reply(
             Err(AttemptFailure { retryable, ..failed(reason, raw) })
         }
         Reply::DeadLettered { queue, reason } => {
-            let (queue, reason) =
-                (truncate(queue, REPLY_KEPT_BYTES_MAX), truncate(reason, REPLY_KEPT_BYTES_MAX));
+            let (queue, reason) = (
+                truncate(queue, REPLY_EXCERPT_BYTES_MAX),
+                truncate(reason, REPLY_EXCERPT_BYTES_MAX),
+            );
             Err(failed(
                 format!("the broker dead-lettered its message in queue \"{queue}\": {reason}"),
                 None,
@@ -120,16 +122,19 @@ pub(super) fn is_from_allowed_user(step: &Step, from: &Sender) -> bool {
 /// Returns what is wrong with a reply given by hand (docs/http-api.md). More is required of people
 /// than of workers: a status if the step lists statuses, and the text of an error.
 pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) -> Option<String> {
-    let words = || step.status.words.join(", ");
+    let statuses = || step.status.words.join(", ");
     match reply {
         Reply::Result(_) => {
-            match (parse_reply(step, reply, Author::Hand(None), limits), &step.status.key) {
+            match (parse_reply(step, reply, Author::Operator(None), limits), &step.status.key) {
                 (Err(failed), _) => Some(failed.failure.reason.to_string()),
                 (Ok(output), Some(key))
                     if !step.status.words.is_empty()
                         && !matches!(reported_status(step, &output), Ok(Some(_))) =>
                 {
-                    Some(format!("there is no status under \"{key}\", expected one of {}", words()))
+                    Some(format!(
+                        "there is no status under \"{key}\", expected one of {}",
+                        statuses()
+                    ))
                 }
                 (Ok(_), _) => None,
             }
@@ -143,12 +148,12 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
             {
                 Some(format!("\"error\" is {}", StringError::LoneSurrogate))
             }
-            Ok(stated) if stated.get("error").and_then(Json::as_string).is_none() => Some(
+            Ok(parsed) if parsed.get("error").and_then(Json::as_string).is_none() => Some(
                 "there is no text under \"error\", expected {\"error\":\"why\",\"retryable\":true}"
                     .to_owned(),
             ),
-            Ok(stated) => {
-                let retryable = stated
+            Ok(parsed) => {
+                let retryable = parsed
                     .get("retryable")
                     .filter(|value| !matches!(value.text(), "true" | "false"))?;
                 Some(format!("\"retryable\" is {:.40}, expected true or false", retryable.text()))
@@ -159,7 +164,7 @@ pub(super) fn check_manual_reply(step: &Step, reply: &Reply, limits: &Limits) ->
                 Some(format!("the progress message: {fault}"))
             }
             Err(Rejected::BadProgress(fault)) => {
-                Some(format!("the progress message: {fault}; its statuses are {}", words()))
+                Some(format!("the progress message: {fault}; its statuses are {}", statuses()))
             }
             Err(_) | Ok(_) => None,
         },
@@ -173,19 +178,19 @@ pub(super) fn reported_status(step: &Step, output: &Message) -> Result<Option<Ar
     let Some(value) = output.get(key).filter(|value| value.kind() != JsonKind::Null) else {
         return Ok(None);
     };
-    let word =
+    let status =
         value.read_string().map_err(|fault| format!("the status under \"{key}\" is {fault}"))?;
-    if step.status.allows(&word) {
-        Ok(Some(truncate_status(&word)))
+    if step.status.allows(&status) {
+        Ok(Some(truncate_status(&status)))
     } else {
-        Err(unknown_status_error(step, &word))
+        Err(unknown_status_error(step, &status))
     }
 }
 
-fn unknown_status_error(step: &Step, word: &str) -> String {
+fn unknown_status_error(step: &Step, status: &str) -> String {
     format!(
         "the status \"{}\" is not among the step's statuses ({})",
-        shorten(word),
+        shorten(status),
         step.status.words.join(", ")
     )
 }
@@ -210,12 +215,12 @@ pub(super) fn parse_progress(
         };
         present(key).map(read).transpose()
     };
-    let word = text(
+    let status = text(
         "status",
         "\"status\" is no string",
         "\"status\" has half a surrogate pair, which is no character",
     )?;
-    if word.as_ref().is_some_and(|word| !step.status.allows(word)) {
+    if status.as_ref().is_some_and(|word| !step.status.allows(word)) {
         return Err(Rejected::BadProgress("\"status\" is not among the step's statuses"));
     }
     let share = present("progress");
@@ -231,24 +236,24 @@ pub(super) fn parse_progress(
         "\"message\" is no string",
         "\"message\" has half a surrogate pair, which is no character",
     )?
-    .map(|text| truncate(&text, REPLY_KEPT_BYTES_MAX).into());
-    Ok(Progress { status: word.as_deref().map(truncate_status), share: share.cloned(), message })
+    .map(|text| truncate(&text, REPLY_EXCERPT_BYTES_MAX).into());
+    Ok(Progress { status: status.as_deref().map(truncate_status), share: share.cloned(), message })
 }
 
 /// The longest number under `progress`, in bytes.
 const SHARE_BYTES_MAX: usize = 64;
 
-fn truncate_status(word: &str) -> Arc<str> {
-    truncate(word, STATUS_BYTES_MAX).into()
+fn truncate_status(status: &str) -> Arc<str> {
+    truncate(status, STATUS_BYTES_MAX).into()
 }
 
-fn shorten(word: &str) -> String {
-    word.chars().take(100).collect()
+fn shorten(text: &str) -> String {
+    text.chars().take(100).collect()
 }
 
 fn keep_beginning(raw: &[u8]) -> Arc<str> {
-    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_KEPT_BYTES_MAX)]);
-    truncate_beginning(&beginning, REPLY_KEPT_BYTES_MAX, raw.len()).into()
+    let beginning = String::from_utf8_lossy(&raw[..raw.len().min(REPLY_EXCERPT_BYTES_MAX)]);
+    truncate_beginning(&beginning, REPLY_EXCERPT_BYTES_MAX, raw.len()).into()
 }
 
 #[cfg(test)]
@@ -272,46 +277,47 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_says_is_cut() {
+    fn texts_of_workers_are_truncated() {
         let long = "é".repeat(100_000);
         let long_body = |key: &str| Bytes::from(format!("{{\"{key}\":\"{long}\"}}"));
         let reason = failure(&Reply::Error(long_body("error"))).reason;
         let text = reason.strip_prefix("the worker reported an error: ").expect("its text");
         assert!(
-            text.len() <= REPLY_KEPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)"),
+            text.len() <= REPLY_EXCERPT_BYTES_MAX && text.ends_with("é… (cut, 200000 bytes)"),
             "{text}"
         );
 
         let raw = failure(&Reply::Error(Bytes::from(vec![0xff; 200_000]))).raw.expect("kept");
         assert!(
-            raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("\u{fffd}… (cut, 200000 bytes)"),
+            raw.len() <= REPLY_EXCERPT_BYTES_MAX && raw.ends_with("\u{fffd}… (cut, 200000 bytes)"),
             "{raw}"
         );
         let raw = failure(&Reply::Result(Bytes::from(vec![0xff; 3_000]))).raw.expect("kept");
-        assert!(raw.len() <= REPLY_KEPT_BYTES_MAX && raw.ends_with("… (cut, 3000 bytes)"), "{raw}");
+        assert!(
+            raw.len() <= REPLY_EXCERPT_BYTES_MAX && raw.ends_with("… (cut, 3000 bytes)"),
+            "{raw}"
+        );
         assert_eq!(
-            failure(&Reply::Result("x".repeat(REPLY_KEPT_BYTES_MAX).into()))
+            failure(&Reply::Result("x".repeat(REPLY_EXCERPT_BYTES_MAX).into()))
                 .raw
                 .expect("kept")
                 .len(),
-            REPLY_KEPT_BYTES_MAX
+            REPLY_EXCERPT_BYTES_MAX
         );
 
         let too_large = Bytes::from(vec![b' '; LIMITS.reply_bytes_max + 1]);
         let failure_of_it = failure(&Reply::Error(too_large.clone()));
         assert!(
             failure_of_it.reason.contains("1048577 bytes")
-                && failure_of_it.raw.is_some_and(|raw| raw.len() <= REPLY_KEPT_BYTES_MAX)
+                && failure_of_it.raw.is_some_and(|raw| raw.len() <= REPLY_EXCERPT_BYTES_MAX)
         );
         let dead = Reply::DeadLettered { queue: long.clone(), reason: long.clone() };
-        assert!(failure(&dead).reason.len() <= 2 * REPLY_KEPT_BYTES_MAX + 100);
+        assert!(failure(&dead).reason.len() <= 2 * REPLY_EXCERPT_BYTES_MAX + 100);
 
         let progress = |body: &[u8]| parse_progress(&Step::with_name("s"), body, &LIMITS);
         let parsed = progress(&long_body("message")).expect("progress");
-        assert!(
-            parsed.message.is_some_and(|text| text.len() <= REPLY_KEPT_BYTES_MAX
-                && text.ends_with("é… (cut, 200000 bytes)"))
-        );
+        assert!(parsed.message.is_some_and(|text| text.len() <= REPLY_EXCERPT_BYTES_MAX
+            && text.ends_with("é… (cut, 200000 bytes)")));
         let parsed = progress(&long_body("status")).expect("progress");
         assert!(parsed.status.is_some_and(
             |word| word.len() <= STATUS_BYTES_MAX && word.ends_with("é… (cut, 200000 bytes)")
@@ -322,7 +328,7 @@ mod tests {
         let mut step = Step::with_name("s");
         step.status.key = Some("status".into());
         let output = Message::parse(&long_body("status")).expect("an object");
-        let word = reported_status(&step, &output).expect("allowed").expect("there");
-        assert!(word.len() <= STATUS_BYTES_MAX && word.starts_with("éé"), "{word}");
+        let status = reported_status(&step, &output).expect("allowed").expect("there");
+        assert!(status.len() <= STATUS_BYTES_MAX && status.starts_with("éé"), "{status}");
     }
 }

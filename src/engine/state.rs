@@ -48,8 +48,8 @@ impl JobState {
     }
 
     /// Returns the state that has this name for users.
-    pub fn from_name(word: &str) -> Option<JobState> {
-        JobState::ALL.into_iter().find(|state| state.as_str() == word)
+    pub fn from_name(name: &str) -> Option<JobState> {
+        JobState::ALL.into_iter().find(|state| state.as_str() == name)
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// The most characters of a file's text that an error repeats.
-const SHOWN_CHARACTERS_MAX: usize = 80;
+const SHORTENED_CHARACTERS_MAX: usize = 80;
 
 /// The longest word for which a correction is sought, in bytes; the comparison is quadratic.
 const CORRECTED_BYTES_MAX: usize = 40;
@@ -27,10 +27,10 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe_to_print) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len() + 16);
     // Writing to a string cannot fail.
-    let _ = EscapingWriter(&mut shown).write_str(text);
-    Cow::Owned(shown)
+    let _ = EscapingWriter(&mut escaped).write_str(text);
+    Cow::Owned(escaped)
 }
 
 /// Escapes as [`escape`] does, for a text whose line breaks are ours.
@@ -98,11 +98,11 @@ pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> 
         return Cow::Borrowed(text);
     }
     let mark = format!("… (cut, {bytes} bytes)");
-    let kept = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
+    let end = (0..=bytes_max.saturating_sub(mark.len()).min(text.len()))
         .rev()
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or_default();
-    Cow::Owned(format!("{}{mark}", &text[..kept]))
+    Cow::Owned(format!("{}{mark}", &text[..end]))
 }
 
 /// Returns `text` in double quotes, without control characters, cut when long.
@@ -112,19 +112,19 @@ pub(crate) fn quote(text: &str) -> String {
 
 /// Returns `text` without control characters, cut when long.
 pub(crate) fn shorten(text: &str) -> String {
-    let mut shown = String::new();
+    let mut shortened = String::new();
     for (count, character) in text.chars().enumerate() {
-        if count == SHOWN_CHARACTERS_MAX {
-            shown.push('…');
+        if count == SHORTENED_CHARACTERS_MAX {
+            shortened.push('…');
             break;
         }
         if is_unsafe_to_print(character) {
-            shown.extend(character.escape_default())
+            shortened.extend(character.escape_default())
         } else {
-            shown.push(character)
+            shortened.push(character)
         }
     }
-    shown
+    shortened
 }
 
 /// Returns the candidate that `word` most likely stands for, if any is close.
@@ -162,11 +162,11 @@ pub(crate) fn did_you_mean<'a>(
 
 /// Renders `"a", "b" and "c"`.
 pub(crate) fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
-    let mut shown: Vec<String> = words.into_iter().map(quote).collect();
-    match shown.pop() {
+    let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
+    match quoted.pop() {
         None => String::new(),
-        Some(only) if shown.is_empty() => only,
-        Some(end) => format!("{} {last} {end}", shown.join(", ")),
+        Some(only) if quoted.is_empty() => only,
+        Some(end) => format!("{} {last} {end}", quoted.join(", ")),
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_word_is_found_and_a_far_one_is_not() {
+    fn a_near_candidate_is_found_and_a_far_one_is_not() {
         let keys = ["name", "queue", "depends", "itemListKey"];
         assert_eq!(find_nearest("depend", keys), Some("depends"));
         assert_eq!(find_nearest("quue", keys), Some("queue"));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_text_is_no_longer_than_allowed_and_says_so() {
+    fn a_truncated_text_is_no_longer_than_allowed_and_marked() {
         assert_eq!(truncate("short", 5), "short");
         let long = truncate(&"é".repeat(3_000), 4_096).into_owned();
         assert!(
@@ -226,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn shown_text_is_cut_and_has_no_control_characters() {
+    fn shortened_text_is_truncated_and_has_no_control_characters() {
         assert_eq!(quote("a\u{1b}[31m\n"), "\"a\\u{1b}[31m\\n\"");
-        assert_eq!(shorten(&"x".repeat(200)).chars().count(), SHOWN_CHARACTERS_MAX + 1);
+        assert_eq!(shorten(&"x".repeat(200)).chars().count(), SHORTENED_CHARACTERS_MAX + 1);
         assert_eq!(enumerate_quoted(["a", "b", "c"], "and"), r#""a", "b" and "c""#);
     }
 }

@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn a_tracestate_is_handed_on_as_it_is_unless_it_is_none_or_too_long() {
         let read = |text: &str| text.parse::<TraceState>().map(|state| state.as_ref().to_owned());
-        for (text, kept) in [
+        for (text, canonical) in [
             ("congo=t61rcWkgMzE", "congo=t61rcWkgMzE"),
             ("rojo=00f067aa0ba902b7,congo=t6 1!\\\"", "rojo=00f067aa0ba902b7,congo=t6 1!\\\""),
             (" a=1 ,\t, t1@s-y/s*t_=2,", "a=1,t1@s-y/s*t_=2"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(kept), "{text:?}");
+            assert_eq!(read(text).as_deref(), Ok(canonical), "{text:?}");
         }
         let members = |count: usize| (0..count).map(|at| format!("k{at}=v,")).collect::<String>();
         let of_chars =

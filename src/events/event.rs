@@ -254,8 +254,8 @@ impl<'a> EventBuilder<'a> {
         entry: &StepEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let details_of = |told: StepState| Details { state: told.as_str(), ..Details::default() };
-        let (word, details) = match entry {
+        let details_of = |state: StepState| Details { state: state.as_str(), ..Details::default() };
+        let (kind, details) = match entry {
             StepEntry::Started { attempt, .. } => {
                 ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
             }
@@ -281,7 +281,7 @@ impl<'a> EventBuilder<'a> {
             | StepEntry::Begun
             | StepEntry::Unconfirmed => return None,
         };
-        Some(self.step_event(number, step, word, at, details))
+        Some(self.step_event(number, step, kind, at, details))
     }
 
     fn fan_out_entry_event(
@@ -291,8 +291,8 @@ impl<'a> EventBuilder<'a> {
         entry: &FanOutEntry,
         at: Timestamp,
     ) -> Option<Event> {
-        let details_of = |told: StepState| Details { state: told.as_str(), ..Details::default() };
-        let (word, details) = match entry {
+        let details_of = |state: StepState| Details { state: state.as_str(), ..Details::default() };
+        let (kind, details) = match entry {
             FanOutEntry::Started { .. } => ("running", details_of(StepState::Running)),
             FanOutEntry::Restarted { attempt, .. } => {
                 ("running", Details { attempt: Some(*attempt), ..details_of(StepState::Running) })
@@ -303,7 +303,7 @@ impl<'a> EventBuilder<'a> {
             | FanOutEntry::ChildCompleted { .. }
             | FanOutEntry::ChildFailed { .. } => return None,
         };
-        Some(self.step_event(number, step, word, at, details))
+        Some(self.step_event(number, step, kind, at, details))
     }
 
     /// Adds events for the steps that were running when the job ended.

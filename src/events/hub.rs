@@ -175,7 +175,7 @@ impl EventHub {
         self.state
             .lock_ring()
             .counting_subscribers(job)
-            .for_each(|listener| listener.counts_changed.notify_one());
+            .for_each(|subscriber| subscriber.counts_changed.notify_one());
     }
 
     /// Publishes events to all subscribers whose filters match.
@@ -184,7 +184,7 @@ impl EventHub {
         let lost = self.state.lost.swap(0, Ordering::SeqCst);
         if lost > 0 {
             // Nobody knows any more for which subscribers they were.
-            ring.subscribers().for_each(|listener| listener.record_matches(lost));
+            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost));
         }
         if self.subscriber_count() == 0 {
             return;
@@ -203,7 +203,7 @@ impl EventHub {
     pub fn close(&self) {
         let mut ring = self.state.lock_ring();
         ring.is_closed = true;
-        ring.subscribers().for_each(|listener| listener.wake.notify_one());
+        ring.subscribers().for_each(|subscriber| subscriber.wake.notify_one());
     }
 }
 
@@ -217,11 +217,13 @@ impl Ring {
     }
 
     fn counting_subscribers(&self, job: JobId) -> impl Iterator<Item = &Arc<Subscriber>> {
-        self.by_job.get(&job).into_iter().flatten().filter(|listener| listener.is_counting())
+        self.by_job.get(&job).into_iter().flatten().filter(|subscriber| subscriber.is_counting())
     }
 
     fn push(&mut self, event: Arc<Event>) {
-        for subscriber in self.all_jobs.iter().filter(|listener| listener.filter.matches(&event)) {
+        for subscriber in
+            self.all_jobs.iter().filter(|subscriber| subscriber.filter.matches(&event))
+        {
             subscriber.record_match();
         }
         let mut ids = [Some(event.job), event.parent, Some(event.root)];
@@ -399,22 +401,22 @@ mod tests {
         [JobId(uuid::Uuid::from_u128(99)); 3]
     }
 
-    fn poll_now(feed: &mut Subscription) -> Option<Batch> {
-        feed.next().now_or_never().flatten()
+    fn poll_now(subscription: &mut Subscription) -> Option<Batch> {
+        subscription.next().now_or_never().flatten()
     }
 
     #[test]
-    fn a_stream_has_what_came_since_it_was_opened_and_what_it_wants() {
-        let feeds = EventHub::default();
-        feeds.publish(&[event(1, 1, "w", 10)]);
-        let mut of_all = feeds.subscribe(all(), 10).unwrap();
+    fn a_stream_has_the_matching_events_since_it_was_opened() {
+        let hub = EventHub::default();
+        hub.publish(&[event(1, 1, "w", 10)]);
+        let mut of_all = hub.subscribe(all(), 10).unwrap();
         let mut of_one =
-            feeds.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(1))), 10).unwrap();
-        let mut of_workflow = feeds
+            hub.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(1))), 10).unwrap();
+        let mut of_workflow = hub
             .subscribe(EventFilter::All { workflow: Some("v".to_owned()), subject: None }, 10)
             .unwrap();
         let events = [event(1, 1, "w", 10), event(2, 1, "w", 11), event(3, 3, "v", 12)];
-        feeds.publish(&events);
+        hub.publish(&events);
         let batch = |events: &[Arc<Event>]| Some(Batch { missed: 0, events: events.to_vec() });
         assert_eq!(poll_now(&mut of_all), batch(&events));
         assert_eq!(poll_now(&mut of_one), batch(&events[..2]));
@@ -424,61 +426,61 @@ mod tests {
 
     #[test]
     fn a_stream_of_a_job_alone_has_nothing_of_its_child_jobs_which_make_nothing_for_it() {
-        let feeds = EventHub::default();
+        let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
-        let mut own = feeds.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
-        assert!(feeds.has_subscribers([id(1), id(1), id(1)]));
-        assert!(!feeds.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        let mut own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        assert!(hub.has_subscribers([id(1), id(1), id(1)]));
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
         let events = [event(2, 1, "w", 10), event(1, 1, "w", 11)];
-        feeds.publish(&events);
+        hub.publish(&events);
         assert_eq!(poll_now(&mut own), Some(Batch { missed: 0, events: events[1..].to_vec() }));
-        let whole = feeds.subscribe(EventFilter::JobTree(id(1)), 10).unwrap();
-        assert!(feeds.has_subscribers([id(2), id(1), id(1)]));
+        let whole = hub.subscribe(EventFilter::JobTree(id(1)), 10).unwrap();
+        assert!(hub.has_subscribers([id(2), id(1), id(1)]));
         drop((own, whole));
-        assert!(feeds.subscriber_count() == 0 && feeds.state.lock_ring().events.is_empty());
+        assert!(hub.subscriber_count() == 0 && hub.state.lock_ring().events.is_empty());
     }
 
     #[test]
-    fn who_counts_child_jobs_is_told_when_there_is_something_new_and_others_make_nothing() {
-        let feeds = EventHub::default();
+    fn counting_subscribers_are_woken_by_changes_and_others_get_no_counts() {
+        let hub = EventHub::default();
         let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
-        let own = feeds.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
-        assert!(!feeds.has_counting_subscribers(id(1)), "nobody counts");
-        let mut counting = feeds.subscribe(EventFilter::JobWithCounts(id(1)), 10).unwrap();
-        assert!(feeds.has_counting_subscribers(id(1)) && !feeds.has_counting_subscribers(id(2)));
-        assert!(!feeds.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
-        feeds.notify_counts_changed(id(2));
+        let own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        assert!(!hub.has_counting_subscribers(id(1)), "nobody counts");
+        let mut counting = hub.subscribe(EventFilter::JobWithCounts(id(1)), 10).unwrap();
+        assert!(hub.has_counting_subscribers(id(1)) && !hub.has_counting_subscribers(id(2)));
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        hub.notify_counts_changed(id(2));
         assert_eq!(counting.counts_changed().now_or_never(), None);
-        feeds.notify_counts_changed(id(1));
-        feeds.notify_counts_changed(id(1));
+        hub.notify_counts_changed(id(1));
+        hub.notify_counts_changed(id(1));
         assert_eq!(counting.counts_changed().now_or_never(), Some(()));
         assert_eq!(counting.counts_changed().now_or_never(), None, "once for all that is new");
-        feeds.publish(&[event(1, 1, "w", 11)]);
+        hub.publish(&[event(1, 1, "w", 11)]);
         assert_eq!(poll_now(&mut counting).map(|batch| batch.events.len()), Some(1));
         drop(counting);
-        assert!(!feeds.has_counting_subscribers(id(1)) && feeds.subscriber_count() == 1);
+        assert!(!hub.has_counting_subscribers(id(1)) && hub.subscriber_count() == 1);
         drop(own);
     }
 
     #[test]
-    fn who_falls_behind_is_told_how_many_it_missed_and_memory_is_bounded() {
-        let feeds = EventHub::default();
-        let mut slow = feeds.subscribe(all(), 10).unwrap();
+    fn a_slow_subscriber_gets_the_number_of_missed_events_and_memory_is_bounded() {
+        let hub = EventHub::default();
+        let mut slow = hub.subscribe(all(), 10).unwrap();
         let mut other =
-            feeds.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(9))), 10).unwrap();
-        feeds.publish(&[event(9, 9, "w", 100)]);
+            hub.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(9))), 10).unwrap();
+        hub.publish(&[event(9, 9, "w", 100)]);
         assert_eq!(poll_now(&mut other).map(|batch| batch.events.len()), Some(1));
         let size = RING_BYTES_MAX / 8;
-        (0..20).for_each(|_| feeds.publish(&[event(1, 1, "w", size)]));
+        (0..20).for_each(|_| hub.publish(&[event(1, 1, "w", size)]));
         assert_eq!(poll_now(&mut other), None, "what it does not want it has not missed");
-        assert!(feeds.state.lock_ring().bytes <= RING_BYTES_MAX);
+        assert!(hub.state.lock_ring().bytes <= RING_BYTES_MAX);
         let mut batches = vec![poll_now(&mut slow).unwrap()];
         batches.extend(std::iter::from_fn(|| poll_now(&mut slow)));
         assert_eq!(batches[0].missed, 13);
         assert_eq!(batches.iter().map(|batch| batch.events.len()).sum::<usize>(), 8);
         assert!(batches[1..].iter().all(|batch| batch.missed == 0));
-        feeds.record_lost(5);
-        feeds.publish(&[event(1, 1, "w", 1)]);
+        hub.record_lost(5);
+        hub.publish(&[event(1, 1, "w", 1)]);
         assert_eq!(
             poll_now(&mut slow).map(|batch| (batch.missed, batch.events.len())),
             Some((5, 1))
@@ -487,17 +489,17 @@ mod tests {
 
     #[test]
     fn streams_are_counted_and_end_together() {
-        let feeds = EventHub::default();
-        let mut feed = feeds.subscribe(all(), 1).unwrap();
-        assert!(feeds.subscribe(all(), 1).is_none() && feeds.has_subscribers(nobody()));
-        feeds.publish(&[event(1, 1, "w", 1)]);
-        feeds.close();
-        assert_eq!(feed.next().now_or_never(), Some(None));
-        drop(feed);
+        let hub = EventHub::default();
+        let mut subscription = hub.subscribe(all(), 1).unwrap();
+        assert!(hub.subscribe(all(), 1).is_none() && hub.has_subscribers(nobody()));
+        hub.publish(&[event(1, 1, "w", 1)]);
+        hub.close();
+        assert_eq!(subscription.next().now_or_never(), Some(None));
+        drop(subscription);
         assert!(
-            !feeds.has_subscribers(nobody())
-                && feeds.subscriber_count() == 0
-                && feeds.state.lock_ring().events.is_empty()
+            !hub.has_subscribers(nobody())
+                && hub.subscriber_count() == 0
+                && hub.state.lock_ring().events.is_empty()
         );
     }
 }

@@ -185,7 +185,7 @@ impl Webhook {
                         Some(time) => self
                             .wake
                             .wait_timeout(queue, time)
-                            .map_or_else(|error| error.into_inner().0, |(desk, _)| desk),
+                            .map_or_else(|error| error.into_inner().0, |(guard, _)| guard),
                         None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
                     };
                 }
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn one_notice_that_is_never_taken_does_not_keep_the_others_back() {
+    fn one_notice_that_is_never_accepted_does_not_delay_the_others() {
         let mut queue = DeliveryQueue::default();
         queue.add_page((1..=50).map(|number| (number, notice(0))).collect());
         let mut at_s = 0;
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_may_be_asked_for_until_a_time() {
+    fn retry_after_may_be_a_date() {
         let pause = |after: &str| {
             let response = Response::builder().status(503).header("Retry-After", after);
             let response = response.body(Body::builder().data("later")).expect("a response");
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_may_ask_for_a_longer_pause() {
+    fn a_response_may_demand_a_longer_pause() {
         let mut queue = DeliveryQueue::default();
         queue.add_page(vec![(1, notice(0))]);
         let first = next_delivery(&mut queue, 0).unwrap();

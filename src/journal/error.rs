@@ -192,7 +192,7 @@ pub enum JournalError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Wait for room: the transaction was rolled back, and can be tried again when there is room.
-    WaitForRoom,
+    WaitForSpace,
     /// Wait for a lock: another program keeps the file locked, which is no damage. The transaction
     /// was rolled back, and can be tried again when the lock is released.
     WaitForLock,
@@ -205,7 +205,7 @@ impl Remedy {
     /// Returns whether the commit can be tried again.
     pub fn is_retryable(self) -> bool {
         match self {
-            Remedy::WaitForRoom | Remedy::WaitForLock => true,
+            Remedy::WaitForSpace | Remedy::WaitForLock => true,
             Remedy::Exit => false,
         }
     }
@@ -270,5 +270,5 @@ pub enum FileLoss {
     Overwritten(String),
     /// The lock file was removed, and another process has taken the lock since.
     #[error("the lock {0} was removed, and another process has taken it since")]
-    LockTaken(String),
+    LockLost(String),
 }

@@ -197,7 +197,7 @@ fn recover_tree_rows(
         }
         rebuild.requested.push(number);
     }
-    rebuild.into_recovered()
+    rebuild.take_recovered()
 }
 
 /// Rebuilds those of these jobs that exist, with their open effects, as at a start.
@@ -217,7 +217,7 @@ pub(super) fn recover_jobs(
         }
     }
     Ok(rebuild
-        .into_recovered()?
+        .take_recovered()?
         .into_iter()
         .map(|recovered| (recovered.number, recovered))
         .collect())
@@ -342,8 +342,8 @@ impl<'a> Rebuilder<'a> {
         number: JobNumber,
     ) -> Result<Option<JobSnapshot>, JournalError> {
         let Some(row) = self.rows.find_job(number)? else { return Ok(None) };
-        let FoldedJob { job, changed_at: changed, .. } = self.fold(&row, u64::MAX)?;
-        Ok(Some(JobSnapshot { job, changed_at: changed, definition: row.definition }))
+        let FoldedJob { job, changed_at, .. } = self.fold(&row, u64::MAX)?;
+        Ok(Some(JobSnapshot { job, changed_at, definition: row.definition }))
     }
 
     fn load_row(&mut self, row: JobRow) -> Result<(), JournalError> {
@@ -363,16 +363,16 @@ impl<'a> Rebuilder<'a> {
         let job =
             catch_inconsistency(|| Job::before_first_entry(origin, message.unwrap_or_default()))
                 .map_err(damaged)?;
-        let (at, changed) = (row.created, row.created);
-        let mut fold = FoldedJob { job, entries: 0, at, changed_at: changed, reruns: Vec::new() };
+        let (at, changed_at) = (row.created, row.created);
+        let mut fold = FoldedJob { job, entries: 0, at, changed_at, reruns: Vec::new() };
         rows.for_each_decision(number, &mut |mut recorded| {
             let length = recorded.entries.len() as u64;
-            let wanted = count.saturating_sub(fold.entries).min(length);
+            let remaining = count.saturating_sub(fold.entries).min(length);
             fold.entries += length;
-            if wanted == 0 {
+            if remaining == 0 {
                 return Ok(());
             }
-            recorded.entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+            recorded.entries.truncate(usize::try_from(remaining).unwrap_or(usize::MAX));
             fold.at = recorded.at;
             let numbered = (recorded.first..).zip(&recorded.entries);
             let reruns = numbered.filter(|(_, entry)| entry.is_rerun()).map(|(number, _)| number);
@@ -470,7 +470,7 @@ impl<'a> Rebuilder<'a> {
         Ok(definition)
     }
 
-    fn into_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
+    fn take_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
         let mut effects = HashMap::new();
         for number in self.requested.clone() {
             effects.insert(number, self.open_effects(number)?);

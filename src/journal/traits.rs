@@ -83,7 +83,11 @@ pub trait Journal: Send {
     fn newest(&self) -> Result<Option<Timestamp>, JournalError>;
 
     /// How many top-level jobs ended long enough ago to be deleted, as far as lists show them.
-    fn count_ended(&mut self, now: Timestamp, kept: Millis) -> Result<u64, JournalError>;
+    fn count_ended(
+        &mut self,
+        now: Timestamp,
+        default_retention: Millis,
+    ) -> Result<u64, JournalError>;
 
     /// Deletes up to `rows_max` rows of top-level jobs, with their children, that ended long enough
     /// ago. The definition that a job started with says how long it is kept. If it says nothing,

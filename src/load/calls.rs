@@ -11,7 +11,7 @@ use crate::engine::text::quote;
 use std::collections::HashMap;
 
 /// How many cycles are reported.
-const CALL_CYCLES_SHOWN_MAX: usize = 10;
+const CALL_CYCLES_LISTED_MAX: usize = 10;
 
 /// A step without a condition whose messages ask for jobs of a workflow.
 pub(super) struct CallingStep {
@@ -98,7 +98,7 @@ pub(super) fn warn_of_call_cycles(calls: &[CallingStep], reports: &mut [Diagnost
             next[*from].push(*to);
         }
     }
-    for cycle in find_cycles(&next, CALL_CYCLES_SHOWN_MAX) {
+    for cycle in find_cycles(&next, CALL_CYCLES_LISTED_MAX) {
         let second = cycle.get(1).unwrap_or(&cycle[0]);
         let leads_on = |call: &&CallingStep| {
             call.from == names[cycle[0]] && by_queue.get(&*call.queue) == Some(second)

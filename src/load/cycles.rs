@@ -39,18 +39,18 @@ fn shortest_cycle(
     start: usize,
     inside: &dyn Fn(usize) -> bool,
 ) -> Option<Vec<usize>> {
-    let mut came_from: Vec<Option<usize>> = vec![None; next.len()];
+    let mut predecessors: Vec<Option<usize>> = vec![None; next.len()];
     let mut queue = std::collections::VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {
         for to in next[node].iter().copied().filter(|to| inside(*to)) {
             if to == start {
                 let mut cycle: Vec<usize> =
-                    std::iter::successors(Some(node), |at| came_from[*at]).collect();
+                    std::iter::successors(Some(node), |at| predecessors[*at]).collect();
                 cycle.reverse();
                 return Some(cycle);
             }
-            if came_from[to].is_none() {
-                came_from[to] = Some(node);
+            if predecessors[to].is_none() {
+                predecessors[to] = Some(node);
                 queue.push_back(to);
             }
         }

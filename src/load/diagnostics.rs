@@ -135,10 +135,10 @@ impl Diagnostics {
     /// Returns `; did you mean "x"?`, or an empty text.
     pub(super) fn suggest<'a>(
         &mut self,
-        word: &str,
+        text: &str,
         candidates: impl IntoIterator<Item = &'a str>,
     ) -> String {
-        let guess = if self.can_suggest() { did_you_mean(word, candidates) } else { String::new() };
+        let guess = if self.can_suggest() { did_you_mean(text, candidates) } else { String::new() };
         self.count_suggestion();
         guess
     }

@@ -69,8 +69,8 @@ impl<'n> Fields<'n> {
             return None;
         };
         let at = entry.location();
-        if let Some(word) = parse_reference(&entry.value, at, "a name", report)
-            && let Some(error) = name_error(&word.text)
+        if let Some(name) = parse_reference(&entry.value, at, "a name", report)
+            && let Some(error) = name_error(&name.text)
         {
             report.add_error(at, error);
         }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// How many cycles of one graph are reported. Others are found once these are fixed.
-const CYCLES_SHOWN_MAX: usize = 10;
+const CYCLES_LISTED_MAX: usize = 10;
 
 /// The columns that a status table has besides the steps (docs/operations.md).
 const STATUS_COLUMNS: [&str; 4] = ["job", "state", "created", "updated"];
@@ -168,25 +168,27 @@ fn resolve_dependencies(
     let step = &draft.steps[own];
     let mut found: Vec<Dependency> = Vec::with_capacity(step.depends.len());
     let mut seen: HashMap<&str, SourceLocation> = HashMap::with_capacity(step.depends.len());
-    for word in &step.depends {
-        if let Some(first) = seen.get(word.text.as_str()) {
+    for dependency in &step.depends {
+        if let Some(first) = seen.get(dependency.text.as_str()) {
             report.add_warning(
-                word.at,
+                dependency.at,
                 format!(
                     "{} is listed twice, the first time at {first}; the first one counts",
-                    quote(&word.text)
+                    quote(&dependency.text)
                 ),
             );
             continue;
         }
-        seen.insert(&word.text, word.at);
-        match word.text.as_str() {
+        seen.insert(&dependency.text, dependency.at);
+        match dependency.text.as_str() {
             "__start__" => found.push(Dependency::Start),
-            "__end__" => report
-                .add_error(word.at, "depends on \"__end__\", but the end comes after every step"),
+            "__end__" => report.add_error(
+                dependency.at,
+                "depends on \"__end__\", but the end comes after every step",
+            ),
             name => match names.get(name) {
                 Some(at) if *at == own => report.add_error(
-                    word.at,
+                    dependency.at,
                     "depends on itself, the shortest cycle; remove it from its `depends`",
                 ),
                 Some(at) => {
@@ -201,7 +203,7 @@ fn resolve_dependencies(
                             .filter_map(|step| Some(step.name.as_ref()?.text.as_str())),
                     );
                     report.add_error(
-                        word.at,
+                        dependency.at,
                         format!("depends on {}, which is not a step here{guess}", quote(name)),
                     );
                 }
@@ -219,26 +221,27 @@ fn report_cycles(draft: &GraphDraft, names: &HashMap<&str, usize>, report: &mut 
         .map(|(own, step)| {
             step.depends
                 .iter()
-                .filter_map(|word| names.get(word.text.as_str()).copied())
+                .filter_map(|dependency| names.get(dependency.text.as_str()).copied())
                 .filter(|at| *at != own)
                 .collect()
         })
         .collect();
     let name = |at: usize| draft.steps[at].name.as_ref().map_or("", |name| name.text.as_str());
-    for cycle in find_cycles(&on, CYCLES_SHOWN_MAX) {
+    for cycle in find_cycles(&on, CYCLES_LISTED_MAX) {
         let (first, second) = (cycle[0], cycle[1]);
-        let Some(word) = draft.steps[first].depends.iter().find(|word| word.text == name(second))
+        let Some(dependency) =
+            draft.steps[first].depends.iter().find(|word| word.text == name(second))
         else {
             continue;
         };
-        let shown: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
+        let path: Vec<&str> = cycle.iter().chain([&first]).map(|at| name(*at)).collect();
         report.step = Some(name(first).to_owned());
         report.add_error(
-            word.at,
+            dependency.at,
             format!(
                 "depends on itself by a cycle: {} (each depends on the next); remove one of these \
                  dependencies",
-                shown.join(" → ")
+                path.join(" → ")
             ),
         );
         report.step = None;
@@ -294,13 +297,13 @@ impl<'d> TaskIndex<'d> {
         report: &mut Diagnostics,
     ) -> TaskIndex<'d> {
         let mut names = BTreeMap::new();
-        let mut places: HashMap<&str, SourceLocation> =
+        let mut locations: HashMap<&str, SourceLocation> =
             HashMap::with_capacity(workflow.tasks.len());
         for (at, task) in workflow.tasks.iter().enumerate() {
             let (Some(name), Ok(index)) = (&task.name, GraphIndex::try_from(at + 1)) else {
                 continue;
             };
-            if let Some(first) = places.get(name.text.as_str()) {
+            if let Some(first) = locations.get(name.text.as_str()) {
                 report.add_error(
                     name.at,
                     format!(
@@ -312,7 +315,7 @@ impl<'d> TaskIndex<'d> {
                 continue;
             }
             names.insert(name.text.as_str(), index);
-            places.insert(&name.text, name.at);
+            locations.insert(&name.text, name.at);
         }
         TaskIndex { names, owners }
     }

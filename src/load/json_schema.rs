@@ -25,18 +25,21 @@ pub fn json_schema() -> Value {
     );
     let definitions = json!({
         "workflow": mapping_schema(Section::Workflow, "A graph of steps. A job is one run of it."),
-        "task": mapping_schema(Section::Task, "A child workflow, started once for each item of a list."),
-        "step": mapping_schema(Section::Step, "A node of the graph: a message to a queue, a task, or an \
-                                        external action."),
-        "retry": mapping_schema(Section::Retry, "When and how often a failed attempt is followed by \
-                                          another."),
+        "task": mapping_schema(
+            Section::Task,
+            "A child workflow, started once for each item of a list."
+        ),
+        "step": mapping_schema(Section::Step, "A node of the graph: a message to a queue, a task, \
+                                        or an external action."),
+        "retry": mapping_schema(Section::Retry, "When and how often a failed attempt is followed \
+                                          by another."),
     });
     schema.insert("definitions".to_owned(), definitions);
     Value::Object(schema)
 }
 
-fn mapping_schema(place: Section, about: &str) -> Map<String, Value> {
-    let keys = || KEYS.iter().filter(|key| key.section == place);
+fn mapping_schema(section: Section, about: &str) -> Map<String, Value> {
+    let keys = || KEYS.iter().filter(|key| key.section == section);
     let properties: Map<String, Value> =
         keys().map(|key| (key.name.to_owned(), property_schema(key))).collect();
     let required: Vec<&str> = keys().filter(|key| key.is_required).map(|key| key.name).collect();
@@ -144,7 +147,7 @@ fn value_schema(kind: ValueKind) -> Value {
             "additionalProperties": { "type": ["boolean", "integer", "string"] },
             "examples": [{ "x-max-length": 10_000, "x-overflow": "reject-publish" }],
         }),
-        ValueKind::Choice(words) => json!({ "type": "string", "enum": words }),
+        ValueKind::Choice(choices) => json!({ "type": "string", "enum": choices }),
         ValueKind::Mapping(place) => reference_schema(place),
         ValueKind::MappingList(place, 0, most) => {
             json!({ "type": ["array", "null"], "items": reference_schema(place), "maxItems": most })
@@ -176,8 +179,8 @@ fn anchored(pattern: &str) -> String {
     format!("^{pattern}$")
 }
 
-fn reference_schema(place: Section) -> Value {
-    let name = match place {
+fn reference_schema(section: Section) -> Value {
+    let name = match section {
         Section::File => return json!({ "$ref": "#" }),
         Section::Workflow => "workflow",
         Section::Task => "task",

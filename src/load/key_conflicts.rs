@@ -7,7 +7,7 @@ use crate::engine::text::quote;
 use crate::engine::{Definition, Graph};
 
 /// How many steps without a timeout are named.
-const STEPS_SHOWN_MAX: usize = 10;
+const STEPS_LISTED_MAX: usize = 10;
 
 /// Reports keys of a step that conflict.
 pub(super) fn check_keys(step: &StepDraft, report: &mut Diagnostics) {
@@ -109,13 +109,13 @@ pub(super) fn advise_timeouts(draft: &GraphDraft, graph: &Graph, report: &mut Di
     if names.is_empty() {
         return;
     }
-    let mut shown: Vec<String> =
-        names.iter().take(STEPS_SHOWN_MAX).map(|name| quote(name)).collect();
-    if names.len() > STEPS_SHOWN_MAX {
-        shown.push(format!("{} more", names.len() - STEPS_SHOWN_MAX));
+    let mut listed: Vec<String> =
+        names.iter().take(STEPS_LISTED_MAX).map(|name| quote(name)).collect();
+    if names.len() > STEPS_LISTED_MAX {
+        listed.push(format!("{} more", names.len() - STEPS_LISTED_MAX));
     }
-    let last = shown.pop().unwrap_or_default();
-    let list = if shown.is_empty() { last } else { format!("{} and {last}", shown.join(", ")) };
+    let last = listed.pop().unwrap_or_default();
+    let list = if listed.is_empty() { last } else { format!("{} and {last}", listed.join(", ")) };
     let (noun, verb) = if names.len() == 1 { ("step", "has") } else { ("steps", "have") };
     report.add_advice(
         draft.name.as_ref().map_or(draft.at, |name| name.at),

@@ -139,32 +139,32 @@ fn parse_text_list(
     list: TextListKey,
     report: &mut Diagnostics,
 ) -> Vec<Arc<str>> {
-    let TextListKey { key, item_noun: one, max: at_most, purpose: use_of_it } = list;
-    let mut words: Vec<LocatedText> = Vec::new();
-    for node in fields.list(key, at_most, report) {
-        let Some(found) = parse_nonempty_text(node, node.at, &format!("a {one}"), report) else {
+    let TextListKey { key, item_noun, max: items_max, purpose } = list;
+    let mut texts: Vec<LocatedText> = Vec::new();
+    for node in fields.list(key, items_max, report) {
+        let Some(found) = parse_nonempty_text(node, node.at, &format!("a {item_noun}"), report)
+        else {
             continue;
         };
-        match words.iter().find(|other| other.text == found.text) {
+        match texts.iter().find(|other| other.text == found.text) {
             Some(first) => report.add_error(
                 found.at,
                 format!(
-                    "the {one} {} is listed twice; the first is at {}",
+                    "the {item_noun} {} is listed twice; the first is at {}",
                     quote(&found.text),
                     first.at
                 ),
             ),
-            None => words.push(found),
+            None => texts.push(found),
         }
     }
     if let Some(entry) = fields.get(key)
         && (matches!(&entry.value.value, Value::List(items) if items.is_empty())
             || matches!(entry.value.value, Value::Scalar(ScalarKind::Null, _)))
     {
-        report
-            .add_error(entry.location(), format!("the list {} is empty; {use_of_it}", quote(key)));
+        report.add_error(entry.location(), format!("the list {} is empty; {purpose}", quote(key)));
     }
-    words.into_iter().map(into_arc).collect()
+    texts.into_iter().map(into_arc).collect()
 }
 
 /// Returns the status text under a key; it may be empty.
@@ -174,6 +174,6 @@ fn parse_status(fields: &Fields<'_>, key: &str, report: &mut Diagnostics) -> Opt
         .map(into_arc)
 }
 
-fn into_arc(word: LocatedText) -> Arc<str> {
-    word.text.into()
+fn into_arc(located: LocatedText) -> Arc<str> {
+    located.text.into()
 }

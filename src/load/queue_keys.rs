@@ -204,8 +204,8 @@ impl QueueDeclarations {
             match self.0.get(&place) {
                 Some((other, there)) if *other != declaration => {
                     let message = format!(
-                        "the queue {} is declared {declaration} here, and {other} at {there}: a queue has \
-                         one type and one set of arguments",
+                        "the queue {} is declared {declaration} here, and {other} at {there}: a \
+                         queue has one type and one set of arguments",
                         quote(&queue.text)
                     );
                     return report.add_error(at, message);

@@ -361,26 +361,27 @@ pub(super) struct KeyError {
 }
 
 /// Returns what is wrong with `key` in a section, if anything; `may_guess` allows a suggestion.
-pub(super) fn key_error(place: Section, key: &str, may_guess: bool) -> Option<KeyError> {
-    if place == Section::File && key.starts_with(EXTENSION_PREFIX) {
+pub(super) fn key_error(section: Section, key: &str, may_guess: bool) -> Option<KeyError> {
+    if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
         return None;
     }
-    match KEYS.iter().find(|known| known.section == place && known.name == key) {
+    match KEYS.iter().find(|known| known.section == section && known.name == key) {
         Some(_) => None,
         None => {
-            let names = KEYS.iter().filter(|known| known.section == place).map(|known| known.name);
+            let names =
+                KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
             let suggestion = if may_guess { find_nearest(key, names) } else { None };
-            Some(KeyError { message: unknown_key_message(place, key, suggestion), suggestion })
+            Some(KeyError { message: unknown_key_message(section, key, suggestion), suggestion })
         }
     }
 }
 
-fn unknown_key_message(place: Section, key: &str, meant: Option<&str>) -> String {
+fn unknown_key_message(section: Section, key: &str, meant: Option<&str>) -> String {
     if let Some(meant) = meant {
         return format!(
             "unknown key {} in {}; did you mean {}?",
             quote(key),
-            place.noun(),
+            section.noun(),
             quote(meant)
         );
     }
@@ -391,14 +392,14 @@ fn unknown_key_message(place: Section, key: &str, meant: Option<&str>) -> String
             "{} is a key of {}, not of {}",
             quote(key),
             homes.join(" or "),
-            place.noun()
+            section.noun()
         );
     }
-    let known = KEYS.iter().filter(|known| known.section == place).map(|known| known.name);
+    let known = KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
     format!(
         "unknown key {} in {}; known are {}",
         quote(key),
-        place.noun(),
+        section.noun(),
         enumerate_quoted(known, "and")
     )
 }

@@ -11,11 +11,11 @@
 pub fn singularize(key: &str) -> String {
     let start = last_word_start(key);
     let (before, word) = key.split_at(start);
-    let (kept_bytes, ending) = singularize_word(word);
-    if kept_bytes + ending.len() == 0 {
+    let (stem_bytes, ending) = singularize_word(word);
+    if stem_bytes + ending.len() == 0 {
         return key.to_owned();
     }
-    let stem = &word[..kept_bytes];
+    let stem = &word[..stem_bytes];
     // `BOXES` → `BOX`, `PEOPLE` → `PERSON`; but `URLs` → `URL`.
     let upper = word.len() > 1 && !word.bytes().any(|byte| byte.is_ascii_lowercase());
     let ending = if upper { ending.to_ascii_uppercase() } else { ending.to_owned() };

@@ -81,12 +81,12 @@ pub(super) fn parse_nonempty_text(
     expected: &str,
     report: &mut Diagnostics,
 ) -> Option<LocatedText> {
-    let word = parse_short_text(node, at, expected, report)?;
-    if word.text.is_empty() {
+    let located = parse_short_text(node, at, expected, report)?;
+    if located.text.is_empty() {
         report.add_error(at, format!("expected {expected}, found an empty text"));
         return None;
     }
-    Some(word)
+    Some(located)
 }
 
 /// Parses a text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
@@ -229,12 +229,12 @@ pub(super) fn parse_choice<T: Copy>(
     choices: &[(&str, T)],
     report: &mut Diagnostics,
 ) -> Option<T> {
-    let words = || choices.iter().map(|(word, _)| *word);
+    let names = || choices.iter().map(|(name, _)| *name);
     let guess = match &entry.value.value {
         Value::Scalar(ScalarKind::Text, text) => {
-            match choices.iter().find(|(word, _)| word == text) {
+            match choices.iter().find(|(name, _)| name == text) {
                 Some((_, chosen)) => return Some(*chosen),
-                None => report.suggest(text, words()),
+                None => report.suggest(text, names()),
             }
         }
         Value::Invalid => return None,
@@ -245,7 +245,7 @@ pub(super) fn parse_choice<T: Copy>(
         format!(
             "{} takes {}, found {}{guess}",
             quote(&entry.key.text),
-            enumerate_quoted(words(), "or"),
+            enumerate_quoted(names(), "or"),
             describe(&entry.value)
         ),
     );
@@ -320,8 +320,8 @@ const SHARE_MAX: u64 = 10_000;
 const FACTOR_DIGITS: u32 = 3;
 
 /// Parses a number from 1 to `most` with at most three decimals, in thousandths.
-pub(super) fn parse_factor(entry: &Entry, most: u32, report: &mut Diagnostics) -> Option<u32> {
-    let range = 1_000..=u64::from(most) * 1_000;
+pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
+    let range = 1_000..=u64::from(max) * 1_000;
     let parsed = match &entry.value.value {
         Value::Scalar(ScalarKind::Number, text) => {
             parse_decimal(text, FACTOR_DIGITS).filter(|milli| range.contains(milli))
@@ -331,7 +331,7 @@ pub(super) fn parse_factor(entry: &Entry, most: u32, report: &mut Diagnostics) -
     };
     if parsed.is_none() {
         let message = format!(
-            "{} takes a number from 1 to {most} with at most three decimals, found {}",
+            "{} takes a number from 1 to {max} with at most three decimals, found {}",
             quote(&entry.key.text),
             describe(&entry.value)
         );

@@ -167,7 +167,7 @@ impl TreeBuilder {
                 // The parser gives `~` for an omitted value.
                 let text = if is_plain && empty { Cow::Borrowed("") } else { text };
                 let layout = find_layout(&text, style, at, end);
-                let value = self.to_scalar(text, style, tag.as_deref(), tag_at);
+                let value = self.parse_scalar(text, style, tag.as_deref(), tag_at);
                 self.attach(Node { at, end, layout, value, size: 1 }.into(), anchor, at, is_plain)
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -215,7 +215,7 @@ impl TreeBuilder {
         Ok(())
     }
 
-    fn to_scalar(
+    fn parse_scalar(
         &mut self,
         text: Cow<'_, str>,
         style: ScalarStyle,
@@ -566,7 +566,8 @@ mod tests {
     fn one_error_does_not_hide_the_next() {
         let (root, mistakes) = parse("a: !x 1\na: 2\nb: *c\n? [ d ]\n: e\n");
         assert_eq!(render(&root.expect("a tree")), "{a@1:1=broken b@3:1=broken}");
-        let places: Vec<String> = mistakes.iter().map(|mistake| mistake.at.to_string()).collect();
-        assert_eq!(places, ["1:4", "2:1", "3:4", "4:3"]);
+        let locations: Vec<String> =
+            mistakes.iter().map(|mistake| mistake.at.to_string()).collect();
+        assert_eq!(locations, ["1:4", "2:1", "3:4", "4:3"]);
     }
 }

@@ -125,12 +125,12 @@ impl Serialize for QueueTypeSetting {
 
 impl<'de> Deserialize<'de> for QueueTypeSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let words = [
+        let choices = [
             ("", QueueTypeSetting(None)),
             ("classic", QueueTypeSetting(Some(QueueType::Classic))),
             ("quorum", QueueTypeSetting(Some(QueueType::Quorum))),
         ];
-        deserialize_choice(deserializer, &words, "classic or quorum, or nothing")
+        deserialize_choice(deserializer, &choices, "classic or quorum, or nothing")
     }
 }
 

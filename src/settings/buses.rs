@@ -304,13 +304,13 @@ impl Settings {
 
     /// Checks that no two buses share a reply queue, which has one consumer.
     fn check_reply_queues(&self) -> Result<(), String> {
-        let mut places: BTreeMap<(&str, &str), String> = BTreeMap::new();
+        let mut owners: BTreeMap<(&str, &str), String> = BTreeMap::new();
         for (place, section) in self.amqp_sections() {
             if !section.has_server() {
                 continue;
             }
             let queue = (section.server.0.as_str(), section.reply_queue.as_str());
-            if let Some(first) = places.insert(queue, place.clone()) {
+            if let Some(first) = owners.insert(queue, place.clone()) {
                 return Err(format!(
                     "{first} and {place} have the same server and the same reply_queue, \
                      {}: give one of them another reply_queue",

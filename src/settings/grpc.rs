@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct GrpcSettings {
-    #[serde(deserialize_with = "address_or_nothing", serialize_with = "shown")]
+    #[serde(
+        deserialize_with = "deserialize_optional_address",
+        serialize_with = "serialize_optional_address"
+    )]
     pub listen: Option<SocketAddr>,
     pub connections_max: usize,
     pub connection_calls_max: u32,
@@ -28,7 +31,7 @@ pub struct GrpcSettings {
 /// below the initial one would slow every call down.
 const WINDOW_BYTES: std::ops::RangeInclusive<u32> = 65_535..=0x7fff_ffff;
 
-fn address_or_nothing<'de, D: Deserializer<'de>>(
+fn deserialize_optional_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -38,7 +41,10 @@ fn address_or_nothing<'de, D: Deserializer<'de>>(
     super::values::parse_listen_address(&text).map(Some)
 }
 
-fn shown<S: Serializer>(listen: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_optional_address<S: Serializer>(
+    listen: &Option<SocketAddr>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match listen {
         Some(address) => serializer.collect_str(address),
         None => serializer.serialize_str(""),

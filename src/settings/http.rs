@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
 pub struct HttpSettings {
-    #[serde(deserialize_with = "super::values::address_to_listen_on")]
+    #[serde(deserialize_with = "super::values::deserialize_listen_address")]
     pub listen: SocketAddr,
     pub token: Secret,
     pub tokens: BTreeMap<String, TokenSettings>,

@@ -172,8 +172,8 @@ impl KafkaSection {
         }
         if !self.group.contains(TOPIC_PLACEHOLDER) {
             return Err(format!(
-                "{place}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which stands for the \
-                 topic: each topic has a group of its own",
+                "{place}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which \
+                 stands for the topic: each topic has a group of its own",
                 quote(&self.group)
             ));
         }
@@ -252,7 +252,7 @@ impl Settings {
 
     /// Checks the Kafka buses.
     pub(super) fn validate_kafka(&self) -> Result<(), String> {
-        let mut places: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
+        let mut owners: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
         for (place, section) in self.kafka_sections() {
             section.validate(&place)?;
             if section.servers.0.is_empty() {
@@ -273,7 +273,7 @@ impl Settings {
             let mut servers = section.servers.0.clone();
             servers.sort_unstable();
             let replies = (servers, section.reply_topic.as_str());
-            if let Some(first) = places.insert(replies, place.clone()) {
+            if let Some(first) = owners.insert(replies, place.clone()) {
                 return Err(format!(
                     "{first} and {place} have the same servers and the same reply_topic, {}: give \
                      one of them another reply_topic",
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_may_be_secrets_are_not_shown() {
+    fn values_that_may_be_secrets_are_masked() {
         let secrets = [
             "sasl.password",
             "ssl.key.password",
@@ -407,9 +407,9 @@ mod tests {
         let mut properties: BTreeMap<String, String> = secrets.map(with).into();
         properties.insert("security.protocol".into(), "SASL_SSL".into());
         let properties = Properties(properties);
-        let shown =
+        let rendered =
             format!("{properties:?}{}", serde_json::to_string(&properties).expect("serialises"));
-        assert!(!shown.contains("hidden") && shown.contains("SASL_SSL"), "{shown}");
+        assert!(!rendered.contains("hidden") && rendered.contains("SASL_SSL"), "{rendered}");
     }
 
     #[test]

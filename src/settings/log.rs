@@ -89,13 +89,13 @@ impl LogSettings {
 fn parse_directive(part: &str) -> Result<Directive, String> {
     let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
                     info,workflow_manager::bus=debug";
-    let no_level = |word: &str, rest: &str| {
-        let lower = word.to_ascii_lowercase();
+    let no_level = |text: &str, rest: &str| {
+        let lower = text.to_ascii_lowercase();
         let other =
             LEVEL_ALIASES.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
-        let meant = other.or_else(|| find_nearest(&lower, LEVELS.iter().map(|(word, _)| *word)));
+        let meant = other.or_else(|| find_nearest(&lower, LEVELS.iter().map(|(name, _)| *name)));
         let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quote(word)))
+        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quote(text)))
     };
     match part.split_once('=') {
         None => match parse_level(part) {
@@ -106,21 +106,21 @@ fn parse_directive(part: &str) -> Result<Directive, String> {
             )),
             None => no_level(part, ";"),
         },
-        Some((module, word)) => {
-            let (module, word) = (module.trim(), word.trim());
+        Some((module, level_name)) => {
+            let (module, level_name) = (module.trim(), level_name.trim());
             if !is_module(module) {
                 return Err(format!("log.filter: {} is no module; {expected}", quote(module)));
             }
-            match parse_level(word) {
+            match parse_level(level_name) {
                 Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
-                None => no_level(word, &format!(" (of {module});")),
+                None => no_level(level_name, &format!(" (of {module});")),
             }
         }
     }
 }
 
-fn parse_level(word: &str) -> Option<LevelFilter> {
-    let is_meant = |known: &str| known.eq_ignore_ascii_case(word);
+fn parse_level(text: &str) -> Option<LevelFilter> {
+    let is_meant = |known: &str| known.eq_ignore_ascii_case(text);
     LEVELS.iter().find(|(known, _)| is_meant(known)).map(|(_, level)| *level)
 }
 
@@ -133,9 +133,9 @@ fn is_module(text: &str) -> bool {
 
 impl<'de> Deserialize<'de> for LogFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let words =
+        let choices =
             [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
-        deserialize_choice(deserializer, &words, "auto, human or json")
+        deserialize_choice(deserializer, &choices, "auto, human or json")
     }
 }
 

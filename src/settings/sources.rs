@@ -115,9 +115,9 @@ impl Settings {
     ///
     /// Returns an error if the settings cannot be serialized as JSON.
     pub fn masked(&self) -> serde_json::Result<serde_json::Value> {
-        let mut shown = serde_json::to_value(self)?;
-        mask_addresses(&mut shown);
-        Ok(shown)
+        let mut value = serde_json::to_value(self)?;
+        mask_addresses(&mut value);
+        Ok(value)
     }
 
     /// Returns each setting with its masked value and the source of that.
@@ -207,7 +207,7 @@ mod tests {
         let hosts = (Source::Environment, Some("WORKFLOW_MANAGER__HTTP__HOSTS"));
         assert_eq!(find("http.hosts"), hosts);
         assert_eq!(find("journal.file"), (Source::Flag, None));
-        let shown = serde_json::to_string(&sourced).expect("JSON");
-        assert!(!shown.contains("cret@") && !shown.contains("hidden"), "{shown}");
+        let rendered = serde_json::to_string(&sourced).expect("JSON");
+        assert!(!rendered.contains("cret@") && !rendered.contains("hidden"), "{rendered}");
     }
 }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_parsed_as_in_opentelemetry_and_never_shown() {
+    fn headers_are_parsed_as_in_opentelemetry_and_masked() {
         let text = "Authorization=Basic%20c2VzYW1l%3D, x-key = a=b ";
         let traces = settings(|traces| traces.headers = Secret(text.into()));
         let headers = traces.headers().expect("headers");

@@ -144,8 +144,8 @@ fn is_token(part: &str) -> bool {
 }
 
 /// Masks every address in a JSON value.
-pub(super) fn mask_addresses(shown: &mut serde_json::Value) {
-    match shown {
+pub(super) fn mask_addresses(value: &mut serde_json::Value) {
+    match value {
         serde_json::Value::String(text) if text.contains("://") => *text = mask_address(text),
         serde_json::Value::Array(list) => list.iter_mut().for_each(mask_addresses),
         serde_json::Value::Object(keys) => keys.values_mut().for_each(mask_addresses),
@@ -177,16 +177,16 @@ impl Serialize for ServerAddress {
 /// Deserializes one of the given words.
 pub(super) fn deserialize_choice<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
-    words: &[(&str, T)],
+    choices: &[(&str, T)],
     expected: &str,
 ) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
 }
 
 /// Deserializes an address to listen on.
-pub(super) fn address_to_listen_on<'de, D: Deserializer<'de>>(
+pub(super) fn deserialize_listen_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
     parse_listen_address(&String::deserialize(deserializer)?)

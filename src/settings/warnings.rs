@@ -29,13 +29,15 @@ impl Settings {
                 .collect();
         files.extend(secrets::secret_files());
         // A masked value is a secret. A setting that cannot be serialized as JSON is not.
-        let of_file = self.with_sources().unwrap_or_default().into_iter().filter_map(|setting| {
-            let is_secret =
-                setting.source == Source::File && setting.value.to_string().contains("***");
-            is_secret.then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
-        });
+        let from_files =
+            self.with_sources().unwrap_or_default().into_iter().filter_map(|setting| {
+                let is_secret =
+                    setting.source == Source::File && setting.value.to_string().contains("***");
+                is_secret
+                    .then(|| (setting.name.clone(), setting.place.unwrap_or_default().to_owned()))
+            });
         let mut known = BTreeSet::new();
-        files.extend(of_file.filter(|(_, file)| known.insert(file.clone())));
+        files.extend(from_files.filter(|(_, file)| known.insert(file.clone())));
         files.retain(|(_, file)| !file.is_empty() && is_world_readable(Path::new(file)));
         let warnings = files.into_iter().map(|(what, file)| {
             format!(
@@ -66,7 +68,7 @@ mod tests {
         };
         let hash = format!("sha256:{}", "0".repeat(64));
         let tokens = format!("tokens: {{ a: {{ hash: \"{hash}\", scope: read }} }}");
-        for (mode, is_told) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
+        for (mode, has_warnings) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
             let tokens = file("tokens.yaml", &tokens, mode);
             let text = format!(
                 "amqp: {{ server: 'amqp://me:hidden@host' }}\nhttp: {{ tokens_file: '{tokens}' }}"
@@ -75,9 +77,11 @@ mod tests {
             let settings = Settings::load(Some(config.as_ref()), &Overrides::default());
             let warnings = settings.expect("settings").warnings();
             let names = |part: &str| warnings.iter().any(|line| line.contains(part));
-            let expected = if is_told { 2 } else { 0 };
+            let expected = if has_warnings { 2 } else { 0 };
             assert_eq!(warnings.len(), expected, "{mode:o}: {warnings:?}");
-            assert!(!is_told || names("http.tokens_file: every") && names("amqp.server: every"));
+            assert!(
+                !has_warnings || names("http.tokens_file: every") && names("amqp.server: every")
+            );
         }
         // A settings file without secrets may be readable by everybody.
         let config = file("open.yaml", "http: { page: false }", 0o644);

@@ -74,10 +74,10 @@ impl LineQueue {
     }
 
     /// Waits until all lines are written or dropped, but no longer than `most`.
-    pub(super) fn flush(&self, most: Duration) {
+    pub(super) fn flush(&self, timeout: Duration) {
         let is_busy = |waiting: &mut Backlog| waiting.is_writing || !waiting.lines.is_empty();
         // Lines that are left when the time is over are lost.
-        let _ = self.written.wait_timeout_while(self.lock(), most, is_busy);
+        let _ = self.written.wait_timeout_while(self.lock(), timeout, is_busy);
     }
 
     fn write_all(&self, mut sink: Sink<impl Write>, report_dropped: fn(u64), mut reported: u64) {
@@ -216,15 +216,15 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_place_is_dropped_and_told_when_lines_get_through_again() {
+    fn dropped_lines_are_reported_when_lines_get_through_again() {
         static REPORTS: Mutex<Option<mpsc::Sender<u64>>> = Mutex::new(None);
         let (sender, reports) = mpsc::channel();
         *REPORTS.lock().expect("no panic") = Some(sender);
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let dropped = counter();
         let lines = LineQueue::start(writer, dropped.clone(), |count| {
-            let sent = REPORTS.lock().expect("no panic").as_ref().map(|tell| tell.send(count));
-            assert!(sent.is_some_and(|told| told.is_ok()));
+            let sent = REPORTS.lock().expect("no panic").as_ref().map(|report| report.send(count));
+            assert!(sent.is_some_and(|result| result.is_ok()));
         });
         let lines = lines.expect("a thread");
         // Nobody reads: far more is pushed than the pipe and the queue hold, and no call waits.

@@ -143,9 +143,9 @@ pub fn flush() {
     flush_within(FLUSH_TIMEOUT);
 }
 
-fn flush_within(most: Duration) {
+fn flush_within(timeout: Duration) {
     if let Some(lines) = LOG.get() {
-        lines.flush(most);
+        lines.flush(timeout);
     }
 }
 
@@ -157,12 +157,12 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
-    let place = panic.location().map(ToString::to_string);
+    let location = panic.location().map(ToString::to_string);
     // RUST_BACKTRACE enables it, as in any Rust program.
     let backtrace = std::backtrace::Backtrace::capture();
     let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
         .then(|| backtrace.to_string());
-    tracing::error!(thread = thread.name(), place, reason, backtrace, "panicked");
+    tracing::error!(thread = thread.name(), place = location, reason, backtrace, "panicked");
     flush_within(PANIC_FLUSH_TIMEOUT);
 }
 
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_printed_without_controls_and_says_the_same() {
+    fn json_is_printed_without_controls_and_keeps_its_value() {
         let hostile = "a\u{1b}[2J\n\u{202e}b\u{2028}\u{9b}x\u{7f}ü";
         for event in [
             serde_json::json!({ "level": "INFO", "reason": hostile }),
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_can_cause_is_said_once_a_minute_by_each_library() {
+    fn connection_errors_are_logged_once_a_minute_for_each_library() {
         let output = TestOutput::default();
         let writer = output.clone();
         let ticks = crate::clock::timer_now;
@@ -498,7 +498,7 @@ mod tests {
         });
         let text = output.0.lock().expect("no panic").clone();
         let text = String::from_utf8(text).expect("text");
-        let count = |word: &str| text.matches(word).count();
+        let count = |pattern: &str| text.matches(pattern).count();
         assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
     }
 

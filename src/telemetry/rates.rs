@@ -88,7 +88,7 @@ impl JobRates {
     pub fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
         self.update(workflow, |rates| {
             let minute = ended.0.div_euclid(MINUTE_NS);
-            let found = rates.minutes.binary_search_by_key(&minute, |kept| kept.minute);
+            let found = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
             let Some(minute) = found.ok().and_then(|index| rates.minutes.get_mut(index)) else {
                 return;
             };
@@ -184,7 +184,7 @@ impl WorkflowRates {
     /// dropped.
     fn minute_mut(&mut self, at: Timestamp) -> &mut Minute {
         let minute = at.0.div_euclid(MINUTE_NS);
-        let found = self.minutes.binary_search_by_key(&minute, |kept| kept.minute);
+        let found = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
         let mut index = found.unwrap_or_else(|place| {
             self.minutes.insert(place, Minute { minute, ..Minute::default() });
             place
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_kept_and_the_newest_thousand_durations_whatever_the_clock_does() {
+    fn a_day_is_retained_and_the_newest_thousand_durations_whatever_the_clock_does() {
         let rates = JobRates::default();
         for minute in 0..3 * 24 * 60 {
             rates.record_ended("w", at(minute), JobState::Completed, minute);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_comes_behind_what_is_told_now_and_is_bounded_too() {
+    fn past_ends_sort_behind_new_ones_and_are_bounded_too() {
         let rates = JobRates::default();
         rates.record_ended("w", at(5_000), JobState::Completed, 1);
         for minute in (0..2 * 24 * 60).rev() {

@@ -87,7 +87,7 @@ impl StepSeries {
         let name = definition.full_name();
         let is_known = |known: &SeriesState| {
             known.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
-                || known.previous.iter().any(|former| former.as_ptr() == Arc::as_ptr(definition))
+                || known.previous.iter().any(|old| old.as_ptr() == Arc::as_ptr(definition))
         };
         if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
@@ -120,12 +120,12 @@ impl StepSeries {
     /// nothing was removed.
     fn remove_unused(&self) -> Option<UsedSteps> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if state.previous.iter().all(|former| former.strong_count() > 0) {
+        if state.previous.iter().all(|old| old.strong_count() > 0) {
             return None;
         }
         drop(state);
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        state.previous.retain(|former| former.strong_count() > 0);
+        state.previous.retain(|old| old.strong_count() > 0);
         let mut used: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
         let previous = state.alive_previous();
         for definition in state.current.values().chain(&previous) {

@@ -145,7 +145,7 @@ impl Exporter {
                     }
                 }
                 ExporterAction::Wait(time) => match self.inbox.recv_timeout(time) {
-                    Ok(mail) => self.handle_message(mail),
+                    Ok(message) => self.handle_message(message),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return self.finish(),
                 },
@@ -304,7 +304,7 @@ impl Exporter {
         }
         let (min, max) = (self.settings.backoff_min.0, self.settings.backoff_max.0);
         let pause = min.saturating_mul(1 << self.failures.min(20)).min(max);
-        let demanded = retry_after.map(|asked| asked.min(self.settings.retry_after_max.0));
+        let demanded = retry_after.map(|requested| requested.min(self.settings.retry_after_max.0));
         self.failures = self.failures.saturating_add(1);
         self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or_default()));
         if export.started.elapsed() < self.settings.age_max.0 {
@@ -330,9 +330,11 @@ impl Exporter {
         let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
         self.drop_spans("stopped", left);
         let mut jobs = self.jobs.len() as u64;
-        jobs +=
-            self.inbox.try_iter().filter(|mail| matches!(mail, ExporterMessage::Ended(_))).count()
-                as u64;
+        jobs += self
+            .inbox
+            .try_iter()
+            .filter(|message| matches!(message, ExporterMessage::Ended(_)))
+            .count() as u64;
         self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
         if left + jobs > 0 {
             tracing::warn!(
@@ -341,9 +343,9 @@ impl Exporter {
                 "traces that were not sent before the stop are dropped"
             );
         }
-        if let Some(answer) = self.close_reply {
+        if let Some(reply_sender) = self.close_reply {
             // Whoever stops the process may have given up waiting.
-            let _ = answer.send(());
+            let _ = reply_sender.send(());
         }
     }
 
@@ -371,11 +373,11 @@ fn parse_response(
     let retry_after =
         retry_after.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
     // Read to its end, so that the connection can be used again.
-    let answer = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
-    let answer = answer.unwrap_or_default();
+    let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
+    let body = body.unwrap_or_default();
     if status.is_success() {
         // Whatever the response contains, the receiver has accepted the spans.
-        let partial = Response::decode(&*answer).ok().and_then(|response| response.partial_success);
+        let partial = Response::decode(&*body).ok().and_then(|response| response.partial_success);
         let partial = partial.unwrap_or_default();
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
         return ExportOutcome::Accepted(rejected, sanitize(&partial.error_message));
@@ -384,6 +386,6 @@ fn parse_response(
     if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
         return ExportOutcome::Failed { reason: format!("it answered {status}"), retry_after };
     }
-    let text = sanitize(&String::from_utf8_lossy(&answer));
+    let text = sanitize(&String::from_utf8_lossy(&body));
     ExportOutcome::Rejected(format!("it answered {status}: {text}"))
 }

@@ -78,11 +78,11 @@ impl Traces {
 
     /// Sends what is left, if that takes only a moment. The rest is dropped.
     pub async fn close(&self) {
-        let (answer, closed) = oneshot::channel();
+        let (reply_sender, closed) = oneshot::channel();
         if self
             .exporter
             .get()
-            .is_some_and(|exporter| exporter.send(ExporterMessage::Close(answer)).is_ok())
+            .is_some_and(|exporter| exporter.send(ExporterMessage::Close(reply_sender)).is_ok())
         {
             // An error means that the time was over, or that the exporter had ended before.
             let _ = tokio::time::timeout(STOP_WAIT, closed).await;

@@ -38,7 +38,7 @@ pub(super) struct RunHistory {
     pub(super) children_started: BTreeMap<StepIndex, u64>,
     /// How many attempts of the run are kept, and how many may be. Once there are as many, a new
     /// attempt replaces the last one of its step.
-    attempts_kept: usize,
+    attempts_retained: usize,
     attempts_max: usize,
     /// How many attempts were replaced.
     pub(super) omitted: u64,
@@ -115,7 +115,7 @@ impl RunHistory {
                 self.ended = None;
                 self.steps.clear();
                 self.events.clear();
-                (self.attempts_kept, self.omitted) = (0, 0);
+                (self.attempts_retained, self.omitted) = (0, 0);
             }
             JobEntry::ToldAgain | JobEntry::Asked { .. } => {}
         }
@@ -193,7 +193,7 @@ impl RunHistory {
     }
 
     fn begin_attempt(&mut self, step: StepIndex, number: u32, at: Timestamp) {
-        let is_full = self.attempts_kept >= self.attempts_max;
+        let is_full = self.attempts_retained >= self.attempts_max;
         let attempts = &mut self.begun_step(step, at).attempts;
         // The first attempts show how the step began, the last one how it ended.
         let is_replacement = is_full && attempts.pop().is_some();
@@ -201,7 +201,7 @@ impl RunHistory {
         if is_replacement {
             self.omitted += 1;
         } else {
-            self.attempts_kept += 1;
+            self.attempts_retained += 1;
         }
     }
 

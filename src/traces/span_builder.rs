@@ -101,7 +101,7 @@ impl SpanBuilder {
         };
         let parent_context = history.trace_context.as_ref();
         let state =
-            parent_context.and_then(|asked| asked.state.as_ref()).map(|state| state.as_ref());
+            parent_context.and_then(|remote| remote.state.as_ref()).map(|state| state.as_ref());
         let state = state.unwrap_or_default().to_owned();
         let mut trace =
             Trace { trace_id: origin.trace_id(), trace_state: state, ..Trace::default() };
@@ -112,7 +112,7 @@ impl SpanBuilder {
             item: None,
             // The span of a later run is a child of the first run's.
             parent: match history.run_number {
-                0 => parent_context.map(|asked| asked.parent.span),
+                0 => parent_context.map(|remote| remote.parent.span),
                 _ => Some(job_span(job.id, 0)),
             },
             has_remote_parent: history.run_number == 0,

@@ -80,7 +80,7 @@ fn text_schema(format: SchemaFormat, about: &str) -> Schema {
     text.description(Some(about)).build().into()
 }
 
-fn enum_schema<const N: usize>(words: [&'static str; N], about: &str) -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
+fn enum_schema<const N: usize>(values: [&'static str; N], about: &str) -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values));
     text.description(Some(about)).build().into()
 }

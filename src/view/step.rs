@@ -44,8 +44,8 @@ impl<'a> StepDetail<'a> {
         now: Timestamp,
     ) -> StepDetail<'a> {
         let run = job.step(step);
-        let AttemptHistory { newest: mut shown, omitted, .. } = attempts;
-        if let Some(last) = shown.back_mut().filter(|last| last.state == AttemptState::Running) {
+        let AttemptHistory { mut newest, omitted, .. } = attempts;
+        if let Some(last) = newest.back_mut().filter(|last| last.state == AttemptState::Running) {
             let state = match job.step_state(step) {
                 StepState::Cancelled | StepState::Skipped => AttemptState::Cancelled,
                 StepState::Running if job.state() == JobState::Cancelled => AttemptState::Cancelled,
@@ -63,7 +63,7 @@ impl<'a> StepDetail<'a> {
             step: StepView::new(job, step, now),
             input_bytes: job.started_input(step).map(|input| input.encoded_len()),
             output_bytes: run.output.as_ref().map(|output| output.encoded_len()),
-            attempts: shown.into(),
+            attempts: newest.into(),
             attempts_omitted: omitted,
         }
     }
@@ -126,9 +126,9 @@ impl AttemptHistory {
     }
 
     /// Applies the next row, up to the entry numbered `upto`.
-    pub fn apply(&mut self, row: &Recorded, upto: u64) {
+    pub fn apply(&mut self, row: &Recorded, last_number: u64) {
         let numbered = (row.first + 1..).zip(&row.entries);
-        for (_, entry) in numbered.take_while(|(n, _)| *n <= upto) {
+        for (_, entry) in numbered.take_while(|(n, _)| *n <= last_number) {
             match entry {
                 Entry::Step(step, entry) if *step == self.step => self.apply_step(entry, row.at),
                 Entry::FanOut(step, entry) if *step == self.step => {

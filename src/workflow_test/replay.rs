@@ -170,9 +170,9 @@ impl<'r> Replay<'r> {
     }
 
     /// Queues an input for the matching step of the new definition. Drops it if that step is gone.
-    fn enqueue(&mut self, old: StepIndex, came: RecordedInput<'r>) {
+    fn enqueue(&mut self, old: StepIndex, input: RecordedInput<'r>) {
         if let Some(new) = self.mapping.find_new(old) {
-            self.pending.push_back((new, came));
+            self.pending.push_back((new, input));
         }
     }
 
@@ -187,12 +187,12 @@ impl<'r> Replay<'r> {
                 is_first(*at, &self.pending)
                     && self.can_deliver(self.pending[*at].0, &self.pending[*at].1)
             });
-            let Some((step, came)) = ready.and_then(|at| self.pending.remove(at)) else { return };
+            let Some((step, input)) = ready.and_then(|at| self.pending.remove(at)) else { return };
             if let Some(due) = self.job.step(step).retry_at() {
                 // By now the attempt that matches the recorded one has begun.
                 self.apply_input(Input::Timer { due, unread: self.unread_replies() });
             }
-            self.deliver_input(step, came);
+            self.deliver_input(step, input);
         }
     }
 
@@ -263,21 +263,30 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
         let mut add_change = |kind, text| {
             found.push(Change { kind, task: None, step: Some(name.to_owned()), text });
         };
-        let was = before.step_state(at);
+        let old_state = before.step_state(at);
         let Some(other) = mapping.find_new(at) else {
-            add_change(ChangeKind::Gone, format!("is {} and would not be there", was.as_str()));
+            add_change(
+                ChangeKind::Gone,
+                format!("is {} and would not be there", old_state.as_str()),
+            );
             continue;
         };
-        let would = after.step_state(other);
-        if was != would {
-            add_change(classify(was, would), describe_state_change(was, would, after, other));
+        let new_state = after.step_state(other);
+        if old_state != new_state {
+            add_change(
+                classify(old_state, new_state),
+                describe_state_change(old_state, new_state, after, other),
+            );
         } else if before.status(at) != after.status(other) {
-            let (was, would) = (before.status(at), after.status(other));
-            add_change(ChangeKind::Status, format!("has the status {was}, would have {would}"));
+            let (old_status, new_status) = (before.status(at), after.status(other));
+            add_change(
+                ChangeKind::Status,
+                format!("has the status {old_status}, would have {new_status}"),
+            );
         }
         // What the definition says about a step matters until the step has ended.
         let is_open =
-            !job.state().is_ended() && matches!(was, StepState::Waiting | StepState::Running);
+            !job.state().is_ended() && matches!(old_state, StepState::Waiting | StepState::Running);
         let task =
             old.step(at).task.and_then(|task| before.definition().graphs.get(usize::from(task)));
         for change in &definition_changes {
@@ -300,26 +309,34 @@ fn compare(job: &Job, before: &Job, after: &Job) -> Vec<Change> {
     }
     let about_job = |kind, text| Change { kind, task: None, step: None, text };
     if before.state() != after.state() {
-        let (was, would) = (before.state().as_str(), after.state().as_str());
-        found.push(about_job(ChangeKind::State, format!("the job is {was}, would be {would}")));
+        let (old_state, new_state) = (before.state().as_str(), after.state().as_str());
+        found.push(about_job(
+            ChangeKind::State,
+            format!("the job is {old_state}, would be {new_state}"),
+        ));
     } else if before.state() == JobState::Completed && before.result() != after.result() {
         found.push(about_job(ChangeKind::Result, "the job would have another result".to_owned()));
     }
     found
 }
 
-fn classify(was: StepState, would: StepState) -> ChangeKind {
+fn classify(old_state: StepState, new_state: StepState) -> ChangeKind {
     let by_condition = [StepState::Skipped, StepState::Cancelled];
-    if by_condition.contains(&was) || by_condition.contains(&would) {
+    if by_condition.contains(&old_state) || by_condition.contains(&new_state) {
         ChangeKind::Condition
     } else {
         ChangeKind::State
     }
 }
 
-fn describe_state_change(was: StepState, would: StepState, after: &Job, step: StepIndex) -> String {
-    let (graph, was) = (after.graph(), was.as_str());
-    match would {
+fn describe_state_change(
+    old_state: StepState,
+    new_state: StepState,
+    after: &Job,
+    step: StepIndex,
+) -> String {
+    let (graph, old_name) = (after.graph(), old_state.as_str());
+    match new_state {
         StepState::Waiting => {
             let open = |name: &Arc<str>| {
                 let on = graph.find_index(name);
@@ -331,14 +348,16 @@ fn describe_state_change(was: StepState, would: StepState, after: &Job, step: St
                 dependency_names(graph, graph.step(step)).into_iter().filter(open).collect();
             let waits =
                 if waits.is_empty() { String::new() } else { format!(" for {}", waits.join(", ")) };
-            format!("is {was}, would be waiting{waits}")
+            format!("is {old_name}, would be waiting{waits}")
         }
-        StepState::Skipped => format!("is {was}, would be skipped: its condition comes to false"),
+        StepState::Skipped => {
+            format!("is {old_name}, would be skipped: its condition comes to false")
+        }
         StepState::Cancelled => {
-            format!("is {was}, would be cancelled: its condition comes to true")
+            format!("is {old_name}, would be cancelled: its condition comes to true")
         }
         StepState::Running | StepState::Completed | StepState::Failed => {
-            format!("is {was}, would be {}", would.as_str())
+            format!("is {old_name}, would be {}", new_state.as_str())
         }
     }
 }

@@ -34,7 +34,7 @@ enum ScheduledEvent {
         step: StepIndex,
         attempt: u32,
         input: Message,
-        act: WorkerAction,
+        action: WorkerAction,
     },
     Reply {
         job: JobId,
@@ -98,8 +98,8 @@ impl<'t> Simulator<'t> {
 
     pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
         let id = JOB_ID;
-        for act in &self.test.users {
-            self.schedule(act.at.0, ScheduledEvent::User(act.clone()));
+        for action in &self.test.users {
+            self.schedule(action.at.0, ScheduledEvent::User(action.clone()));
         }
         let origin = Origin::for_root_job(id, definition.clone(), self.now);
         self.start_job(origin, message);
@@ -131,8 +131,8 @@ impl<'t> Simulator<'t> {
 
     fn handle_event(&mut self, id: JobId, event: ScheduledEvent) -> Result<(), String> {
         match event {
-            ScheduledEvent::Start { job, step, attempt, input, act } => {
-                self.start_work(job, step, attempt, &input, &act);
+            ScheduledEvent::Start { job, step, attempt, input, action } => {
+                self.start_work(job, step, attempt, &input, &action);
             }
             ScheduledEvent::Reply { job, step, name, attempt, reply } => {
                 let is_external =
@@ -163,10 +163,10 @@ impl<'t> Simulator<'t> {
                     self.apply_input(job, Input::Timer { due, unread: UnreadReplies::new() });
                 }
             }
-            ScheduledEvent::User(act) => {
-                let operation = parse_operation(&act)?;
+            ScheduledEvent::User(action) => {
+                let operation = parse_operation(&action)?;
                 if let Some(objection) = self.check_operation(id, &operation) {
-                    return Err(format!("users, at {}: {}", act.at, objection.message()));
+                    return Err(format!("users, at {}: {}", action.at, objection.message()));
                 }
                 self.add_line(format!("a user asks for {}", operation.as_str()));
                 self.apply_input(id, Input::from_request(operation));
@@ -189,7 +189,7 @@ impl<'t> Simulator<'t> {
         let id = origin.id;
         if !self.open_jobs.insert(id) {
             if let Some(ParentItem { job, step, index }) = origin.parent {
-                self.apply_input(job, Input::IdTaken { step, index, id });
+                self.apply_input(job, Input::IdConflict { step, index, id });
             }
             return;
         }
@@ -264,22 +264,22 @@ impl<'t> Simulator<'t> {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, external) =
             (job.graph().step(step).name.clone(), job.graph().step(step).external);
-        let act = match self
+        let action = match self
             .test
             .workers
             .get(&*name)
             .map(|acts: &WorkerScript| acts.find_action(attempt, &to_json(&input)))
         {
-            Some(Some(act)) => act.clone(),
+            Some(Some(action)) => action.clone(),
             // No action fits, or nobody is scripted for an external step.
             Some(None) => WorkerAction { silent: true, ..WorkerAction::default() },
             None => WorkerAction { silent: external, ..WorkerAction::default() },
         };
-        let after = act.starts_after.0;
+        let after = action.starts_after.0;
         if after.is_zero() {
-            self.start_work(id, step, attempt, &input, &act);
+            self.start_work(id, step, attempt, &input, &action);
         } else {
-            self.schedule(after, ScheduledEvent::Start { job: id, step, attempt, input, act });
+            self.schedule(after, ScheduledEvent::Start { job: id, step, attempt, input, action });
         }
     }
 
@@ -290,7 +290,7 @@ impl<'t> Simulator<'t> {
         step: StepIndex,
         attempt: u32,
         input: &Message,
-        act: &WorkerAction,
+        action: &WorkerAction,
     ) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
@@ -304,32 +304,35 @@ impl<'t> Simulator<'t> {
         }
         self.inputs.entry(name.clone()).or_default().push(input.clone());
         self.apply_input(id, Input::Begun { step, attempt });
-        for message in &act.progress {
+        for message in &action.progress {
             let reply = Reply::Progress(progress_body(message).into());
             self.schedule(
                 message.after.0,
                 ScheduledEvent::Reply { job: id, step, name: name.clone(), attempt, reply },
             );
         }
-        if act.silent {
+        if action.silent {
             return;
         }
-        let reply = if let Some(reason) = &act.dead_letter {
+        let reply = if let Some(reason) = &action.dead_letter {
             Reply::DeadLettered { queue: name.to_string(), reason: reason.clone() }
-        } else if let Some(error) = &act.error {
+        } else if let Some(error) = &action.error {
             Reply::Error(
-                serde_json::json!({ "error": error, "retryable": act.retryable.unwrap_or(true) })
+                serde_json::json!({ "error": error, "retryable": action.retryable.unwrap_or(true) })
                     .to_string()
                     .into(),
             )
-        } else if let Some(raw) = &act.raw {
+        } else if let Some(raw) = &action.raw {
             Reply::Result(raw.clone().into())
         } else {
             Reply::Result(
-                act.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into(),
+                action.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into(),
             )
         };
-        self.schedule(act.after.0, ScheduledEvent::Reply { job: id, step, name, attempt, reply });
+        self.schedule(
+            action.after.0,
+            ScheduledEvent::Reply { job: id, step, name, attempt, reply },
+        );
     }
 
     fn add_line(&mut self, text: String) {
@@ -405,8 +408,8 @@ fn describe_fan_out_entry(name: &str, entry: &FanOutEntry) -> Option<String> {
     })
 }
 
-fn parse_operation(act: &UserAction) -> Result<Operation, String> {
-    Ok(match (act.operation.as_str(), &act.step) {
+fn parse_operation(action: &UserAction) -> Result<Operation, String> {
+    Ok(match (action.operation.as_str(), &action.step) {
         ("cancel", None) => Operation::Cancel { reason: "by a user".into() },
         ("pause", None) => Operation::Pause,
         ("resume", None) => Operation::Resume,

@@ -1,11 +1,13 @@
 //! What holds of any journal, asked through the traits alone: each rule is a test for each kind of
 //! journal. What is told of files and of SQLite is in `journal`, `journal_files` and `derived`.
 
+mod children;
 mod parts;
 mod past;
 mod searches;
 
 use crate::world::LIMITS;
+use children::child_jobs_are_listed_under_their_parent;
 use parts::{
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
     a_sweep_in_parts_deletes_all_that_is_due,
@@ -26,9 +28,8 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    ChildCursor, ChildFilter, EndedCursor, JobAtEntry, JobFilter, JobNumber, Journal, JournalError,
-    JournalOptions, NEWEST_CURSOR, NewJob, Record, Records, Remedy, SearchOrder, SqliteJournal,
-    StatusFilter,
+    EndedCursor, JobAtEntry, JobNumber, Journal, JournalError, JournalOptions, NEWEST_CURSOR,
+    NewJob, Record, Records, Remedy, SqliteJournal, StatusFilter,
 };
 
 /// Where a journal is kept.
@@ -487,9 +488,10 @@ fn a_record_is_read_in_pages_and_a_job_as_it_was_at_each_entry(place: &dyn Place
             "as it was created"
         );
         let whole = all.len() as u64;
-        assert!(
-            matches!(at(whole), JobAtEntry::Found { job, at } if *job == live.job && at == Timestamp(100))
-        );
+        assert!(matches!(
+            at(whole),
+            JobAtEntry::Found { job, at } if *job == live.job && at == Timestamp(100)
+        ));
         for none in [0, whole + 1] {
             assert!(
                 matches!(at(none), JobAtEntry::NoSuchEntry { entries } if entries == whole),
@@ -540,49 +542,6 @@ fn lists_and_statuses_show_what_is_committed(place: &dyn Place) {
     assert_eq!(
         records.load_statuses("w", &columns, &filter, NEWEST_CURSOR, 9).expect("reads"),
         rows[..1]
-    );
-}
-
-fn child_jobs_are_listed_under_their_parent(place: &dyn Place) {
-    let mut journal = opened(place);
-    let records = journal.records();
-    let (lives, rows): (Vec<Live>, Vec<Record>) =
-        Live::family(1, &three_levels()).into_iter().unzip();
-    journal.append(&rows.iter().collect::<Vec<_>>()).expect("commits");
-    let [parent, child, grandchild] = [0, 1, 2].map(|at| lives[at].job.id());
-    assert_eq!(records.find_child_number(1, child).expect("reads"), Some(2));
-    assert_eq!(records.find_child_number(1, grandchild).expect("reads"), None, "not its own");
-    let family = records.find_parent_job(parent).expect("reads").expect("is there");
-    assert_eq!(family.graph().name, "f");
-    let listed = |filter, after| -> Vec<JobId> {
-        let rows = records.load_children(&family, filter, after, 9).expect("reads");
-        rows.iter().map(|row| row.id).collect()
-    };
-    assert_eq!(listed(ChildFilter::default(), ChildCursor::START), [child]);
-    let items = |step| {
-        let mut items = Vec::new();
-        let read =
-            records.for_each_item(&family, step, &mut |row| items.push((row.item, row.state)));
-        read.expect("reads");
-        items
-    };
-    assert_eq!(items(FIRST), [(0, JobState::Running)]);
-    assert!(items(StepIndex(1)).is_empty());
-    let failed = ChildFilter { state: Some(JobState::Failed), step: None };
-    assert!(listed(failed, ChildCursor::START).is_empty());
-    let other = ChildFilter { state: None, step: Some(StepIndex(1)) };
-    assert!(listed(other, ChildCursor::START).is_empty());
-    let rows = records.load_children(&family, ChildFilter::default(), ChildCursor::START, 9);
-    let cursor = rows.expect("reads")[0].cursor;
-    assert!(listed(ChildFilter::default(), cursor).is_empty(), "behind the last");
-    assert!(records.find_parent_job(JobId(uuid::Uuid::from_u128(99))).expect("reads").is_none());
-    assert_eq!(
-        records
-            .search(&JobFilter::default(), SearchOrder::NewestFirst, NEWEST_CURSOR, 9)
-            .expect("reads")
-            .len(),
-        1,
-        "top-level"
     );
 }
 

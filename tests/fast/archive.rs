@@ -91,7 +91,10 @@ async fn slow_reads() {
     held(3).await;
     let refused = manager.cancel(second).await;
     assert!(
-        matches!(&refused, Err(RequestError::Overloaded(why)) if why.contains("creations_waiting_max")),
+        matches!(
+            &refused,
+            Err(RequestError::Overloaded(why)) if why.contains("creations_waiting_max")
+        ),
         "{refused:?}"
     );
     let is_read = Cell::new(true);

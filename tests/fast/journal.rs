@@ -293,7 +293,7 @@ fn without_room_the_batch_is_rolled_back_whole_and_goes_in_later() {
             .expect("opens");
         let error =
             store.append(&records.iter().collect::<Vec<_>>()).expect_err("there is no room");
-        assert_eq!(error.remedy(), Remedy::WaitForRoom, "{error}");
+        assert_eq!(error.remedy(), Remedy::WaitForSpace, "{error}");
         store.append(&records[..1].iter().collect::<Vec<_>>()).expect("a small batch has room");
     }
     let mut store = SqliteJournal::open(&options(&file)).expect("opens with room");
@@ -317,7 +317,7 @@ fn fill(
         match add(store, last + 1) {
             Ok(()) => last += 1,
             Err(full) => {
-                assert_eq!(full.remedy(), Remedy::WaitForRoom, "{full}");
+                assert_eq!(full.remedy(), Remedy::WaitForSpace, "{full}");
                 return last;
             }
         }
@@ -361,9 +361,9 @@ fn without_room_to_derive_what_is_derived_can_be_deleted_and_makes_room() {
     let last = fill(&mut store, 30, |store, number| store.append(&[&new_job(number).1]).map(drop));
     assert!(last > 100 && store.has_unprojected(), "{last}");
     let behind = store.project().expect_err("there is no room");
-    assert_eq!(behind.remedy(), Remedy::WaitForRoom, "{behind}");
+    assert_eq!(behind.remedy(), Remedy::WaitForSpace, "{behind}");
     let new = store.delete_jobs(&[last], u32::MAX).expect_err("it is not derived");
-    assert_eq!(new.remedy(), Remedy::WaitForRoom, "{new}");
+    assert_eq!(new.remedy(), Remedy::WaitForSpace, "{new}");
     for number in 1..=30 {
         assert_eq!(
             store.delete_jobs(&[number], u32::MAX).expect("deletes").roots,

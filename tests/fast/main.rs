@@ -23,6 +23,7 @@ mod former;
 #[cfg(feature = "failpoints")]
 mod full_disk;
 mod fuzzed;
+mod glossary;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod history;

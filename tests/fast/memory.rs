@@ -69,29 +69,33 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
             .expect("alone it has room, whatever its size");
         let refused = create_in_memory(&manager, 1).await.expect_err("no room beside it");
         assert!(
-            matches!(&refused, RequestError::Overloaded(why) if why.contains("limits.jobs_bytes_max")),
+            matches!(
+                &refused,
+                RequestError::Overloaded(why) if why.contains("limits.jobs_bytes_max")
+            ),
             "{refused:?}"
         );
         assert_eq!(manager.cancel(large).await, Ok(OperationResponse::Job(JobState::Cancelled)));
         let memory = &manager.common().memory;
-        until("it is gone", || (memory.held() == 0).then_some(())).await;
+        until("it is gone", || (memory.used_bytes() == 0).then_some(())).await;
         let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
         let second = create_in_memory(&manager, 30 * KIB).await.expect("room");
         create_in_memory(&manager, 40 * KIB).await.expect_err("too large");
         // Replies pass, and count.
-        let held = memory.held();
+        let held = memory.used_bytes();
         manager.operate(first, signed("work", 50 * KIB)).await.expect("a reply passes");
-        assert!(memory.held() >= held + 50 * KIB, "its output counts");
+        assert!(memory.used_bytes() >= held + 50 * KIB, "its output counts");
         create_in_memory(&manager, 1).await.expect_err("more is held than may be");
         // An ended job comes back only where there is room.
         let failed = Reply::Error(br#"{"error":"why"}"#.as_slice().into());
         let fails = Operation::Reply { step: "work".to_owned(), reply: failed };
         manager.operate(second, fails).await.expect("a reply passes");
-        until("it has ended", || (!manager.handles().routes.is_under_way(second)).then_some(())).await;
+        let has_ended = || !manager.handles().routes.is_under_way(second);
+        until("it has ended", || has_ended().then_some(())).await;
         let again = manager.operate(second, Operation::Retry).await.expect_err("no room");
         assert!(matches!(&again, RequestError::Overloaded(why) if why.contains("jobs_bytes_max")));
         manager.operate(first, signed("then", 1)).await.expect("a reply passes");
-        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
         manager.operate(second, Operation::Retry).await.expect("room");
         manager.stop().await;
     });
@@ -125,7 +129,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         until("it has ended", || (!manager.handles().routes.is_under_way(fan)).then_some(())).await;
         let found = manager.common().reader.load_job(fan).expect("reads").expect("is kept");
         assert_eq!(found.job.state(), JobState::Completed);
-        assert_eq!(manager.common().memory.held(), 0, "all is given back");
+        assert_eq!(manager.common().memory.used_bytes(), 0, "all is given back");
         manager.stop().await;
     });
 }
@@ -153,7 +157,7 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
         }
         let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
         until("most of them rest", || (metrics.jobs_passivated.get() >= 5).then_some(())).await;
-        assert!(memory.held() <= 100 * KIB, "{}", memory.render_summary());
+        assert!(memory.used_bytes() <= 100 * KIB, "{}", memory.render_summary());
         let running = metrics.jobs.with_label_values(&["sign", "running"]);
         until("all are counted", || (running.get() == 6).then_some(())).await;
         assert_eq!(manager.handles().routes.root_count(), 7);
@@ -181,7 +185,7 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
             second.await.expect("a reply passes");
             assert_eq!(state(&manager, *id), JobState::Completed);
         }
-        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
         assert_eq!((metrics.jobs_passivated.get(), running.get()), (0, 0));
         assert!(manager.handles().routes.is_empty());
         manager.stop().await;
@@ -205,7 +209,7 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         until("two have room", || (metrics.job_trees_waiting.get() == 4).then_some(())).await;
         let told = memory.render_summary();
         assert!(told.contains("4 are still to be taken up"), "{told}");
-        assert!(memory.held() <= 100 * KIB, "{told}");
+        assert!(memory.used_bytes() <= 100 * KIB, "{told}");
         let running = metrics.jobs.with_label_values(&["work", "running"]);
         until("all are counted", || (running.get() == 6).then_some(())).await;
         let refused = create(&manager, 1).await.expect_err("those of before come first");
@@ -220,7 +224,7 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
             manager.operate(id, signed("then", 1)).await.expect("a reply passes");
             assert_eq!(state(&manager, id), JobState::Completed);
         }
-        until("all is given back", || (memory.held() == 0).then_some(())).await;
+        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
         assert_eq!((metrics.job_trees_waiting.get(), running.get()), (0, 0));
         create(&manager, 1).await.expect("room");
         manager.stop().await;

@@ -252,7 +252,9 @@ proptest! {
         }
         let was_running = world.job(id).state() == JobState::Running;
         prop_assert_eq!(
-            world.take(id, Input::from_request(Operation::Cancel { reason: "test".into() })).is_ok(),
+            world
+                .take(id, Input::from_request(Operation::Cancel { reason: "test".into() }))
+                .is_ok(),
             was_running
         );
         if was_running {
@@ -326,7 +328,7 @@ fn a_child_job_whose_id_another_job_has_gets_another_one() {
     }
     // The derived id may be taken, too: then it is salted.
     let (step, item) = (StepIndex(0), 0);
-    let again = Input::IdTaken { step, index: item, id: id.derive_child("first", 0, 0) };
+    let again = Input::IdConflict { step, index: item, id: id.derive_child("first", 0, 0) };
     world.take(id, again.clone()).expect("it is tried under another");
     assert_eq!(world.job(id).child_id(step, item), Some(id.derive_child("first", 0, 1)));
     assert!(world.take(id, again).is_err(), "it has another id by now");

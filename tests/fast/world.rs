@@ -98,7 +98,8 @@ impl World {
         let id = origin.id;
         if !self.live.insert(id) {
             let ParentItem { job, step, index } = origin.parent.expect("clients choose other ids");
-            self.take(job, Input::IdTaken { step, index, id }).expect("it is tried under another");
+            self.take(job, Input::IdConflict { step, index, id })
+                .expect("it is tried under another");
             return;
         }
         let context = Context { now: Timestamp(self.now), limits: &self.limits };

@@ -289,7 +289,8 @@ fn what_is_lost_of_jobs_at_rest_is_told_and_sent_again() {
         .start();
     let ids = [1, 2].map(|number| {
         eventually("the one before rests", || {
-            let answer = daemon.api.post("/api/workflow/plain", &format!("{{\"n\":{number}}}"));
+            let body = format!("{{\"n\":{number}}}");
+            let answer = daemon.api.post("/api/workflow/plain", &body);
             if answer.status == 201 { Ok(answer.id()) } else { Err(answer.text) }
         })
     });

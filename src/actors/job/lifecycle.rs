@@ -14,7 +14,7 @@ pub(super) enum Lifecycle {
     Broken { stash: Vec<JobInput> },
     /// Nothing is left to do. The actor asked to stop when it had handled `asked_at` inputs. An
     /// input that comes before it is stopped may make it go on.
-    Stopping { job: Job, asked_at: u64 },
+    Stopping { job: Job, requested_at: u64 },
     /// There is no job: its creation panicked, or it was stopped.
     Stopped,
 }
@@ -36,11 +36,11 @@ impl Lifecycle {
 
     /// Returns whether the actor must ask to stop: nothing is left to do, and it has not asked
     /// since it has handled `inputs_handled` inputs.
-    pub(super) fn must_ask_to_stop(&self, inputs_handled: u64) -> bool {
+    pub(super) fn must_request_stop(&self, inputs_handled: u64) -> bool {
         match self {
             Lifecycle::Running(job) => job.is_closed(),
-            Lifecycle::Stopping { job, asked_at: asked } => {
-                job.is_closed() && *asked != inputs_handled
+            Lifecycle::Stopping { job, requested_at: at } => {
+                job.is_closed() && *at != inputs_handled
             }
             Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped => false,
         }
@@ -50,11 +50,11 @@ impl Lifecycle {
     pub(super) fn begin_stop(&mut self, inputs_handled: u64) -> bool {
         match std::mem::replace(self, Lifecycle::Stopped) {
             Lifecycle::Running(job) | Lifecycle::Stopping { job, .. } => {
-                *self = Lifecycle::Stopping { job, asked_at: inputs_handled };
+                *self = Lifecycle::Stopping { job, requested_at: inputs_handled };
                 true
             }
-            life @ (Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped) => {
-                *self = life;
+            state @ (Lifecycle::Starting(_) | Lifecycle::Broken { .. } | Lifecycle::Stopped) => {
+                *self = state;
                 false
             }
         }

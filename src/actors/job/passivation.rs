@@ -23,20 +23,20 @@ impl JobActor {
         if self.parent.is_some() || is_due_soon(job) || !is_only_waiting(job) {
             return;
         }
-        self.passivation_asked_at = Some(self.inputs_handled);
-        let rest = PassivateRequest {
+        self.passivation_requested_at = Some(self.inputs_handled);
+        let request = PassivateRequest {
             inputs_handled: self.inputs_handled,
             tree: PassivatedTree::from_waiting_job(self.number, job, &|dispatch| {
                 self.waiting_since.since(dispatch)
             }),
         };
-        self.append_empty(Vec::new(), None, Some(Box::new(rest)));
+        self.append_empty(Vec::new(), None, Some(Box::new(request)));
     }
 
     /// Returns whether it has asked to be passivated and handled no input since. Nothing else may
     /// happen to it then: the router may stop it at any moment.
     pub(super) fn is_passivating(&self) -> bool {
-        self.passivation_asked_at == Some(self.inputs_handled)
+        self.passivation_requested_at == Some(self.inputs_handled)
     }
 }
 

@@ -16,17 +16,17 @@ impl JobActor {
     pub(super) fn start_job(&mut self, start: JobStart) {
         let now = self.clock.now();
         match start {
-            JobStart::New { origin, message, caller, outgoing: release } => {
+            JobStart::New { origin, message, caller, outgoing } => {
                 let context = Context { now, limits: &self.limits() };
                 let (owned, waiting_caller) = ((*origin).clone(), caller.clone());
                 let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
                     Job::create_for_caller(owned, message, waiting_caller, &context)
                 })) else {
-                    return self.handle_creation_panic(&origin, caller, release);
+                    return self.handle_creation_panic(&origin, caller, outgoing);
                 };
                 self.lifecycle = Lifecycle::Running(job);
                 let created = NewJob { origin, root: self.root, parent: self.parent };
-                self.append(decision, Some(created), release);
+                self.append(decision, Some(created), outgoing);
             }
             JobStart::Recovered { job, effects } => self.resume(*job, effects),
         }
@@ -129,13 +129,13 @@ impl JobActor {
 
 /// Returns the steps of the job whose last message the broker has confirmed meanwhile. These
 /// messages are not sent again.
-fn confirmed_in_stash(set_aside: &[JobInput], job: &Job) -> Vec<StepIndex> {
+fn confirmed_in_stash(stash: &[JobInput], job: &Job) -> Vec<StepIndex> {
     let confirmed = |input: &JobInput| {
-        let JobInput::MessageUpdate { job_created: created, input } = input else { return None };
+        let JobInput::MessageUpdate { job_created, input } = input else { return None };
         let Input::Confirmed { step, dispatch, .. } = input else { return None };
         let is_last =
-            *created == job.origin().created && *dispatch == Some(job.step(*step).dispatch);
+            *job_created == job.origin().created && *dispatch == Some(job.step(*step).dispatch);
         is_last.then_some(*step)
     };
-    set_aside.iter().filter_map(confirmed).collect()
+    stash.iter().filter_map(confirmed).collect()
 }

@@ -24,7 +24,7 @@ impl WaitingSince {
     }
 
     /// Goes on with what was seen before the job rested.
-    pub(super) fn go_on(&mut self, seen: Vec<(u64, Instant)>) {
+    pub(super) fn restore(&mut self, seen: Vec<(u64, Instant)>) {
         self.0 = seen;
     }
 

@@ -45,11 +45,11 @@ impl JobActor {
                 Entry::Step(..) | Entry::Job(_) | Entry::FanOut(..) | Entry::Caller(_) => {}
             }
         }
-        let is_by_hand = recorded
+        let is_manual = recorded
             .entries
             .iter()
             .any(|entry| matches!(entry, Entry::Job(JobEntry::Asked { .. })));
-        let withdrawal = |over| self.withdrawal(job, over, is_by_hand);
+        let withdrawal = |over| self.withdrawal(job, over, is_manual);
         ended.into_iter().filter_map(withdrawal).collect()
     }
 
@@ -57,14 +57,14 @@ impl JobActor {
         &self,
         job: &Job,
         (step, attempt, over): (StepIndex, u32, AttemptEnd),
-        is_by_hand: bool,
+        is_manual: bool,
     ) -> Option<Outgoing> {
         let sends = job.graph().step(step);
         let address =
             sends.has_queue().then(|| self.handles.buses.address(job.definition(), sends))?;
         let kind = self.handles.buses.kind(&address.bus)?;
         let must_withdraw = match kind.capabilities().withdrawal {
-            Withdrawal::Unsent => is_unsent(job, step, attempt, over, is_by_hand),
+            Withdrawal::Unsent => is_unsent(job, step, attempt, over, is_manual),
             Withdrawal::Abandoned => over != AttemptEnd::Answered,
             Withdrawal::All => true,
         };
@@ -74,10 +74,10 @@ impl JobActor {
 
 /// Returns whether the message of an attempt may not have been sent, as far as the job knows.
 /// `is_by_hand`: an operation has ended the attempt.
-fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: AttemptEnd, is_by_hand: bool) -> bool {
+fn is_unsent(job: &Job, step: StepIndex, attempt: u32, over: AttemptEnd, is_manual: bool) -> bool {
     let run = job.step(step);
     // The reply to a first attempt comes from the worker that has its message, unless a person gave
     // it.
-    let is_reply = over == AttemptEnd::Answered && attempt == 1 && !is_by_hand;
+    let is_reply = over == AttemptEnd::Answered && attempt == 1 && !is_manual;
     !is_reply && (run.attempt != attempt || !run.confirmed)
 }

@@ -62,7 +62,7 @@ impl JournalActor {
                 Ok(Erased)
             }
             Err(error) => match error.remedy() {
-                Remedy::WaitForRoom | Remedy::WaitForLock => {
+                Remedy::WaitForSpace | Remedy::WaitForLock => {
                     Err(RequestError::Overloaded(error.to_string()))
                 }
                 Remedy::Exit => {
@@ -76,7 +76,7 @@ impl JournalActor {
 
     /// Starts to delete what is past its retention, unless that is under way.
     pub(super) fn start_retention(&mut self, ctx: &mut Context<Self>) {
-        self.doubt();
+        self.check_doubt();
         if self.deletions.sweep.is_none() && self.deletions.doubt.is_none() && is_clock_steady() {
             self.deletions.sweep = Some(Sweep { begun: clock::timer_now(), jobs: 0 });
             self.delete_batch(ctx);
@@ -85,24 +85,24 @@ impl JournalActor {
 
     /// Says what retention would delete if the clock is right, where that is not certain; looks
     /// whether it has become so.
-    fn doubt(&mut self) {
+    fn check_doubt(&mut self) {
         let Some(doubt) = &mut self.deletions.doubt else { return };
         let now = clock::now();
         if doubt.is_over(now, CLOCK_SETTLE_TIME) {
             self.deletions.doubt = None;
             return;
         }
-        if doubt.is_told() {
+        if doubt.mark_reported() {
             return;
         }
-        let jobs = self.store.count_ended(now, self.kept()).ok();
+        let jobs = self.store.count_ended(now, self.default_retention()).ok();
         if let Some(doubt) = &self.deletions.doubt {
-            doubt.tell(jobs);
+            doubt.report(jobs);
         }
     }
 
     /// How long ended jobs are kept whose definitions do not say it.
-    fn kept(&self) -> Millis {
+    fn default_retention(&self) -> Millis {
         let retention = self.handles.common.settings.journal.retention.0;
         Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX))
     }
@@ -134,7 +134,11 @@ impl JournalActor {
             );
             return;
         }
-        match self.store.delete_expired(now, self.kept(), self.deletions.batch_sizer.rows()) {
+        match self.store.delete_expired(
+            now,
+            self.default_retention(),
+            self.deletions.batch_sizer.rows(),
+        ) {
             Ok(deleted) => {
                 sweep.jobs += deleted.roots;
                 if deleted.is_partial {

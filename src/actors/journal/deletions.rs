@@ -36,7 +36,7 @@ impl Deletions {
             sweep: None,
             batch_sizer: BatchSizer::new(),
             is_batch_scheduled: false,
-            doubt: newest.and_then(|newest| Doubt::of(newest, clock::now())),
+            doubt: newest.and_then(|newest| Doubt::detect(newest, clock::now())),
         }
     }
 

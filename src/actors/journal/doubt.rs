@@ -21,15 +21,20 @@ pub(super) struct Doubt {
     /// How much later the clock was at the start, in nanoseconds; negative: it was behind.
     ahead_by: i64,
     began: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Doubt {
     /// If there is one, at a start.
-    pub(super) fn of(newest: Timestamp, now: Timestamp) -> Option<Doubt> {
+    pub(super) fn detect(newest: Timestamp, now: Timestamp) -> Option<Doubt> {
         let ahead_by = now.0.saturating_sub(newest.0);
         let is_in_doubt = ahead_by >= AHEAD_BY_MIN_NS || ahead_by <= -BEHIND_BY_MIN_NS;
-        is_in_doubt.then(|| Doubt { newest, ahead_by, began: clock::timer_now(), is_told: false })
+        is_in_doubt.then(|| Doubt {
+            newest,
+            ahead_by,
+            began: clock::timer_now(),
+            is_reported: false,
+        })
     }
 
     /// Whether the clock has run for so long since, or has passed the newest record.
@@ -39,12 +44,12 @@ impl Doubt {
     }
 
     /// Whether it was told before. It is told once.
-    pub(super) fn is_told(&mut self) -> bool {
-        std::mem::replace(&mut self.is_told, true)
+    pub(super) fn mark_reported(&mut self) -> bool {
+        std::mem::replace(&mut self.is_reported, true)
     }
 
     /// Tells of it. `jobs`: how many retention would delete, if that is known.
-    pub(super) fn tell(&self, jobs: Option<u64>) {
+    pub(super) fn report(&self, jobs: Option<u64>) {
         let by_s = self.ahead_by / 1_000_000_000;
         match jobs {
             _ if by_s < 0 => tracing::warn!(
@@ -76,12 +81,12 @@ mod tests {
         for (minutes, is_in_doubt) in
             [(0, false), (59, false), (60, true), (14_400, true), (-1, false), (-2, true)]
         {
-            assert_eq!(Doubt::of(newest, after(minutes)).is_some(), is_in_doubt, "{minutes}");
+            assert_eq!(Doubt::detect(newest, after(minutes)).is_some(), is_in_doubt, "{minutes}");
         }
         let hour = Duration::from_secs(3_600);
-        let behind = Doubt::of(newest, after(-10)).expect("a doubt");
+        let behind = Doubt::detect(newest, after(-10)).expect("a doubt");
         assert!(!behind.is_over(after(-1), hour) && behind.is_over(after(0), hour));
-        let ahead = Doubt::of(newest, after(100)).expect("a doubt");
+        let ahead = Doubt::detect(newest, after(100)).expect("a doubt");
         assert!(!ahead.is_over(after(101), hour));
         assert!(ahead.is_over(after(101), Duration::ZERO), "it has been steady for long enough");
     }

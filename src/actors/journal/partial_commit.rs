@@ -33,21 +33,21 @@ pub(super) fn append_what_fits(
     store: &mut dyn Journal,
     waiting: &mut Vec<WaitingRecord>,
 ) -> Result<CommitOutcome, JournalError> {
-    let mut no_room = None;
+    let mut disk_full = None;
     let mut count = waiting.len();
     loop {
         let records: Vec<&Record> =
             waiting[..count].iter().map(|waiting| &waiting.append.record).collect();
         match store.append(&records) {
-            Ok(gone) => return Ok(CommitOutcome { count, deleted: gone, disk_full: no_room }),
-            Err(error) if error.remedy() == Remedy::WaitForRoom && count > 1 => {
-                let cancelled = if no_room.is_none() { move_cancelled_first(waiting) } else { 0 };
+            Ok(deleted) => return Ok(CommitOutcome { count, deleted, disk_full }),
+            Err(error) if error.remedy() == Remedy::WaitForSpace && count > 1 => {
+                let cancelled = if disk_full.is_none() { move_cancelled_first(waiting) } else { 0 };
                 count = match cancelled {
                     first if (1..count).contains(&first) => first,
                     _ if store.is_disk_full() => count / 2,
                     _ => return Err(error),
                 };
-                no_room = Some(error);
+                disk_full = Some(error);
             }
             Err(error) => return Err(error),
         }

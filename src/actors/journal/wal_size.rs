@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wal_is_told_when_it_is_large_at_each_doubling_and_when_it_is_small_again() {
+    fn the_size_of_the_wal_is_reported_when_large_at_each_doubling_and_when_small_again() {
         let mut reporter = WalSizeReporter::default();
         let sizes =
             [1, 63, 64, 100, 127, 128, 300, 70, 63, 63, 65].map(|mebibytes| mebibytes << 20);

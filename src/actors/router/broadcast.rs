@@ -32,13 +32,13 @@ impl Router {
         };
         let mut all = handles.routes.ids_by_creation();
         all.extend(self.passivated_ids(|jobs| uses(&jobs.definition)));
-        let round = async move {
-            for some in all.chunks(JOBS_AT_ONCE) {
+        let sending = async move {
+            for chunk in all.chunks(JOBS_AT_ONCE) {
                 faults::hit("router::part");
                 let (answer, completed) = oneshot::channel();
                 let done = CompletionLatch::new(answer);
                 // Through the router: some may be passivated by now.
-                for id in some {
+                for id in chunk {
                     let input = Box::new(make_input(done.clone()));
                     handles.mailboxes().router.send(RouterInput::ForwardToJob(*id, input));
                 }
@@ -48,6 +48,6 @@ impl Router {
                 let _ = completed.await;
             }
         };
-        ctx.spawn(round.into_actor(self).map(move |(), router, _| then(router)));
+        ctx.spawn(sending.into_actor(self).map(move |(), router, _| then(router)));
     }
 }

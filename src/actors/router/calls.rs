@@ -117,9 +117,9 @@ impl Router {
             for call in std::mem::take(&mut router.waiting_calls) {
                 if is_full && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
                     router.waiting_calls.push_back(call);
-                } else if let Some(kept) = router.try_start_call(call) {
+                } else if let Some(returned) = router.try_start_call(call) {
                     is_full = true;
-                    router.waiting_calls.push_back(kept);
+                    router.waiting_calls.push_back(returned);
                 }
             }
             router.schedule_retry(ctx);

@@ -10,7 +10,7 @@ use crate::journal::RecoveredJob;
 use std::sync::Arc;
 
 /// The reason why a child job cannot run whose id is taken.
-const ID_TAKEN: &str = "its id belongs to another job by now: retry when that job has ended";
+const ID_CONFLICT: &str = "its id belongs to another job by now: retry when that job has ended";
 
 impl Router {
     pub(super) fn start_child(&mut self, child: Box<NewChild>) {
@@ -30,7 +30,7 @@ impl Router {
             Some(true) => return,
             Some(false) => {
                 let (step, index) = (parent_item.step, parent_item.index);
-                let input = Input::IdTaken { step, index, id };
+                let input = Input::IdConflict { step, index, id };
                 return self.send_to_job(parent_item.job, JobInput::Engine { input, ack: None });
             }
         }
@@ -58,13 +58,13 @@ impl Router {
         to_child: ChildOrder,
         found: Option<Box<RecoveredJob>>,
     ) -> RequestOutcome {
-        let ChildOrder { id, parent_item: place, order, .. } = to_child;
+        let ChildOrder { id, parent_item, order, .. } = to_child;
         let round = order.round;
         // Another step of the parent may have had a child job with this id.
-        let found = found.filter(|found| found.job.origin().parent == Some(place));
+        let found = found.filter(|found| found.job.origin().parent == Some(parent_item));
         let Some(mut found) = found else {
-            let input = Input::ChildMissing { step: place.step, index: place.index };
-            self.send_to_job(place.job, JobInput::Engine { input, ack: None });
+            let input = Input::ChildMissing { step: parent_item.step, index: parent_item.index };
+            self.send_to_job(parent_item.job, JobInput::Engine { input, ack: None });
             return RequestOutcome::DropResult;
         };
         let orders = if found.job.state() == JobState::Completed {
@@ -78,7 +78,7 @@ impl Router {
             return RequestOutcome::DropResult;
         }
         if self.check_reopen(&found).is_some() {
-            self.report_child_failed(place, id, round, ID_TAKEN);
+            self.report_child_failed(parent_item, id, round, ID_CONFLICT);
             return RequestOutcome::DropResult;
         }
         self.reopen(*found);

@@ -44,10 +44,10 @@ impl Router {
     /// Starts a job from the journal. What it sends to other jobs goes through the router's
     /// mailbox, because those must have started first.
     pub(super) fn start_recovered(&self, recovered: RecoveredJob) {
-        let RecoveredJob { number, root, parent, job, effects, missed_orders: orders } = recovered;
+        let RecoveredJob { number, root, parent, job, effects, missed_orders } = recovered;
         let (to_parent, effects): (Vec<Effect>, Vec<Effect>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::NotifyParent(..)));
-        let (id, place) = (job.id(), job.origin().parent);
+        let (id, parent_item) = (job.id(), job.origin().parent);
         let start = JobStart::Recovered { job: Box::new(job), effects };
         self.spawn(SpawnRequest { id, number, root, parent, start });
         let router = &self.handles.mailboxes().router;
@@ -60,15 +60,10 @@ impl Router {
                 ));
             }
         }
-        for (order, (place, parent)) in
-            orders.into_iter().filter_map(|order| Some((order, place.zip(parent)?)))
+        for (order, (parent_item, parent)) in
+            missed_orders.into_iter().filter_map(|order| Some((order, parent_item.zip(parent)?)))
         {
-            router.send(RouterInput::OrderChild(ChildOrder {
-                id,
-                parent_item: place,
-                parent,
-                order,
-            }));
+            router.send(RouterInput::OrderChild(ChildOrder { id, parent_item, parent, order }));
         }
     }
 
@@ -82,30 +77,29 @@ impl Router {
 
     /// Stops a job, if it has handled every input that was sent to it.
     pub(super) fn stop_if_idle(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
-        let StopRequest { id, number, inputs_handled: heard } = request;
-        match self.route_table.remove_if_idle(id, number, heard) {
+        let StopRequest { id, number, inputs_handled } = request;
+        match self.route_table.remove_if_idle(id, number, inputs_handled) {
             Some(mailbox) => mailbox.send(JobInput::Close),
-            None if heard.is_none() => self.remove_deleted(request, ctx),
+            None if inputs_handled.is_none() => self.remove_deleted(request, ctx),
             None => {}
         }
     }
 
     /// Passivates a job that only waits, if it has handled every input that was sent to it.
-    pub(super) fn passivate(&mut self, rest: PassivateRequest, ctx: &mut Context<Self>) {
-        let PassivateRequest { inputs_handled: heard, tree: at_rest } = rest;
-        let Some((id, number)) = at_rest.members.first().map(|first| (first.id, first.number))
-        else {
+    pub(super) fn passivate(&mut self, request: PassivateRequest, ctx: &mut Context<Self>) {
+        let PassivateRequest { inputs_handled, tree } = request;
+        let Some((id, number)) = tree.members.first().map(|first| (first.id, first.number)) else {
             return;
         };
         // The job is in one of the two tables at any time.
-        self.route_table.passivate(&at_rest);
-        match self.route_table.remove_if_idle(id, number, Some(heard)) {
+        self.route_table.passivate(&tree);
+        match self.route_table.remove_if_idle(id, number, Some(inputs_handled)) {
             Some(mailbox) => {
                 mailbox.send(JobInput::Close);
-                self.store_passivated(at_rest);
+                self.store_passivated(tree);
                 self.set_due_timer(ctx);
             }
-            None => self.route_table.activate(&at_rest),
+            None => self.route_table.activate(&tree),
         }
     }
 }

@@ -14,18 +14,19 @@ use std::collections::VecDeque;
 impl Router {
     /// Sends a request to the job under the id, or to the archive, behind the requests that already
     /// wait for it.
-    pub(super) fn handle_request(&mut self, id: JobId, ask: PendingRequest) {
-        let is_looked_up = self.lookups.waiting.contains_key(&id);
-        if !is_looked_up && self.handles.routes.is_passivated(id) {
+    pub(super) fn handle_request(&mut self, id: JobId, incoming: PendingRequest) {
+        let is_lookup_pending = self.lookups.waiting.contains_key(&id);
+        if !is_lookup_pending && self.handles.routes.is_passivated(id) {
             // The disk may be full: then nothing can be activated, and deleting makes room.
-            return match (ask, self.find_ended_passivated(id)) {
+            return match (incoming, self.find_ended_passivated(id)) {
                 (PendingRequest::Erase(answer), Some(number)) => {
                     self.handles.mailboxes().journal.send(JournalInput::Delete(number, answer))
                 }
-                (ask, _) => drop(self.stash_if_passivated(id, ask.into_input(id))),
+                (unhandled, _) => drop(self.stash_if_passivated(id, unhandled.into_input(id))),
             };
         }
-        let request = if is_looked_up { Some(ask) } else { self.send_to_running(id, ask) };
+        let request =
+            if is_lookup_pending { Some(incoming) } else { self.send_to_running(id, incoming) };
         let Some(request) = request else { return };
         let limit = self.handles.common.settings.limits.creations_waiting_max;
         if request.is_from_client() && self.lookups.request_count >= limit {
@@ -36,7 +37,7 @@ impl Router {
             return self.refuse(id, request, RequestError::Overloaded(reason));
         }
         self.lookups.adjust_counts(&request, 1);
-        if is_looked_up {
+        if is_lookup_pending {
             self.lookups.waiting.entry(id).or_default().push_back(request);
         } else {
             let lookup = request.lookup();
@@ -63,20 +64,20 @@ impl Router {
         ctx: &mut Context<Self>,
     ) {
         let Some(mut requests) = self.lookups.waiting.remove(&id) else { return };
-        requests.iter().for_each(|ask| self.lookups.adjust_counts(ask, -1));
+        requests.iter().for_each(|pending| self.lookups.adjust_counts(pending, -1));
         if self.handles.routes.is_passivated(id) {
             // A job under that id has begun, and is passivated already.
-            for ask in requests {
-                drop(self.stash_if_passivated(id, ask.into_input(id)));
+            for pending in requests {
+                drop(self.stash_if_passivated(id, pending.into_input(id)));
             }
             return self.update_lookup_gauge();
         }
         let mut result = match found {
-            Ok(finding) => Some(finding),
+            Ok(found_result) => Some(found_result),
             Err(reason) => {
                 tracing::error!(job = %id, reason, "a job cannot be looked up in the journal");
-                for ask in requests {
-                    self.fail_lookup(id, ask, &reason, ctx);
+                for pending in requests {
+                    self.fail_lookup(id, pending, &reason, ctx);
                 }
                 self.update_lookup_gauge();
                 return;
@@ -85,15 +86,15 @@ impl Router {
         while let Some(request) = requests.pop_front() {
             let Some(request) = self.send_to_running(id, request) else { continue };
             let outcome = match result.take() {
-                Some(finding) => self.resume_request(id, request, finding, ctx),
+                Some(earlier_result) => self.resume_request(id, request, earlier_result, ctx),
                 None => RequestOutcome::look_up(request),
             };
             match outcome {
-                RequestOutcome::KeepResult(kept) => result = Some(kept),
+                RequestOutcome::KeepResult(reused) => result = Some(reused),
                 RequestOutcome::DropResult => {}
                 RequestOutcome::LookUp(request, lookup) => {
                     requests.push_front(request);
-                    requests.iter().for_each(|ask| self.lookups.adjust_counts(ask, 1));
+                    requests.iter().for_each(|pending| self.lookups.adjust_counts(pending, 1));
                     self.look_up(id, lookup, requests);
                     return self.update_lookup_gauge();
                 }
@@ -123,11 +124,12 @@ impl Router {
             }
             (
                 LookupResult::Creation(_) | LookupResult::Child(_),
-                ask @ PendingRequest::Operate(..),
+                unanswered @ PendingRequest::Operate(..),
             )
-            | (LookupResult::Creation(_) | LookupResult::Job(_), ask @ PendingRequest::Order(_)) => {
-                RequestOutcome::look_up(ask)
-            }
+            | (
+                LookupResult::Creation(_) | LookupResult::Job(_),
+                unanswered @ PendingRequest::Order(_),
+            ) => RequestOutcome::look_up(unanswered),
         }
     }
 
@@ -138,17 +140,13 @@ impl Router {
         id: JobId,
         request: PendingRequest,
     ) -> Option<PendingRequest> {
-        let live = self.handles.routes.find(id).filter(|job| request.is_for(job));
-        let Some(job) = live else {
+        let route = self.handles.routes.find(id).filter(|job| request.is_for(job));
+        let Some(job) = route else {
             return Some(request).filter(PendingRequest::concerns_ended_job);
         };
         job.send(match request {
-            PendingRequest::Create(CreateJob { definition, message, response: answer, .. }) => {
-                JobInput::CreateDuplicate {
-                    workflow: definition.full_name(),
-                    message,
-                    response: answer,
-                }
+            PendingRequest::Create(CreateJob { definition, message, response, .. }) => {
+                JobInput::CreateDuplicate { workflow: definition.full_name(), message, response }
             }
             PendingRequest::Operate(operation, answer) => JobInput::Operate(operation, answer),
             PendingRequest::Cancel(by, answer) => JobInput::Cancel(by, answer),
@@ -163,8 +161,8 @@ impl Router {
 
     fn refuse(&self, id: JobId, request: PendingRequest, refusal: RequestError) {
         match request {
-            PendingRequest::Create(CreateJob { response: answer, .. }) => {
-                ClientResponse::Create(answer, Err(refusal)).send()
+            PendingRequest::Create(CreateJob { response, .. }) => {
+                ClientResponse::Create(response, Err(refusal)).send()
             }
             PendingRequest::Operate(_, answer) | PendingRequest::Cancel(_, answer) => {
                 ClientResponse::Operation(answer, Err(refusal)).send()

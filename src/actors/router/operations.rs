@@ -63,7 +63,7 @@ impl Router {
             return ClientResponse::Create(job.response, Err(refusal)).send();
         }
         let number = self.handles.common.next_job_number();
-        let release = vec![Outgoing::Respond(ClientResponse::Create(
+        let outgoing = vec![Outgoing::Respond(ClientResponse::Create(
             job.response,
             Ok(CreateResponse::New(id)),
         ))];
@@ -71,7 +71,7 @@ impl Router {
             origin: Arc::new(origin),
             message: job.message,
             caller: None,
-            outgoing: release,
+            outgoing,
         };
         self.spawn(SpawnRequest { id, number, root: number, parent: None, start });
     }
@@ -135,24 +135,24 @@ impl Router {
         if found.parent.is_none() && self.handles.routes.root_count() >= limit {
             return Some(RequestError::jobs_running_max(limit));
         }
-        let of_memory = || self.check_memory(job_bytes(&found.job));
-        found.parent.is_none().then(of_memory).flatten().or_else(|| {
-            let taken =
+        let memory_refusal = || self.check_memory(job_bytes(&found.job));
+        found.parent.is_none().then(memory_refusal).flatten().or_else(|| {
+            let id_conflict =
                 || RequestError::Conflict(format!("the id {id} belongs to another job by now"));
-            self.handles.routes.is_under_way(id).then(taken)
+            self.handles.routes.is_under_way(id).then(id_conflict)
         })
     }
 
     /// Returns why a job of so many bytes cannot be admitted, if memory has no room for it.
     pub(super) fn check_memory(&self, bytes: usize) -> Option<RequestError> {
         let memory = &self.handles.common.memory;
-        if memory.has_room(bytes) {
+        if memory.can_admit(bytes) {
             memory.note_admitted();
             return None;
         }
         memory.note_rejected(bytes);
         self.check_memory_shortage();
-        Some(RequestError::memory_full(memory.held(), memory.max(), bytes))
+        Some(RequestError::memory_full(memory.used_bytes(), memory.max(), bytes))
     }
 
     /// Sends the state of a job that has ended.

@@ -39,15 +39,15 @@ impl Router {
         input: RouterInput,
     ) -> Option<RouterInput> {
         let Some(number) = self.handles.routes.passivated_root(id) else { return Some(input) };
-        let Some(family) = self.passivated.trees.get_mut(&number) else { return Some(input) };
-        family.stash.push(input);
+        let Some(entry) = self.passivated.trees.get_mut(&number) else { return Some(input) };
+        entry.stash.push(input);
         self.request_activation(number);
         None
     }
 
     fn request_activation(&mut self, number: JobNumber) {
-        let Some(family) = self.passivated.trees.get_mut(&number) else { return };
-        if !std::mem::replace(&mut family.is_requested, true) {
+        let Some(entry) = self.passivated.trees.get_mut(&number) else { return };
+        if !std::mem::replace(&mut entry.is_requested, true) {
             self.passivated.requested.push_back(number);
             self.handles.mailboxes().router.send(RouterInput::ActivateNext);
         }
@@ -63,8 +63,8 @@ impl Router {
 
     /// Returns the ids of the passivated jobs whose tree meets the condition.
     pub(super) fn passivated_ids(&self, condition: impl Fn(&PassivatedTree) -> bool) -> Vec<JobId> {
-        let selected = self.passivated.trees.values().filter(|family| condition(&family.tree));
-        selected.flat_map(|family| family.tree.members.iter().map(|member| member.id)).collect()
+        let selected = self.passivated.trees.values().filter(|entry| condition(&entry.tree));
+        selected.flat_map(|entry| entry.tree.members.iter().map(|member| member.id)).collect()
     }
 
     /// Adds the job trees for which a start has no room.
@@ -77,7 +77,7 @@ impl Router {
             return;
         }
         let (families, pending) =
-            (found.len(), found.iter().filter(|family| family.is_pending).count());
+            (found.len(), found.iter().filter(|tree| tree.is_pending).count());
         tracing::warn!(
             families,
             pending,
@@ -85,7 +85,7 @@ impl Router {
             "not all jobs of the journal have room in memory (setting limits.jobs_bytes_max): \
              they stay in the journal until something comes for them, or there is room"
         );
-        found.into_iter().for_each(|family| self.add_passivated(family));
+        found.into_iter().for_each(|tree| self.add_passivated(tree));
         self.activate_next(ctx);
     }
 
@@ -102,8 +102,8 @@ impl Router {
         }
         self.adjust_job_gauges(&jobs, 1);
         self.passivated.job_count += jobs.members.len();
-        let family = TreeEntry { tree: jobs, stash: Vec::new(), is_requested: false };
-        self.passivated.trees.insert(number, family);
+        let entry = TreeEntry { tree: jobs, stash: Vec::new(), is_requested: false };
+        self.passivated.trees.insert(number, entry);
         self.update_passivated_count();
     }
 
@@ -119,8 +119,8 @@ impl Router {
     }
 
     fn update_passivated_count(&self) {
-        let PassivatedTrees { job_count: jobs, pending, .. } = &self.passivated;
-        self.handles.common.memory.set_passivated(*jobs, pending.len());
+        let PassivatedTrees { job_count, pending, .. } = &self.passivated;
+        self.handles.common.memory.set_passivated(*job_count, pending.len());
     }
 
     /// Requests the next trees from the archive, unless it is at work.
@@ -131,20 +131,20 @@ impl Router {
         }
         let memory = self.handles.common.memory.clone();
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        let mut has_room = |family: &TreeEntry, is_due: bool, is_first: bool| {
-            let fits = memory.fits(bytes + family.tree.bytes) || is_due && is_first;
+        let mut admit_tree = |entry: &TreeEntry, is_due: bool, is_first: bool| {
+            let fits = memory.fits(bytes + entry.tree.bytes) || is_due && is_first;
             if fits {
-                bytes += family.tree.bytes;
+                bytes += entry.tree.bytes;
                 memory.note_admitted();
             } else if is_first {
-                memory.note_rejected(family.tree.bytes);
+                memory.note_rejected(entry.tree.bytes);
             }
             fits
         };
         while batch.len() < TREES_PER_BATCH {
             let Some(number) = self.passivated.requested.front().copied() else { break };
-            if let Some(family) = self.passivated.trees.get(&number) {
-                if !has_room(family, true, batch.is_empty()) {
+            if let Some(entry) = self.passivated.trees.get(&number) {
+                if !admit_tree(entry, true, batch.is_empty()) {
                     break;
                 }
                 batch.push(number);
@@ -152,32 +152,32 @@ impl Router {
             self.passivated.requested.pop_front();
         }
         for number in &self.passivated.pending {
-            let Some(family) = self.passivated.trees.get(number) else { continue };
+            let Some(entry) = self.passivated.trees.get(number) else { continue };
             if batch.len() == TREES_PER_BATCH {
                 break;
             }
-            if !family.is_requested {
-                if !has_room(family, false, batch.is_empty()) {
+            if !entry.is_requested {
+                if !admit_tree(entry, false, batch.is_empty()) {
                     break;
                 }
                 batch.push(*number);
             }
         }
-        let families = batch.into_iter().filter_map(|number| {
-            let family = self.passivated.trees.get_mut(&number)?;
-            family.is_requested = true;
-            Some((number, family.tree.members.iter().map(|member| member.number).collect()))
+        let trees = batch.into_iter().filter_map(|number| {
+            let entry = self.passivated.trees.get_mut(&number)?;
+            entry.is_requested = true;
+            Some((number, entry.tree.members.iter().map(|member| member.number).collect()))
         });
-        let families: Vec<(JobNumber, Vec<JobNumber>)> = families.collect();
-        if families.is_empty() {
+        let trees: Vec<(JobNumber, Vec<JobNumber>)> = trees.collect();
+        if trees.is_empty() {
             if !self.passivated.pending.is_empty() {
                 self.check_memory_shortage();
                 self.pause(RECHECK_DELAY, ctx);
             }
             return;
         }
-        self.passivated.activating_count = families.len();
-        self.handles.mailboxes().archive.send(ArchiveInput::Activate(families));
+        self.passivated.activating_count = trees.len();
+        self.handles.mailboxes().archive.send(ArchiveInput::Activate(trees));
     }
 
     fn pause(&mut self, pause: Duration, ctx: &mut Context<Self>) {
@@ -197,12 +197,12 @@ impl Router {
     ) {
         self.passivated.activating_count = self.passivated.activating_count.saturating_sub(1);
         // `None`: the tree was deleted meanwhile.
-        if let Some(family) = self.remove_tree(number) {
+        if let Some(entry) = self.remove_tree(number) {
             self.handles.common.metrics.jobs_activated.inc();
             found.into_iter().for_each(|found| self.start_recovered(found));
-            self.route_table.activate(&family.tree);
-            self.tell_seen(&family.tree);
-            let bytes = u64::try_from(family.tree.bytes).unwrap_or(u64::MAX);
+            self.route_table.activate(&entry.tree);
+            self.restore_waiting_since(&entry.tree);
+            let bytes = u64::try_from(entry.tree.bytes).unwrap_or(u64::MAX);
             let pause = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND);
             if !pause.is_zero()
                 && !self.passivated.is_pausing
@@ -210,7 +210,7 @@ impl Router {
             {
                 self.pause(pause, ctx);
             }
-            family.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
+            entry.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
         }
         self.check_memory_shortage();
         self.activate_next(ctx);
@@ -218,7 +218,7 @@ impl Router {
 
     /// Jobs that are back go on with since when their steps were seen waiting: whether messages
     /// are lost does not begin anew.
-    fn tell_seen(&self, jobs: &PassivatedTree) {
+    fn restore_waiting_since(&self, jobs: &PassivatedTree) {
         for member in &jobs.members {
             let seen = member.waits.iter().filter_map(|wait| Some((wait.dispatch, wait.seen?)));
             let seen: Vec<(u64, Instant)> = seen.collect();
@@ -230,15 +230,15 @@ impl Router {
 
     /// A family is no longer at rest.
     fn remove_tree(&mut self, number: JobNumber) -> Option<TreeEntry> {
-        let family = self.passivated.trees.remove(&number)?;
+        let entry = self.passivated.trees.remove(&number)?;
         self.passivated.pending.remove(&number);
-        if let Some(due) = family.tree.due {
+        if let Some(due) = entry.tree.due {
             self.passivated.due.remove(&(due, number));
         }
-        self.passivated.job_count -= family.tree.members.len();
-        self.adjust_job_gauges(&family.tree, -1);
+        self.passivated.job_count -= entry.tree.members.len();
+        self.adjust_job_gauges(&entry.tree, -1);
         self.update_passivated_count();
-        Some(family)
+        Some(entry)
     }
 
     /// Removes a deleted job. If it was passivated, no route to it remains, and its stashed inputs
@@ -248,9 +248,9 @@ impl Router {
         if number != Some(request.number) {
             return;
         }
-        if let Some(family) = self.remove_tree(request.number) {
-            self.route_table.activate(&family.tree);
-            family.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
+        if let Some(entry) = self.remove_tree(request.number) {
+            self.route_table.activate(&entry.tree);
+            entry.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
         }
     }
 
@@ -259,10 +259,10 @@ impl Router {
     pub(super) fn check_memory_shortage(&self) {
         if self.handles.common.memory.take_became_short() {
             let routes = &self.handles.routes;
-            let tell = |id: JobId| {
+            let request_passivation = |id: JobId| {
                 routes.find(id).iter().for_each(|job| job.send(JobInput::PassivateIfWaiting))
             };
-            routes.ids().into_iter().for_each(tell);
+            routes.ids().into_iter().for_each(request_passivation);
         }
     }
 

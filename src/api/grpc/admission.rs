@@ -35,7 +35,7 @@ const BROWSER_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 #[derive(Clone)]
 pub(super) struct Admission {
     routes: Routes,
-    ways: Arc<ActorHandles>,
+    handles: Arc<ActorHandles>,
 }
 
 /// Why a call is rejected.
@@ -45,8 +45,8 @@ enum Rejection {
 }
 
 impl Admission {
-    pub(super) fn new(routes: Routes, ways: Arc<ActorHandles>) -> Admission {
-        Admission { routes, ways }
+    pub(super) fn new(routes: Routes, handles: Arc<ActorHandles>) -> Admission {
+        Admission { routes, handles }
     }
 
     /// Checks the sender of a call. Calls of health and reflection reveal nothing of the manager's
@@ -55,7 +55,7 @@ impl Admission {
         &self,
         request: &http::Request<Body>,
     ) -> Result<Option<Authenticated>, Rejection> {
-        let settings = &self.ways.common.settings;
+        let settings = &self.handles.common.settings;
         if let Some(header) =
             BROWSER_HEADERS.iter().find(|name| request.headers().contains_key(**name))
         {
@@ -71,13 +71,14 @@ impl Admission {
             guard::check_authority(authority.as_str(), &settings.http, listen)
                 .map_err(Rejection::Call)?;
         }
-        let mut given = request.headers().get_all(http::header::AUTHORIZATION).iter();
-        let header = given.next().and_then(|value| value.to_str().ok());
-        if given.next().is_some() {
+        let mut authorizations = request.headers().get_all(http::header::AUTHORIZATION).iter();
+        let header = authorizations.next().and_then(|value| value.to_str().ok());
+        if authorizations.next().is_some() {
             return Err(Rejection::Call(token::duplicate_authorization()));
         }
         let peer = request.extensions().get::<Peer>();
-        let caller = token::authenticate(&self.ways.common, header).map_err(Rejection::Sender)?;
+        let caller =
+            token::authenticate(&self.handles.common, header).map_err(Rejection::Sender)?;
         if let Some(peer) = peer {
             peer.mark_admitted();
         }
@@ -92,8 +93,8 @@ impl Admission {
         let caller = self.authenticate(request)?;
         let peer = request.extensions().get::<Peer>();
         // Calls without a caller are of health or reflection.
-        let under_way = peer.map(|peer| peer.begin_call(caller.is_none())).transpose();
-        Ok((caller, under_way.map_err(Rejection::Call)?))
+        let call_guard = peer.map(|peer| peer.begin_call(caller.is_none())).transpose();
+        Ok((caller, call_guard.map_err(Rejection::Call)?))
     }
 }
 
@@ -115,48 +116,48 @@ impl Service<http::Request<Body>> for Admission {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let method = method(&request).map(str::to_owned);
-        let counted_as = call_metrics::metric_label(method.as_deref());
-        let (caller, under_way) = match self.admit(&request) {
-            Ok(begun) => begun,
+        let label = call_metrics::metric_label(method.as_deref());
+        let (caller, call_guard) = match self.admit(&request) {
+            Ok(admitted) => admitted,
             Err(refused) => {
                 let path = request.uri().path().to_owned();
                 let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
-                let ways = self.ways.clone();
+                let handles = self.handles.clone();
                 return Box::pin(async move {
                     let problem = match refused {
                         Rejection::Call(problem) => problem,
-                        Rejection::Sender(stranger) => {
-                            stranger.into_problem(&ways.common, &path, peer).await
+                        Rejection::Sender(failure) => {
+                            failure.into_problem(&handles.common, &path, peer).await
                         }
                     };
                     tracing::debug!(path = quote(&path), %problem, "a call is refused");
                     let answer = to_status(&problem).into_http();
-                    Ok(call_metrics::count_call(answer, counted_as, &ways.common, None))
+                    Ok(call_metrics::count_call(answer, label, &handles.common, None))
                 });
             }
         };
         let is_stream = method.as_deref() == Some(STREAM_METHOD);
         let (mut parts, body) = request.into_parts();
-        let common = self.ways.common.clone();
+        let common = self.handles.common.clone();
         let body = match caller {
             // Calls of other services are small.
             None => IncomingBody::for_small_call(body, common),
             Some(caller) => {
-                let (body, arrivals) = IncomingBody::for_worker(body, common, is_stream);
+                let (body, signals) = IncomingBody::for_worker(body, common, is_stream);
                 parts.extensions.insert(caller);
-                parts.extensions.insert(incoming::SignalsSlot::new(arrivals));
+                parts.extensions.insert(incoming::SignalsSlot::new(signals));
                 body
             }
         };
         let request = http::Request::from_parts(parts, Body::new(body));
-        let (answered, common) = (self.routes.call(request), self.ways.common.clone());
+        let (response, common) = (self.routes.call(request), self.handles.common.clone());
         Box::pin(async move {
-            let mut answer = answered.await?;
+            let mut answer = response.await?;
             // The permits of messages are released as the messages leave.
-            if let Some(sending) = answer.extensions_mut().remove::<OutboundTracker>() {
-                answer = answer.map(|body| sending.wrap_body(body));
+            if let Some(tracker) = answer.extensions_mut().remove::<OutboundTracker>() {
+                answer = answer.map(|body| tracker.wrap_body(body));
             }
-            Ok(call_metrics::count_call(answer, counted_as, &common, under_way))
+            Ok(call_metrics::count_call(answer, label, &common, call_guard))
         })
     }
 }

@@ -26,7 +26,7 @@ pub(super) type Peer = Arc<ConnectionSlot>;
 /// A connection of a client.
 pub(super) struct Connection {
     socket: Socket,
-    seated: SlotGuard,
+    slot: SlotGuard,
     /// When it is closed unless a call was admitted by then. The TLS handshake has the same time.
     admission_timeout: Option<Pin<Box<Sleep>>>,
     _accepted: OwnedSemaphorePermit,
@@ -38,20 +38,20 @@ pub(super) fn incoming(
     listener: TcpListener,
     certificate: Option<Arc<CertificateStore>>,
     connections_max: usize,
-    places: Arc<ConnectionSlots>,
+    slots: Arc<ConnectionSlots>,
     timeout: Duration,
 ) -> impl Stream<Item = Result<Connection, Infallible>> + use<> {
     let accepted = Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
-        (listener, accepted, places, certificate),
-        move |(listener, accepted, places, certificate)| async move {
+        (listener, accepted, slots, certificate),
+        move |(listener, accepted, slots, certificate)| async move {
             // The semaphore is never closed.
             let permit = accepted.clone().acquire_owned().await.ok()?;
-            let (socket, seated) = loop {
+            let (socket, slot) = loop {
                 match listener.accept().await {
                     Ok((socket, address)) => {
-                        if let Some(seated) = places.acquire_slot(address) {
-                            break (socket, seated);
+                        if let Some(acquired) = slots.acquire_slot(address) {
+                            break (socket, acquired);
                         }
                     }
                     Err(error) => {
@@ -60,14 +60,14 @@ pub(super) fn incoming(
                     }
                 }
             };
-            let tls = certificate.as_ref().map(|shown| TlsAcceptor::from(shown.current().grpc));
+            let tls = certificate.as_ref().map(|store| TlsAcceptor::from(store.current().grpc));
             let connection = Connection {
                 socket: Socket::accept(socket, tls.as_ref()),
-                seated,
+                slot,
                 admission_timeout: Some(Box::pin(tokio::time::sleep(timeout))),
                 _accepted: permit,
             };
-            Some((Ok(connection), (listener, accepted, places, certificate)))
+            Some((Ok(connection), (listener, accepted, slots, certificate)))
         },
     )
 }
@@ -76,7 +76,7 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        self.seated.0.clone()
+        self.slot.0.clone()
     }
 }
 
@@ -86,14 +86,14 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.seated.0.poll_closed(context) {
+        if self.slot.0.poll_closed(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if self.seated.0.is_admitted() {
+        if self.slot.0.is_admitted() {
             self.admission_timeout = None;
         }
-        if let Some(unknown_until) = &mut self.admission_timeout
-            && unknown_until.as_mut().poll(context).is_ready()
+        if let Some(timeout) = &mut self.admission_timeout
+            && timeout.as_mut().poll(context).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

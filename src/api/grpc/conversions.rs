@@ -6,7 +6,7 @@ use super::super::query::ReplyType;
 use super::times::{lease_end, parse_duration, timestamp_from_seconds};
 use super::wire::{Kind, NackRequest, StepMessage, Taken};
 use crate::bus::Header;
-use crate::bus::lease_queue::{LeasedMessage, NotCommitted, Told};
+use crate::bus::lease_queue::{LeasedMessage, NotCommitted, ReplyOutcome};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Pro
 /// What became of a reply.
 pub(super) fn to_taken(
     receipt: String,
-    told: Result<Told, NotCommitted>,
+    outcome: Result<ReplyOutcome, NotCommitted>,
 ) -> Result<Taken, Problem> {
-    match told {
-        Ok(Told { unused: why_not, .. }) => {
+    match outcome {
+        Ok(ReplyOutcome { rejection: why_not, .. }) => {
             let (changed, why_not) = (why_not.is_none(), why_not.unwrap_or_default().to_owned());
             Ok(Taken { receipt, changed, why_not, detail: String::new() })
         }

@@ -48,8 +48,8 @@ pub(super) enum IncomingEvent {
 pub(super) struct SignalsSlot(Arc<Mutex<Option<IncomingSignals>>>);
 
 impl SignalsSlot {
-    pub(super) fn new(arrivals: IncomingSignals) -> SignalsSlot {
-        SignalsSlot(Arc::new(Mutex::new(Some(arrivals))))
+    pub(super) fn new(signals: IncomingSignals) -> SignalsSlot {
+        SignalsSlot(Arc::new(Mutex::new(Some(signals))))
     }
 
     /// Takes the signals, once.
@@ -93,30 +93,30 @@ impl IncomingBody {
     pub(super) fn for_worker(
         body: Body,
         common: Arc<Common>,
-        passes_over: bool,
+        skips_too_large: bool,
     ) -> (IncomingBody, IncomingSignals) {
         let bytes_max = common.settings.http.body_bytes_max;
-        let (rooms, permit_receiver) = mpsc::unbounded_channel();
-        let (others, event_receiver) = mpsc::unbounded_channel();
-        let come = Bytes::new();
+        let (permit_sender, permit_receiver) = mpsc::unbounded_channel();
+        let (event_sender, event_receiver) = mpsc::unbounded_channel();
+        let unread = Bytes::new();
         let state = IncomingState::Head(BytesMut::new());
-        let arriving = IncomingBody {
+        let incoming = IncomingBody {
             body,
             common,
             bytes_max,
-            skips_too_large: passes_over,
-            permits: rooms,
-            events: others,
-            unread: come,
+            skips_too_large,
+            permits: permit_sender,
+            events: event_sender,
+            unread,
             state,
         };
-        (arriving, IncomingSignals { permits: permit_receiver, events: event_receiver })
+        (incoming, IncomingSignals { permits: permit_receiver, events: event_receiver })
     }
 
     /// Creates the body of a call with small messages.
     pub(super) fn for_small_call(body: Body, common: Arc<Common>) -> IncomingBody {
-        let (arriving, _) = IncomingBody::for_worker(body, common, false);
-        IncomingBody { bytes_max: SMALL_BODY_BYTES_MAX, ..arriving }
+        let (incoming, _) = IncomingBody::for_worker(body, common, false);
+        IncomingBody { bytes_max: SMALL_BODY_BYTES_MAX, ..incoming }
     }
 
     fn new_timeout(&self) -> Pin<Box<Sleep>> {
@@ -132,22 +132,21 @@ impl IncomingBody {
                     "the message has {length} bytes, more than {max} (setting http.body_bytes_max)"
                 ))));
             }
-            let until = self.new_timeout();
-            let start = BytesMut::new();
-            self.state =
-                IncomingState::Skipping { length, missing: length, prefix: start, timeout: until };
+            let timeout = self.new_timeout();
+            let prefix = BytesMut::new();
+            self.state = IncomingState::Skipping { length, missing: length, prefix, timeout };
             return Ok(None);
         }
         match body_budget(&self.common, length).try_acquire(length) {
-            Some(taken) => Ok(Some(self.begin_payload(head, length, taken))),
+            Some(permit) => Ok(Some(self.begin_payload(head, length, permit))),
             None => {
                 let common = self.common.clone();
-                let room =
+                let acquiring =
                     Box::pin(async move { body_budget(&common, length).acquire(length).await });
                 self.state = IncomingState::WaitingForPermit {
                     head,
                     length,
-                    permit: room,
+                    permit: acquiring,
                     timeout: self.new_timeout(),
                 };
                 Ok(None)
@@ -162,8 +161,8 @@ impl IncomingBody {
         if available.len() == length {
             self.finish_message(permit);
         } else {
-            let (left, until) = (length - available.len(), self.new_timeout());
-            self.state = IncomingState::Message { missing: left, permit, timeout: until };
+            let (missing, timeout) = (length - available.len(), self.new_timeout());
+            self.state = IncomingState::Message { missing, permit, timeout };
         }
         if available.is_empty() {
             return head;
@@ -200,57 +199,48 @@ impl IncomingBody {
                 IncomingState::WaitingForPermit {
                     head,
                     length,
-                    permit: mut room,
-                    timeout: mut until,
+                    permit: mut acquiring,
+                    mut timeout,
                 } => {
-                    if let Poll::Ready(taken) = room.as_mut().poll(context) {
-                        let taken = taken.ok_or_else(over_budget)?;
-                        return Poll::Ready(Ok(Some(self.begin_payload(head, length, taken))));
+                    if let Poll::Ready(acquired) = acquiring.as_mut().poll(context) {
+                        let permit = acquired.ok_or_else(over_budget)?;
+                        return Poll::Ready(Ok(Some(self.begin_payload(head, length, permit))));
                     }
-                    let is_late = until.as_mut().poll(context).is_ready();
+                    let is_late = timeout.as_mut().poll(context).is_ready();
                     self.state = IncomingState::WaitingForPermit {
                         head,
                         length,
-                        permit: room,
-                        timeout: until,
+                        permit: acquiring,
+                        timeout,
                     };
                     return if is_late { Poll::Ready(Err(over_budget())) } else { Poll::Pending };
                 }
-                IncomingState::Message { missing: left, permit: taken, timeout: until } => {
+                IncomingState::Message { missing: left, permit, timeout } => {
                     let available = self.unread.split_to(left.min(self.unread.len()));
                     if available.len() == left {
-                        self.finish_message(taken);
+                        self.finish_message(permit);
                     } else {
                         self.state = IncomingState::Message {
                             missing: left - available.len(),
-                            permit: taken,
-                            timeout: until,
+                            permit,
+                            timeout,
                         };
                     }
                     return Poll::Ready(Ok((!available.is_empty()).then_some(available)));
                 }
-                IncomingState::Skipping {
-                    length,
-                    missing: left,
-                    prefix: mut start,
-                    timeout: until,
-                } => {
+                IncomingState::Skipping { length, missing: left, mut prefix, timeout } => {
                     let available = self.unread.split_to(left.min(self.unread.len()));
-                    let room = PREFIX_BYTES_MAX - start.len();
-                    start.extend_from_slice(&available[..room.min(available.len())]);
+                    let capacity = PREFIX_BYTES_MAX - prefix.len();
+                    prefix.extend_from_slice(&available[..capacity.min(available.len())]);
                     if available.len() < left {
                         let left = left - available.len();
-                        self.state = IncomingState::Skipping {
-                            length,
-                            missing: left,
-                            prefix: start,
-                            timeout: until,
-                        };
+                        self.state =
+                            IncomingState::Skipping { length, missing: left, prefix, timeout };
                         return Poll::Ready(Ok(None));
                     }
                     // An error means that the receiver of the messages is gone.
                     let _ =
-                        self.events.send(IncomingEvent::TooLarge(length, parse_receipt(&start)));
+                        self.events.send(IncomingEvent::TooLarge(length, parse_receipt(&prefix)));
                 }
             }
         }
@@ -259,9 +249,8 @@ impl IncomingBody {
     /// Polls whether a message takes too long.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> bool {
         match &mut self.state {
-            IncomingState::Message { timeout: until, .. }
-            | IncomingState::Skipping { timeout: until, .. } => {
-                until.as_mut().poll(context).is_ready()
+            IncomingState::Message { timeout, .. } | IncomingState::Skipping { timeout, .. } => {
+                timeout.as_mut().poll(context).is_ready()
             }
             IncomingState::Head(_) | IncomingState::WaitingForPermit { .. } => false,
         }
@@ -352,14 +341,14 @@ mod tests {
     #[test]
     fn the_receipt_of_a_reply_is_parsed_from_its_start() {
         use wire::from_worker::Say;
-        let of = |say: Say| wire::FromWorker { say: Some(say) }.encode_to_vec();
+        let encode = |request: Say| wire::FromWorker { say: Some(request) }.encode_to_vec();
         let body = Bytes::from(vec![b'x'; 10_000]);
         let reply = |kind: i32| {
             let receipt = "/api/queue/a/message/b/1/reply".to_owned();
             Say::Reply(wire::ReplyRequest { receipt, kind, body: body.clone() })
         };
         for kind in [0, 2] {
-            let bytes = of(reply(kind));
+            let bytes = encode(reply(kind));
             let read = parse_receipt(&bytes[..PREFIX_BYTES_MAX]);
             assert_eq!(read.as_deref(), Some("/api/queue/a/message/b/1/reply"));
             for cut in 0..40 {
@@ -369,6 +358,6 @@ mod tests {
             }
         }
         let extend = wire::ExtendRequest { receipt: "x".to_owned(), lease: None };
-        assert_eq!(parse_receipt(&of(Say::Extend(extend))), None);
+        assert_eq!(parse_receipt(&encode(Say::Extend(extend))), None);
     }
 }

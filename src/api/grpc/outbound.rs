@@ -52,8 +52,8 @@ impl OutboundTracker {
     }
 
     /// Records that a message was handed over to be written.
-    pub(super) fn hand_over(&self, departure: OutboundPermit) {
-        self.0.handed_over.lock().unwrap_or_else(PoisonError::into_inner).push(departure);
+    pub(super) fn hand_over(&self, permit: OutboundPermit) {
+        self.0.handed_over.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
     }
 
     /// Takes the permits of the messages that were handed over.
@@ -75,12 +75,12 @@ impl OutboundTracker {
     /// Waits until all messages were sent. Aborts the connection if none was sent for `timeout`.
     pub(super) async fn wait_until_sent(self, peer: Option<Peer>, timeout: Duration) {
         while self.is_pending() {
-            let gone = self.sent_count();
+            let sent_before = self.sent_count();
             tokio::select! {
                 () = self.0.all_sent.notified() => {}
                 () = tokio::time::sleep(timeout) => {
                     if let Some(peer) = &peer
-                        && self.sent_count() == gone
+                        && self.sent_count() == sent_before
                         && self.is_pending()
                     {
                         return peer.close();
@@ -132,12 +132,13 @@ impl HttpBody for OutboundBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let next = ready!(Pin::new(&mut self.body).poll_frame(context));
         // A chunk contains all messages that were handed over until now.
-        let rooms = self.tracker.take_handed_over();
+        let permits = self.tracker.take_handed_over();
         Poll::Ready(next.map(|frame| {
-            frame.map(|frame| match rooms.is_empty() {
+            frame.map(|frame| match permits.is_empty() {
                 true => frame,
-                false => frame
-                    .map_data(|bytes| Bytes::from_owner(OutboundChunk { bytes, _permits: rooms })),
+                false => frame.map_data(|bytes| {
+                    Bytes::from_owner(OutboundChunk { bytes, _permits: permits })
+                }),
             })
         }))
     }

@@ -118,7 +118,7 @@ async fn call_with_empty_message(
         body.flow_control().release_capacity(part.remaining())?;
         message.extend_from_slice(&part);
     }
-    let behind = body.trailers().await?;
-    let ended = at_once.or_else(|| behind.as_ref().and_then(status));
+    let trailing = body.trailers().await?;
+    let ended = at_once.or_else(|| trailing.as_ref().and_then(status));
     Ok((ended.unwrap_or_else(|| Status::unknown("it told no status of gRPC")), message))
 }

@@ -32,7 +32,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// The service of workers.
 pub(super) struct WorkerService {
-    ways: Arc<ActorHandles>,
+    handles: Arc<ActorHandles>,
     phases: watch::Receiver<ServerPhase>,
     /// Permits for streams.
     streams: Arc<Semaphore>,
@@ -40,11 +40,11 @@ pub(super) struct WorkerService {
 
 impl WorkerService {
     pub(super) fn new(
-        ways: Arc<ActorHandles>,
+        handles: Arc<ActorHandles>,
         phases: watch::Receiver<ServerPhase>,
         streams: Arc<Semaphore>,
     ) -> WorkerService {
-        WorkerService { ways, phases, streams }
+        WorkerService { handles, phases, streams }
     }
 
     /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
@@ -54,9 +54,13 @@ impl WorkerService {
         text: &str,
     ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
         let receipt = Receipt::parse(text)?;
-        let lease_queue = find_lease_queue(&self.ways, &receipt.vhost)?;
+        let lease_queue = find_lease_queue(&self.handles, &receipt.vhost)?;
         caller
-            .check_settle_access(&self.ways, &embedded_bus(&self.ways, &receipt.vhost), &receipt)
+            .check_settle_access(
+                &self.handles,
+                &embedded_bus(&self.handles, &receipt.vhost),
+                &receipt,
+            )
             .await?;
         Ok((receipt, lease_queue))
     }
@@ -77,20 +81,21 @@ impl WorkerService {
             lease: parse_duration("lease", lease, LEASE_BOUNDS)?,
             worker: parse_optional_worker_name(&worker)?,
             revocations: None,
-            budget: Some(self.ways.common.budgets.messages.clone()),
+            budget: Some(self.handles.common.budgets.messages.clone()),
         };
         let wait =
             parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
         let (max, name) = (max.max(1), queue.clone());
         let request =
             LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
-        let mut messages = leases::receive(&self.ways, request).await?;
-        let sending = OutboundTracker::default();
-        for taken in messages.iter_mut().filter_map(|loan| loan.permit.take()) {
-            sending.hand_over(sending.track(taken));
+        let mut messages = leases::receive(&self.handles, request).await?;
+        let tracker = OutboundTracker::default();
+        for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
+            tracker.hand_over(tracker.track(permit));
         }
-        let messages = messages.iter().map(|loan| to_step_message(&name, &vhost, loan)).collect();
-        Ok((ReceiveAnswer { messages }, sending))
+        let messages =
+            messages.iter().map(|message| to_step_message(&name, &vhost, message)).collect();
+        Ok((ReceiveAnswer { messages }, tracker))
     }
 
     async fn handle_reply(
@@ -99,9 +104,15 @@ impl WorkerService {
         request: ReplyRequest,
     ) -> Result<Taken, Problem> {
         let kind = parse_kind(request.kind)?;
-        let (receipt, desk) = self.find_message(caller, &request.receipt).await?;
-        let result =
-            leases::handle_reply(&desk, receipt, kind, (caller.sender(), None), request.body).await;
+        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        let result = leases::handle_reply(
+            &lease_queue,
+            receipt,
+            kind,
+            (caller.sender(), None),
+            request.body,
+        )
+        .await;
         to_taken(request.receipt, result)
     }
 
@@ -112,7 +123,7 @@ impl WorkerService {
     ) -> Result<Lease, Problem> {
         let lease = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
         let (receipt, _) = self.find_message(caller, &request.receipt).await?;
-        let lease = leases::extend_lease(&self.ways, &receipt, lease, None).await?;
+        let lease = leases::extend_lease(&self.handles, &receipt, lease, None).await?;
         Ok(Lease { receipt: request.receipt, until: Some(lease_end(lease)) })
     }
 
@@ -122,8 +133,11 @@ impl WorkerService {
         request: NackRequest,
     ) -> Result<Taken, Problem> {
         let pause = parse_delay(&request)?;
-        let (receipt, desk) = self.find_message(caller, &request.receipt).await?;
-        to_taken(request.receipt, leases::nack(&desk, &receipt, pause, caller.sender()).await?)
+        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        to_taken(
+            request.receipt,
+            leases::nack(&lease_queue, &receipt, pause, caller.sender()).await?,
+        )
     }
 }
 
@@ -145,28 +159,28 @@ impl Workers for WorkerService {
         &self,
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<Self::WorkStream>, Status> {
-        let Ok(place) = self.streams.clone().try_acquire_owned() else {
-            let limit = self.ways.common.settings.grpc.streams_max;
+        let Ok(permit) = self.streams.clone().try_acquire_owned() else {
+            let limit = self.handles.common.settings.grpc.streams_max;
             return Err(to_status(&Problem::overloaded(format!(
                 "{limit} workers are on streams (setting grpc.streams_max)"
             ))));
         };
         let caller = authenticated_caller(&request)?;
-        let arrivals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
-        let arrivals =
-            arrivals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
-        let sending = OutboundTracker::default();
+        let signals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
+        let signals =
+            signals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
+        let tracker = OutboundTracker::default();
         let start = StreamStart {
-            ways: self.ways.clone(),
+            handles: self.handles.clone(),
             caller,
-            signals: arrivals,
+            signals,
             phases: self.phases.clone(),
-            permit: place,
-            tracker: sending.clone(),
+            permit,
+            tracker: tracker.clone(),
             peer: request.extensions().get::<Peer>().cloned(),
         };
         let mut answer = Response::new(stream::start(start, request.into_inner()));
-        answer.extensions_mut().insert(sending);
+        answer.extensions_mut().insert(tracker);
         Ok(answer)
     }
 
@@ -179,24 +193,25 @@ impl Workers for WorkerService {
         let peer = request.extensions().get::<Peer>().cloned();
         tokio::select! {
             received = self.receive_messages(&caller, request.into_inner()) => {
-                let (answer, sending) = received.map_err(|problem| to_status(&problem))?;
+                let (answer, tracker) = received.map_err(|problem| to_status(&problem))?;
                 let mut answer = Response::new(answer);
-                if sending.is_pending() {
-                    answer.extensions_mut().insert(sending.clone());
-                    let timeout = self.ways.common.settings.http.answer_timeout.0;
-                    tokio::spawn(sending.wait_until_sent(peer, timeout));
+                if tracker.is_pending() {
+                    answer.extensions_mut().insert(tracker.clone());
+                    let timeout = self.handles.common.settings.http.answer_timeout.0;
+                    tokio::spawn(tracker.wait_until_sent(peer, timeout));
                 }
                 Ok(answer)
             }
             _ = phases.wait_for(|phase| *phase != ServerPhase::Serving) => {
-                to_response(Err(Problem::overloaded("the manager stops: ask again later".to_owned())))
+                let reason = "the manager stops: ask again later".to_owned();
+                to_response(Err(Problem::overloaded(reason)))
             }
         }
     }
 
     async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
         // The permit of the message is held until the response.
-        let _room = request.extensions_mut().remove::<SignalsSlot>();
+        let _permit = request.extensions_mut().remove::<SignalsSlot>();
         let caller = authenticated_caller(&request)?;
         to_response(self.handle_reply(&caller, request.into_inner()).await)
     }

@@ -39,12 +39,12 @@ pub(super) struct Session {
 impl Session {
     /// Opens the session that a Hello asks for, with the receiver of its revoked leases.
     pub(super) async fn open(
-        ways: &ActorHandles,
+        handles: &ActorHandles,
         caller: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
         let Hello { queues: mut names, worker, lease, vhost } = hello;
-        let limit = ways.common.settings.grpc.stream_queues_max;
+        let limit = handles.common.settings.grpc.stream_queues_max;
         if !(1..=limit).contains(&names.len()) {
             return Err(Problem::malformed(format!(
                 "Hello has {} queues, expected 1 to {limit} (setting grpc.stream_queues_max)",
@@ -55,25 +55,25 @@ impl Session {
         names.dedup();
         let (revocations, revoked) = mpsc::unbounded_channel();
         let lease = parse_duration("lease", lease, LEASE_BOUNDS)?;
-        let borrower = ReceiveOptions {
+        let options = ReceiveOptions {
             lease,
             worker: parse_optional_worker_name(&worker)?,
             revocations: Some(revocations.clone()),
-            budget: Some(ways.common.budgets.messages.clone()),
+            budget: Some(handles.common.budgets.messages.clone()),
         };
         let mut queues = Vec::new();
         for name in &names {
             caller.check_queue_access(name, &vhost)?;
-            queues.push(leases::find_queue(ways, name, &vhost, TRANSPORT).await?.0);
+            queues.push(leases::find_queue(handles, name, &vhost, TRANSPORT).await?.0);
         }
-        let lease_queue = find_lease_queue(ways, &vhost)?;
+        let lease_queue = find_lease_queue(handles, &vhost)?;
         let count_guards = queues.iter().map(|queue| lease_queue.register_session(queue)).collect();
         Ok((
             Session {
                 queues,
                 vhost,
                 lease_queue,
-                options: borrower,
+                options,
                 revocations,
                 _count_guards: count_guards,
             },

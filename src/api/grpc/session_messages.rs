@@ -40,14 +40,14 @@ impl SessionMessage {
     /// Creates a message that is to be sent to a worker.
     pub(super) fn new(
         (id, delivery): (Arc<str>, u32),
-        (desk, line): (Arc<LeaseQueue>, RevocationSender),
+        (lease_queue, revocations): (Arc<LeaseQueue>, RevocationSender),
         receipt: String,
     ) -> SessionMessage {
         SessionMessage {
             id,
             delivery,
-            lease_queue: desk,
-            revocations: line,
+            lease_queue,
+            revocations,
             receipt,
             on_drop: DropAction::Release,
         }
@@ -68,20 +68,15 @@ impl SessionMessage {
 
 impl Drop for SessionMessage {
     fn drop(&mut self) {
-        let SessionMessage {
-            id,
-            delivery,
-            lease_queue: desk,
-            revocations: line,
-            on_drop: if_dropped,
-            ..
-        } = self;
-        let line = Some(&*line);
+        let SessionMessage { id, delivery, lease_queue, revocations, on_drop, .. } = self;
+        let session = Some(&*revocations);
         // Errors mean that its lease or its attempt has ended, or that the worker has it in another
         // session.
-        let _ = match if_dropped {
-            DropAction::Release => desk.release(id, *delivery, line),
-            DropAction::Requeue => desk.requeue_after(id, *delivery, Duration::ZERO, line),
+        let _ = match on_drop {
+            DropAction::Release => lease_queue.release(id, *delivery, session),
+            DropAction::Requeue => {
+                lease_queue.requeue_after(id, *delivery, Duration::ZERO, session)
+            }
             DropAction::Nothing => Ok(()),
         };
     }
@@ -109,20 +104,20 @@ impl SessionMessages {
     }
 
     pub(super) fn has(&self, id: &str, delivery: u32) -> bool {
-        self.messages.get(id).is_some_and(|held| held.delivery == delivery)
+        self.messages.get(id).is_some_and(|message| message.delivery == delivery)
     }
 
     /// Records that a message was sent to the worker.
     pub(super) fn mark_sent(&mut self, id: &str) {
-        if let Some(held) = self.messages.get_mut(id) {
-            held.on_drop = DropAction::Requeue;
+        if let Some(message) = self.messages.get_mut(id) {
+            message.on_drop = DropAction::Requeue;
         }
     }
 
     /// Records that the worker ended the session in order: it has not died of any message.
     pub(super) fn release_on_drop(&mut self) {
-        for held in self.messages.values_mut() {
-            held.on_drop = DropAction::Release;
+        for message in self.messages.values_mut() {
+            message.on_drop = DropAction::Release;
         }
     }
 
@@ -132,6 +127,6 @@ impl SessionMessages {
 
     /// Returns the receipts of all messages.
     pub(super) fn receipts(&self) -> Vec<String> {
-        self.messages.values().map(|held| held.receipt.clone()).collect()
+        self.messages.values().map(|message| message.receipt.clone()).collect()
     }
 }

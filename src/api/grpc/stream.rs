@@ -15,7 +15,7 @@ use super::session::{Session, expect_hello};
 use super::session_messages::{SessionMessage, SessionMessages};
 use super::status::to_status;
 use super::stream_action::{StreamAction, server_stopping};
-use super::wire::to_worker::Say as Tell;
+use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Drain, FromWorker, Gone, ToWorker};
 use crate::actors::handles::ActorHandles;
 use crate::bus::AttemptEnd;
@@ -39,7 +39,7 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a stream starts with.
 pub(super) struct StreamStart {
-    pub(super) ways: Arc<ActorHandles>,
+    pub(super) handles: Arc<ActorHandles>,
     pub(super) caller: Authenticated,
     pub(super) signals: IncomingSignals,
     pub(super) phases: watch::Receiver<ServerPhase>,
@@ -62,20 +62,20 @@ pub(super) fn start(
 ) -> BoxStream<'static, Result<ToWorker, Status>> {
     // With one place, what leaves the stream's own queue is sent at once.
     let (sender, receiver) = mpsc::channel::<OutboundItem>(1);
-    let sending = start.tracker.clone();
+    let tracker = start.tracker.clone();
     tokio::spawn(serve_worker(start, from, sender));
-    let told =
-        futures_util::stream::unfold((receiver, sending), |(mut told, sending)| async move {
-            let item = told.recv().await?;
-            let said = item.map(|(say, departure)| {
-                if let Some(departure) = departure {
-                    sending.hand_over(departure);
+    let messages =
+        futures_util::stream::unfold((receiver, tracker), |(mut outbound, tracker)| async move {
+            let item = outbound.recv().await?;
+            let sent = item.map(|(message, permit)| {
+                if let Some(outbound_permit) = permit {
+                    tracker.hand_over(outbound_permit);
                 }
-                say
+                message
             });
-            Some((said, (told, sending)))
+            Some((sent, (outbound, tracker)))
         });
-    told.boxed()
+    messages.boxed()
 }
 
 /// How a stream ends.
@@ -89,20 +89,12 @@ enum StreamEnd {
 }
 
 async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: OutboundSender) {
-    let StreamStart {
-        ways,
-        caller,
-        signals: mut arrivals,
-        phases,
-        permit: place,
-        tracker: sending,
-        peer,
-    } = start;
-    let handshake_timeout = ways.common.settings.grpc.handshake_timeout;
-    let answer_timeout = ways.common.settings.http.answer_timeout;
+    let StreamStart { handles, caller, mut signals, phases, permit, tracker, peer } = start;
+    let handshake_timeout = handles.common.settings.grpc.handshake_timeout;
+    let answer_timeout = handles.common.settings.http.answer_timeout;
     let hello = async {
         match tokio::time::timeout(handshake_timeout.0, from.message()).await {
-            Ok(Ok(said)) => expect_hello(said).map_err(|problem| to_status(&problem)),
+            Ok(Ok(first)) => expect_hello(first).map_err(|problem| to_status(&problem)),
             Ok(Err(broken)) => Err(broken),
             Err(_) => Err(Status::deadline_exceeded(format!(
                 "no Hello came within {handshake_timeout} (setting grpc.handshake_timeout)"
@@ -111,14 +103,14 @@ async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: 
     };
     let opened = match hello.await {
         Ok(hello) => {
-            Session::open(&ways, &caller, hello).await.map_err(|problem| to_status(&problem))
+            Session::open(&handles, &caller, hello).await.map_err(|problem| to_status(&problem))
         }
         Err(refused) => Err(refused),
     };
     // The permit of the Hello is released.
-    drop(arrivals.permits.try_recv());
+    drop(signals.permits.try_recv());
     let (session, revoked) = match opened {
-        Ok(seated) => seated,
+        Ok(parts) => parts,
         Err(refused) => {
             // An error means that the worker has disconnected.
             let _ = out.send(Err(refused)).await;
@@ -126,16 +118,16 @@ async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: 
         }
     };
     let worker = session.options.worker.as_deref().unwrap_or_default().to_owned();
-    let stream = WorkerStream::new(ways, caller, session, out.clone(), sending.clone());
-    let end = stream.run(from, arrivals, revoked, phases).await;
+    let stream = WorkerStream::new(handles, caller, session, out.clone(), tracker.clone());
+    let end = stream.run(from, signals, revoked, phases).await;
     tracing::debug!(worker, how = end.as_str(), "a worker's stream has ended");
-    drop(place);
+    drop(permit);
     if let StreamEnd::Error(status) = end {
         // Errors mean that the worker has disconnected, or does not read.
         let _ = tokio::time::timeout(handshake_timeout.0, out.send(Err(status))).await;
     }
     drop(out);
-    sending.wait_until_sent(peer, answer_timeout.0).await;
+    tracker.wait_until_sent(peer, answer_timeout.0).await;
 }
 
 impl StreamEnd {
@@ -152,7 +144,7 @@ impl StreamEnd {
 type PendingReceive = BoxFuture<'static, (Arc<str>, Option<LeasedMessage>)>;
 
 struct WorkerStream {
-    ways: Arc<ActorHandles>,
+    handles: Arc<ActorHandles>,
     caller: Authenticated,
     session: Session,
     outbound: OutboundSender,
@@ -185,24 +177,24 @@ struct WorkerStream {
 
 impl WorkerStream {
     fn new(
-        ways: Arc<ActorHandles>,
+        handles: Arc<ActorHandles>,
         caller: Authenticated,
-        seat: Session,
-        out: OutboundSender,
-        sending: OutboundTracker,
+        session: Session,
+        outbound: OutboundSender,
+        tracker: OutboundTracker,
     ) -> WorkerStream {
         WorkerStream {
-            ways,
+            handles,
             caller,
-            session: seat,
-            outbound: out,
+            session,
+            outbound,
             credit: 0,
             receives: FuturesUnordered::new(),
             messages: SessionMessages::default(),
             settlements: FuturesUnordered::new(),
             actions: FuturesUnordered::new(),
             backlog: OutboundQueue::default(),
-            tracker: sending,
+            tracker,
             sent_count: 0,
             read_deadline: clock::timer_now(),
             stall_at: clock::timer_now(),
@@ -216,11 +208,11 @@ impl WorkerStream {
     async fn run(
         mut self,
         from: Streaming<FromWorker>,
-        arrivals: IncomingSignals,
+        signals: IncomingSignals,
         revoked: mpsc::UnboundedReceiver<LeaseRevocation>,
         phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
-        let end = self.serve(from, arrivals, revoked, phases).await;
+        let end = self.serve(from, signals, revoked, phases).await;
         // The worker does not receive the results of these.
         let settlements = std::mem::take(&mut self.settlements);
         tokio::spawn(settlements.for_each(|_| std::future::ready(())));
@@ -230,16 +222,17 @@ impl WorkerStream {
     async fn serve(
         &mut self,
         mut from: Streaming<FromWorker>,
-        mut arrivals: IncomingSignals,
+        mut signals: IncomingSignals,
         mut revoked: mpsc::UnboundedReceiver<LeaseRevocation>,
         mut phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
-        let requests_max = self.ways.common.settings.grpc.credit_max as usize;
-        let mut check_interval = tokio::time::interval(self.ways.common.settings.grpc.keep_alive.0);
+        let requests_max = self.handles.common.settings.grpc.credit_max as usize;
+        let mut check_interval =
+            tokio::time::interval(self.handles.common.settings.grpc.keep_alive.0);
         check_interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         check_interval.reset();
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
-        let mut token_revoked = std::pin::pin!(caller.wait_revoked(&ways.common));
+        let (handles, caller) = (self.handles.clone(), self.caller.clone());
+        let mut token_revoked = std::pin::pin!(caller.wait_revoked(&handles.common));
         loop {
             if let Some(end) = self.find_end() {
                 return end;
@@ -262,14 +255,17 @@ impl WorkerStream {
                         self.read_deadline = self.next_read_deadline();
                         continue;
                     }
-                    let limit = self.ways.common.settings.http.answer_timeout;
+                    let limit = self.handles.common.settings.http.answer_timeout;
                     return StreamEnd::Error(Status::deadline_exceeded(format!(
                         "nothing was read for {limit} (setting http.answer_timeout)"
                     )));
                 }
-                Some((queue, loan)) = self.receives.next(), if can_lease && is_waiting => match loan {
-                    Some(loan) => self.enqueue_message(queue, loan),
-                    None if self.session.lease_queue.is_closed() => return StreamEnd::Error(server_stopping()),
+                Some((queue, received)) = self.receives.next(), if can_lease && is_waiting =>
+                    match received {
+                    Some(leased) => self.enqueue_message(queue, leased),
+                    None if self.session.lease_queue.is_closed() => {
+                        return StreamEnd::Error(server_stopping())
+                    }
                     None => self.receive_from(queue),
                 },
                 // A wait that is not polled must neither be notified of messages nor keep permits:
@@ -287,30 +283,32 @@ impl WorkerStream {
                         return end;
                     }
                 }
-                said = from.message(), if can_read => match said {
-                    Ok(Some(FromWorker { say })) => {
+                incoming = from.message(), if can_read => match incoming {
+                    Ok(Some(FromWorker { say: request })) => {
                         // Each message has its permit.
-                        let room = arrivals.permits.try_recv().ok();
-                        if let Some(problem) = say.and_then(|say| self.handle_request(say, room)) {
+                        let permit = signals.permits.try_recv().ok();
+                        let problem = request.and_then(|say| self.handle_request(say, permit));
+                        if let Some(problem) = problem {
                             return StreamEnd::Error(to_status(&problem));
                         }
                     }
                     // A stream that was reset also looks like this.
-                    Ok(None) => match arrivals.events.try_recv() {
+                    Ok(None) => match signals.events.try_recv() {
                         Ok(IncomingEvent::Aborted) => return StreamEnd::Disconnected,
                         Ok(other) => self.handle_incoming_event(other),
                         Err(_) => self.close_inbound(),
                     },
                     Err(broken) => return StreamEnd::Error(broken),
                 },
-                Some(other) = arrivals.events.recv() => match other {
+                Some(other) = signals.events.recv() => match other {
                     IncomingEvent::Aborted => return StreamEnd::Disconnected,
                     other => self.handle_incoming_event(other),
                 },
                 Some(ended) = revoked.recv() => self.handle_revocation(&ended),
                 _ = check_interval.tick() => self.check_attempts(),
                 () = &mut token_revoked => {
-                    return StreamEnd::Error(Status::unauthenticated("the token is not good any more"));
+                    let reason = "the token is not good any more";
+                    return StreamEnd::Error(Status::unauthenticated(reason));
                 }
                 changed = phases.changed() => {
                     let phase = *phases.borrow_and_update();
@@ -337,8 +335,8 @@ impl WorkerStream {
         (self.is_draining && self.messages.is_empty()).then_some(StreamEnd::Done)
     }
 
-    fn enqueue(&mut self, tell: Tell) {
-        self.enqueue_outbound(Outbound { say: tell, leased: None });
+    fn enqueue(&mut self, message: ToWorkerMessage) {
+        self.enqueue_outbound(Outbound { message, leased: None });
     }
 
     fn enqueue_outbound(&mut self, outbound: Outbound) {
@@ -349,16 +347,16 @@ impl WorkerStream {
     }
 
     fn next_read_deadline(&self) -> Instant {
-        clock::timer_now() + self.ways.common.settings.http.answer_timeout.0
+        clock::timer_now() + self.handles.common.settings.http.answer_timeout.0
     }
 
     fn send_next(&mut self, permit: mpsc::Permit<'_, OutboundItem>) {
-        let Some(Outbound { say: tell, leased: lent }) = self.backlog.pop() else { return };
-        let departure = lent.and_then(|lent| {
-            self.messages.mark_sent(&lent.id);
-            lent.permit
+        let Some(Outbound { message, leased }) = self.backlog.pop() else { return };
+        let outbound_permit = leased.and_then(|leased_ahead| {
+            self.messages.mark_sent(&leased_ahead.id);
+            leased_ahead.permit
         });
-        permit.send(Ok((ToWorker { say: Some(tell) }, departure)));
+        permit.send(Ok((ToWorker { say: Some(message) }, outbound_permit)));
         self.read_deadline = self.next_read_deadline();
         if self.receives.is_empty()
             && self.credit > 0
@@ -378,27 +376,30 @@ impl WorkerStream {
 
     /// Waits for the next message of a queue.
     fn receive_from(&mut self, queue: Arc<str>) {
-        let (ways, desk) = (self.ways.clone(), self.session.lease_queue.clone());
+        let (handles, lease_queue) = (self.handles.clone(), self.session.lease_queue.clone());
         let options = self.session.options.clone();
         self.receives.push(
             async move {
                 let until = clock::timer_now() + RECEIVE_TIMEOUT;
-                let loan = receive_next(&ways, &desk, &queue, &options, until).await;
-                (queue, loan)
+                let leased = receive_next(&handles, &lease_queue, &queue, &options, until).await;
+                (queue, leased)
             }
             .boxed(),
         );
     }
 
     fn enqueue_message(&mut self, queue: Arc<str>, mut leased: LeasedMessage) {
-        let permit = leased.permit.take().map(|taken| self.tracker.track(taken));
+        let permit = leased.permit.take().map(|acquired| self.tracker.track(acquired));
         let message = to_step_message(&queue, &self.session.vhost, &leased);
         let (id, receipt) = (leased.id.clone(), message.receipt.clone());
-        let seat = (self.session.lease_queue.clone(), self.session.revocations.clone());
-        self.messages.insert(SessionMessage::new((id, leased.delivery), seat, receipt));
-        let lent = Some(LeasedAhead { id: leased.id, bytes: message.body.len(), permit });
+        let lease_owner = (self.session.lease_queue.clone(), self.session.revocations.clone());
+        self.messages.insert(SessionMessage::new((id, leased.delivery), lease_owner, receipt));
+        let leased_ahead = Some(LeasedAhead { id: leased.id, bytes: message.body.len(), permit });
         self.stall_at = clock::timer_now() + STALL_TIMEOUT;
-        self.enqueue_outbound(Outbound { say: Tell::Message(message), leased: lent });
+        self.enqueue_outbound(Outbound {
+            message: ToWorkerMessage::Message(message),
+            leased: leased_ahead,
+        });
         self.credit -= 1;
         if self.credit > 0 {
             self.receive_from(queue);
@@ -407,29 +408,29 @@ impl WorkerStream {
         }
     }
 
-    fn apply(&mut self, answer: StreamAction) -> Option<StreamEnd> {
-        match answer {
-            StreamAction::Send(tell) => self.enqueue(tell),
-            StreamAction::Rejected(held, taken) => {
-                if let Some(held) = held {
-                    self.messages.restore(held);
+    fn apply(&mut self, action: StreamAction) -> Option<StreamEnd> {
+        match action {
+            StreamAction::Send(message) => self.enqueue(message),
+            StreamAction::Rejected(session_message, rejection) => {
+                if let Some(restored) = session_message {
+                    self.messages.restore(restored);
                 }
-                self.enqueue(Tell::Taken(taken));
+                self.enqueue(ToWorkerMessage::Taken(rejection));
             }
-            StreamAction::Extended(receipt, text, tell) => {
+            StreamAction::Extended(receipt, text, confirmation) => {
                 self.adopt_message(&receipt, text);
-                self.enqueue(tell);
+                self.enqueue(confirmation);
             }
             StreamAction::Revoked(receipt, gone) => {
                 self.messages.remove(&receipt.id, receipt.delivery).map(SessionMessage::disarm);
-                self.enqueue(Tell::Gone(gone));
+                self.enqueue(ToWorkerMessage::Gone(gone));
             }
             StreamAction::AttemptsChecked(gone) => {
                 self.is_checking = false;
                 for (receipt, gone) in gone {
-                    if let Some(held) = self.messages.remove(&receipt.id, receipt.delivery) {
-                        held.disarm();
-                        self.enqueue(Tell::Gone(gone));
+                    if let Some(removed) = self.messages.remove(&receipt.id, receipt.delivery) {
+                        removed.disarm();
+                        self.enqueue(ToWorkerMessage::Gone(gone));
                     }
                 }
             }
@@ -440,27 +441,34 @@ impl WorkerStream {
 
     /// Adopts a message that the worker may have received before, for example in another session.
     fn adopt_message(&mut self, receipt: &Receipt, text: String) {
-        let (id, delivery, line) =
+        let (id, delivery, revocations) =
             (receipt.id.as_str(), receipt.delivery, &self.session.revocations);
-        let Ok(desk) = find_lease_queue(&self.ways, &receipt.vhost) else { return };
+        let Ok(lease_queue) = find_lease_queue(&self.handles, &receipt.vhost) else { return };
         // Its lease may have ended again by now.
-        if !self.messages.has(id, delivery) && desk.is_leased_to(id, delivery, line) {
-            let held = SessionMessage::new((id.into(), delivery), (desk, line.clone()), text);
-            self.messages.insert(held.into_delivered());
+        if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
+            let message = SessionMessage::new(
+                (id.into(), delivery),
+                (lease_queue, revocations.clone()),
+                text,
+            );
+            self.messages.insert(message.into_delivered());
         }
     }
 
     /// Handles the revocation of a lease by the lease queue.
-    fn handle_revocation(&mut self, ended: &LeaseRevocation) {
-        let LeaseRevocation { id, delivery, reason: why } = ended;
-        let Some(held) = self.messages.remove(id, *delivery) else { return };
+    fn handle_revocation(&mut self, revocation: &LeaseRevocation) {
+        let LeaseRevocation { id, delivery, reason: why } = revocation;
+        let Some(message) = self.messages.remove(id, *delivery) else { return };
         let reason = match why {
             RevokeReason::LeaseEnded => "lease expired",
             RevokeReason::AttemptEnded(AttemptEnd::Answered) => "settled",
             RevokeReason::AttemptEnded(AttemptEnd::Cancelled) => "cancelled",
             RevokeReason::AttemptEnded(AttemptEnd::Failed) => "timed out",
         };
-        self.enqueue(Tell::Gone(Gone { receipt: held.disarm(), reason: reason.to_owned() }));
+        self.enqueue(ToWorkerMessage::Gone(Gone {
+            receipt: message.disarm(),
+            reason: reason.to_owned(),
+        }));
     }
 
     /// Checks whether the attempts of the worker's messages have ended. The lease queue is notified
@@ -470,13 +478,13 @@ impl WorkerStream {
             return;
         }
         self.is_checking = true;
-        let (ways, texts) = (self.ways.clone(), self.messages.receipts());
+        let (handles, texts) = (self.handles.clone(), self.messages.receipts());
         self.actions.push(
             async move {
                 let mut gone = Vec::new();
                 for text in texts {
                     let Ok(receipt) = Receipt::parse(&text) else { continue };
-                    if let Some(why) = find_attempt_end(&ways, &receipt.id).await {
+                    if let Some(why) = find_attempt_end(&handles, &receipt.id).await {
                         gone.push((receipt, Gone { receipt: text, reason: why.to_owned() }));
                     }
                 }
@@ -497,7 +505,7 @@ impl WorkerStream {
         if !self.is_draining {
             self.is_draining = true;
             self.receives.clear();
-            self.enqueue(Tell::Drain(Drain {}));
+            self.enqueue(ToWorkerMessage::Drain(Drain {}));
         }
     }
 }

@@ -5,7 +5,7 @@ use super::super::problem::Problem;
 use super::super::token::Authenticated;
 use super::session_messages::SessionMessage;
 use super::status::{rejection_code, to_status};
-use super::wire::to_worker::Say as Tell;
+use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Gone, Taken};
 use crate::actors::handles::ActorHandles;
 use crate::bus::lease_queue::LeaseQueue;
@@ -15,12 +15,12 @@ use tonic::{Code, Status};
 
 /// What a stream does in response to a worker's request.
 pub(super) enum StreamAction {
-    Send(Tell),
+    Send(ToWorkerMessage),
     /// Reports that the request is rejected. The session keeps the message, if it had it.
     Rejected(Option<SessionMessage>, Taken),
     /// Reports that a lease was extended, explicitly or by progress. The session has this message,
     /// with this text of its receipt.
-    Extended(Receipt, String, Tell),
+    Extended(Receipt, String, ToWorkerMessage),
     /// Reports that a message is no longer the worker's.
     Revoked(Receipt, Gone),
     /// Reports these messages whose attempts have ended.
@@ -31,12 +31,12 @@ pub(super) enum StreamAction {
 
 /// Returns the lease queue of a message, if the caller may settle it there.
 pub(super) async fn authorize_settlement(
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     caller: &Authenticated,
     receipt: &Receipt,
 ) -> Result<Arc<LeaseQueue>, Problem> {
-    let lease_queue = find_lease_queue(ways, &receipt.vhost)?;
-    caller.check_settle_access(ways, &embedded_bus(ways, &receipt.vhost), receipt).await?;
+    let lease_queue = find_lease_queue(handles, &receipt.vhost)?;
+    caller.check_settle_access(handles, &embedded_bus(handles, &receipt.vhost), receipt).await?;
     Ok(lease_queue)
 }
 
@@ -52,12 +52,12 @@ pub(super) fn action_after_commit(
 ) -> StreamAction {
     match result {
         // The attempt continues, and so does its lease.
-        Ok(taken) if Rejected::keeps_attempt(&taken.why_not) => {
-            StreamAction::Rejected(message, taken)
+        Ok(outcome) if Rejected::keeps_attempt(&outcome.why_not) => {
+            StreamAction::Rejected(message, outcome)
         }
-        Ok(taken) => {
+        Ok(outcome) => {
             message.map(SessionMessage::disarm);
-            StreamAction::Send(Tell::Taken(taken))
+            StreamAction::Send(ToWorkerMessage::Taken(outcome))
         }
         Err(problem) => StreamAction::Close(to_status(&problem)),
     }

@@ -11,13 +11,14 @@ const NANOSECONDS: i64 = 1_000_000_000;
 /// Parses a duration within its bounds, if there is one.
 pub(super) fn parse_duration(
     key: &str,
-    given: Option<prost_types::Duration>,
+    value: Option<prost_types::Duration>,
     bounds: (Duration, Duration),
 ) -> Result<Option<Duration>, Problem> {
-    let Some(given) = given else { return Ok(None) };
-    let duration = Duration::try_from(given).ok();
-    let shown = || format!("{}.{:09} s", given.seconds, given.nanos.unsigned_abs());
-    check_bounds(key, duration, shown, bounds).map(Some)
+    let Some(wire_duration) = value else { return Ok(None) };
+    let duration = Duration::try_from(wire_duration).ok();
+    let format_value =
+        || format!("{}.{:09} s", wire_duration.seconds, wire_duration.nanos.unsigned_abs());
+    check_bounds(key, duration, format_value, bounds).map(Some)
 }
 
 /// Converts the end of a lease.

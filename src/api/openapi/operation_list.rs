@@ -173,14 +173,21 @@ fn step_operations(schemas: &mut Schemas) -> Vec<OperationSpec> {
             .with_parameters(&[AT])
             .with_json_response(200, "The step", schemas.reference::<StepDetail<'_>>())
             .with_problems(&[404]),
-        payload_operation("/api/job/{id}/step/{step}/input", "getInput", "What its worker is given"),
+        payload_operation(
+            "/api/job/{id}/step/{step}/input",
+            "getInput",
+            "What its worker is given",
+        ),
         payload_operation("/api/job/{id}/step/{step}/output", "getOutput", "What its worker gave"),
         get("/api/job/{id}/step/{step}/items", "getItems", "The items of a fan-out")
             .with_parameters(&[FORMAT])
             .with_json_response(
                 200,
                 "Counts or reasons, or the map or times",
-                json!({ "anyOf": [schemas.reference::<ItemsView>(), schemas.reference::<items::Reasons>()] }),
+                json!({ "anyOf": [
+                    schemas.reference::<ItemsView>(),
+                    schemas.reference::<items::Reasons>(),
+                ] }),
             )
             .with_response(
                 200,
@@ -235,25 +242,34 @@ fn control_operations(schemas: &mut Schemas) -> Vec<OperationSpec> {
         .with_problems(&[404]),
     ];
     let bulk = json!({
-        "anyOf": [schemas.reference::<operations::Bulk<'_>>(), schemas.reference::<operations::Dry<'_>>()],
+        "anyOf": [
+            schemas.reference::<operations::Bulk<'_>>(),
+            schemas.reference::<operations::Dry<'_>>(),
+        ],
     });
-    for (word, about) in OPERATIONS.iter().copied().chain([("delete", "Erases ended jobs")]) {
-        let step: &[Parameter] = if word == "rerun" { &[FROM_STEP] } else { &[] };
-        if word != "delete" {
+    for (operation_name, about) in
+        OPERATIONS.iter().copied().chain([("delete", "Erases ended jobs")])
+    {
+        let step: &[Parameter] = if operation_name == "rerun" { &[FROM_STEP] } else { &[] };
+        if operation_name != "delete" {
             specs.push(
-                one(&format!("/api/job/{{id}}/{word}"), &format!("{word}Job"), about)
-                    .with_parameters(step),
+                one(
+                    &format!("/api/job/{{id}}/{operation_name}"),
+                    &format!("{operation_name}Job"),
+                    about,
+                )
+                .with_parameters(step),
             );
         }
-        let reason: &[Parameter] = if word == "delete" { &[] } else { &[REASON] };
+        let reason: &[Parameter] = if operation_name == "delete" { &[] } else { &[REASON] };
         specs.push(
             post(
-                &format!("/api/jobs/{word}"),
-                &format!("{word}Jobs"),
+                &format!("/api/jobs/{operation_name}"),
+                &format!("{operation_name}Jobs"),
                 &format!("{about}: all that a filter finds, a page at a time"),
             )
             .with_parameters(&SEARCH_PARAMETERS)
-            .rule(operations::needs_filter(word))
+            .rule(operations::needs_filter(operation_name))
             .with_parameters(&[DRY_RUN])
             .with_parameters(step)
             .with_parameters(reason)
@@ -270,7 +286,7 @@ fn worker_operations(schemas: &mut Schemas) -> Vec<OperationSpec> {
             OperationSpec::new("post", path, id, "workers", summary).with_parameters(&[VHOST]);
         call.with_problems(&[404, 409])
     };
-    let on = |word: &str| format!("{MESSAGE_PATH}/{word}");
+    let on = |action: &str| format!("{MESSAGE_PATH}/{action}");
     let settled = schemas.reference::<worker::Taken>();
     let messages = schemas.list_of::<worker::MessageView>();
     vec![

@@ -191,7 +191,8 @@ impl OperationSpec {
             operation["responses"]["400"] = refusal;
         }
         if !self.parameters.is_empty() {
-            operation["parameters"] = self.parameters.iter().map(Parameter::to_openapi).collect();
+            operation["parameters"] =
+                self.parameters.iter().map(|parameter| parameter.to_openapi()).collect();
         }
         if let Some(body) = &self.body {
             operation["requestBody"] = body.clone();

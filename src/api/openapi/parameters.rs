@@ -106,8 +106,8 @@ const PATH_PARAMETERS: [Parameter; 7] = [
     ),
     path(
         "delivery",
-        ParameterFormat::Number(1, u32::MAX as u64),
-        "Which delivery of the message it is",
+        ParameterFormat::Number(0, u32::MAX as u64),
+        "Which delivery of the message it is, from 1; there is no other",
     ),
     path("id", ParameterFormat::Id, "The job's id"),
     path("step", ParameterFormat::Text, "The name of the step"),
@@ -299,7 +299,7 @@ impl Parameter {
     }
 
     /// Renders the parameter object of OpenAPI.
-    pub(super) fn to_openapi(&self) -> Value {
+    pub(super) fn to_openapi(self) -> Value {
         let mut parameter = json!({
             "name": self.name,
             "in": match self.location {
@@ -308,7 +308,7 @@ impl Parameter {
                 ParameterLocation::Header => "header",
             },
             "required": self.is_required,
-            "description": self.told(),
+            "description": self.full_description(),
             "schema": self.format.schema(),
         });
         if matches!(self.format, ParameterFormat::Flag) {
@@ -324,7 +324,7 @@ impl Parameter {
 }
 
 impl Parameter {
-    fn told(&self) -> String {
+    fn full_description(&self) -> String {
         match self.needs {
             Some(other) => {
                 format!("{}; only together with `{other}`: alone it is a 400", self.description)
@@ -358,7 +358,7 @@ impl ParameterFormat {
                     "examples": ["running,failed"],
                 })
             }
-            ParameterFormat::OneOf(words) => json!({ "type": "string", "enum": words }),
+            ParameterFormat::OneOf(values) => json!({ "type": "string", "enum": values }),
             ParameterFormat::Pattern(pattern, example) => {
                 json!({ "type": "string", "pattern": pattern, "examples": [example] })
             }

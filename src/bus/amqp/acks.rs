@@ -60,24 +60,24 @@ impl AckWindow {
     pub(super) fn settle(
         &mut self,
         tag: u64,
-        verdict: Disposition,
-        to_send: &mut Vec<Acknowledgement>,
+        disposition: Disposition,
+        acknowledgements: &mut Vec<Acknowledgement>,
     ) {
-        match verdict {
+        match disposition {
             Disposition::Ack => {
                 self.settled_early.insert(tag, true);
                 self.pending_acks += 1;
             }
             Disposition::Requeue => {
                 self.settled_early.insert(tag, false);
-                to_send.push(Acknowledgement::Requeue(tag));
+                acknowledgements.push(Acknowledgement::Requeue(tag));
             }
         }
     }
 
     /// Ends a burst of settlements, and pushes what must be sent now to `answers`. With `all`, no
     /// ack is held back.
-    pub(super) fn flush(&mut self, all: bool, to_send: &mut Vec<Acknowledgement>) {
+    pub(super) fn flush(&mut self, all: bool, acknowledgements: &mut Vec<Acknowledgement>) {
         let mut acked = None;
         while let Some(owed) = self.settled_early.remove(&(self.settled_up_to + 1)) {
             self.settled_up_to += 1;
@@ -88,11 +88,11 @@ impl AckWindow {
                 acked = Some(self.settled_up_to);
             }
         }
-        to_send.extend(acked.map(Acknowledgement::AckUpTo));
+        acknowledgements.extend(acked.map(Acknowledgement::AckUpTo));
         if all || self.pending_acks > self.pending_acks_max {
             for (tag, owed) in self.settled_early.iter_mut().filter(|(_, owed)| **owed) {
                 *owed = false;
-                to_send.push(Acknowledgement::Ack(*tag));
+                acknowledgements.push(Acknowledgement::Ack(*tag));
             }
             self.pending_acks = 0;
         }
@@ -111,11 +111,13 @@ mod tests {
 
     fn settle(
         window: &mut AckWindow,
-        verdicts: &[(u64, Disposition)],
+        dispositions: &[(u64, Disposition)],
         all: bool,
     ) -> Vec<Acknowledgement> {
         let mut answers = Vec::new();
-        verdicts.iter().for_each(|(tag, verdict)| window.settle(*tag, *verdict, &mut answers));
+        dispositions
+            .iter()
+            .for_each(|(tag, disposition)| window.settle(*tag, *disposition, &mut answers));
         window.flush(all, &mut answers);
         answers
     }

@@ -45,8 +45,8 @@ impl Backlog {
         mut on_withdrawn: impl FnMut(&HashSet<String>),
     ) -> usize {
         let (mut withdrawn, mut removed) = (HashSet::new(), 0);
-        for order in commands {
-            match order {
+        for command in commands {
+            match command {
                 PublisherCommand::Withdraw(id) => drop(withdrawn.insert(id)),
                 PublisherCommand::Publish(message) => {
                     // A later message may have the id of a withdrawn one.

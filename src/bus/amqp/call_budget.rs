@@ -65,7 +65,7 @@ impl CallBudget {
                 self.prefetch = fitting.min(self.prefetch / 2).max(1);
                 CallAdmission::PrefetchTooLarge
             }
-            taken => CallAdmission::Admitted(taken),
+            permit => CallAdmission::Admitted(permit),
         }
     }
 }
@@ -92,12 +92,12 @@ mod tests {
         assert!(matches!(calls.admit(200 << 10, false), CallAdmission::PrefetchTooLarge));
         assert_eq!(calls.prefetch(), 1);
         drop(alone);
-        let held = calls.admit(100 << 10, true);
+        let whole = calls.admit(100 << 10, true);
         assert!(
             matches!(calls.admit(1, true), CallAdmission::Admitted(None)),
             "alone, whoever has the room"
         );
-        drop(held);
+        drop(whole);
         calls.restore_prefetch();
         assert_eq!((calls.prefetch(), calls.is_reduced()), (2_000, false));
     }

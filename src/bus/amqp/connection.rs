@@ -38,7 +38,7 @@ impl BrokerAddress {
     pub(super) fn parse(settings: &AmqpSettings) -> Result<BrokerAddress, AmqpError> {
         let server = settings.server.as_str();
         let refused = |why: &str| {
-            Err(AmqpError::Address { shown: mask_credentials(server), why: why.to_owned() })
+            Err(AmqpError::Address { address: mask_credentials(server), why: why.to_owned() })
         };
         match server.split_once("://") {
             Some(("amqp" | "amqps", rest)) if !rest.is_empty() => {}
@@ -99,7 +99,7 @@ impl BrokerAddress {
     pub(super) async fn open_with_hooks(
         &self,
         role: &str,
-        ties: ConnectionHooks,
+        hooks: ConnectionHooks,
     ) -> Result<Connection, String> {
         let properties = ConnectionProperties::default()
             .with_connection_name(format!("workflow-manager: {role}").into())
@@ -113,7 +113,7 @@ impl BrokerAddress {
             self.uri.clone(),
             properties,
             self.tls.clone(),
-            ties,
+            hooks,
         ));
         match tokio::time::timeout(allowed, opening).await {
             Ok(opened) => opened.map_err(|error| self.explain(&error)),
@@ -318,11 +318,11 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_shown_without_credentials() {
-        let shown = |server: &str| parse(server).map(|address| address.to_string());
-        assert_eq!(shown("amqp://me:secret@host:1234/v"), Ok("amqp://host:1234/v".to_owned()));
-        assert_eq!(shown("amqps://host"), Ok("amqps://host:5671/".to_owned()));
-        assert_eq!(shown("amqp://me:secret@[::1]:5672/%2f"), Ok("amqp://::1:5672/".to_owned()));
+    fn addresses_are_displayed_without_credentials() {
+        let display = |server: &str| parse(server).map(|address| address.to_string());
+        assert_eq!(display("amqp://me:secret@host:1234/v"), Ok("amqp://host:1234/v".to_owned()));
+        assert_eq!(display("amqps://host"), Ok("amqps://host:5671/".to_owned()));
+        assert_eq!(display("amqp://me:secret@[::1]:5672/%2f"), Ok("amqp://::1:5672/".to_owned()));
     }
 
     #[test]

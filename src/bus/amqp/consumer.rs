@@ -32,7 +32,7 @@ const CONSUMER_TAG: &str = "workflow-manager";
 
 /// Consumes over any number of connections, until the bus is closed.
 pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<ShutdownPhase>) {
-    let mut pauses =
+    let mut backoff =
         ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let mut consumer = Consumer {
         reply_consumer: QueueConsumer::new(state.clone(), Source::Replies),
@@ -55,7 +55,7 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
                 state.state_reporter.set_up(Side::Consumer);
                 let end = consumer.consume(opened, &mut phases).await;
                 if since.elapsed() >= state.settings.reconnect_min {
-                    pauses.reset();
+                    backoff.reset();
                 }
                 end
             }
@@ -74,7 +74,7 @@ pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<Shutdo
                 return;
             }
             ConsumerEnd::Lost(reason) => {
-                let pause = pauses.next_delay();
+                let pause = backoff.next_delay();
                 state.report_down(Side::Consumer, &reason, pause);
                 tokio::select! {
                     () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
@@ -134,7 +134,7 @@ impl Consumer {
         let in_use_until = clock::timer_now() + PREDECESSOR_TIMEOUT;
         // The jitter matters: of two processes that gave way to each other, one comes first the
         // next time.
-        let mut pauses = ReconnectBackoff::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
+        let mut backoff = ReconnectBackoff::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
         loop {
             match self.try_consume(&connection, &flow).await {
                 Ok(session) => return Ok(session),
@@ -153,7 +153,7 @@ impl Consumer {
                     if clock::timer_now() >= in_use_until {
                         return Err(ConsumerEnd::Fatal(reason));
                     }
-                    tokio::time::sleep(pauses.next_delay()).await;
+                    tokio::time::sleep(backoff.next_delay()).await;
                 }
             }
         }
@@ -183,9 +183,9 @@ impl Consumer {
                     "the reply queue \"{queue}\" was deleted while it was being declared"
                 )));
             }
-            QueueCheck::Refused(said) => {
+            QueueCheck::Refused(broker_text) => {
                 return Err(OpenError::Other(format!(
-                    "the broker refuses the reply queue \"{queue}\": {said}"
+                    "the broker refuses the reply queue \"{queue}\": {broker_text}"
                 )));
             }
             QueueCheck::Lost(error) => return Err(lost(error)),
@@ -225,10 +225,10 @@ impl Consumer {
                     }
                 },
                 Err(error) => match channel_error(&error) {
-                    Some((AMQPSoftError::ACCESSREFUSED, said))
-                        if said.contains("in exclusive use") =>
+                    Some((AMQPSoftError::ACCESSREFUSED, broker_text))
+                        if broker_text.contains("in exclusive use") =>
                     {
-                        return Err(OpenError::InUse(said.to_owned()));
+                        return Err(OpenError::InUse(broker_text.to_owned()));
                     }
                     Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
                     _ => return Err(lost(error)),

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn few_deliveries_are_taken_immediately() {
+    fn few_deliveries_are_read_immediately() {
         paused(async {
             let mut pace = DeliveryPacer::new(LINGER);
             for _ in 0..100 {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_taken_in_bursts_until_there_are_few_again() {
+    fn many_deliveries_are_read_in_bursts_until_there_are_few_again() {
         paused(async {
             let mut pace = DeliveryPacer::new(LINGER);
             tokio::time::advance(MEASURE_INTERVAL).await;

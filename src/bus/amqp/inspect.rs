@@ -50,7 +50,7 @@ pub(super) fn queue_status(
         QueueCheck::Exclusive => {
             QueueStatus::Unknown("it is an exclusive queue of another connection".to_owned())
         }
-        QueueCheck::Refused(said) => QueueStatus::Unknown(said),
+        QueueCheck::Refused(broker_text) => QueueStatus::Unknown(broker_text),
         QueueCheck::Lost(error) => QueueStatus::Unknown(address.explain(&error)),
     }
 }
@@ -71,14 +71,15 @@ async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap
     let listed = match queues {
         [queue] => {
             let queue = queue.clone();
-            run_blocking(move || management.find_queue(&vhost, &queue).map(|held| vec![held])).await
+            run_blocking(move || management.find_queue(&vhost, &queue).map(|found| vec![found]))
+                .await
         }
         _ => run_blocking(move || management.list_queues(&vhost)).await,
     };
-    let held = listed.unwrap_or_default();
-    state.remember_properties(&held);
+    let known = listed.unwrap_or_default();
+    state.remember_properties(&known);
     let counted = |counts: ListedQueue| Some((counts.name, counts.messages_unacknowledged?));
-    held.into_iter().filter_map(counted).collect()
+    known.into_iter().filter_map(counted).collect()
 }
 
 /// Returns the depths of all queues of the virtual host.

@@ -37,8 +37,10 @@ impl ManagementApi {
 
     /// Parses `http://user:password@host:port`, or `https://`.
     fn parse(url: &str, authorities: &Authorities) -> Result<ManagementApi, AmqpError> {
-        let refused =
-            |why: &str| AmqpError::Management { shown: mask_credentials(url), why: why.to_owned() };
+        let refused = |why: &str| AmqpError::Management {
+            address: mask_credentials(url),
+            why: why.to_owned(),
+        };
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
             Some(_) | None => return Err(refused("it does not begin with http:// or https://")),
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_parsed_and_never_shown_with_its_password() {
+    fn the_address_is_parsed_and_never_displayed_with_its_password() {
         let read = ManagementApi::parse("http://me:p%40ss@host:15672/", &Authorities::default())
             .map(|read| (read.base_url, read.authorization));
         assert_eq!(read, Ok(("http://host:15672".to_owned(), "Basic bWU6cEBzcw==".to_owned())));

@@ -91,9 +91,10 @@ impl Connector {
                 state: None,
             };
         };
-        let board = Rc::new(StateReporter::new(sink.clone()));
+        let reporter = Rc::new(StateReporter::new(sink.clone()));
         let management = ManagementApi::from_settings(&self.settings).ok().flatten();
-        let serving = watch::channel(ActiveQueues::from_served(self.settings.served.clone())).0;
+        let active_queues =
+            watch::channel(ActiveQueues::from_served(self.settings.served.clone())).0;
         let (quarantine, to_quarantine) = mpsc::unbounded_channel();
         let state = Rc::new(AmqpState {
             delivery_budget: DeliveryBudget::new(self.settings.replies_bytes_max),
@@ -103,8 +104,8 @@ impl Connector {
             address,
             management,
             sink,
-            state_reporter: board,
-            active_queues: serving,
+            state_reporter: reporter,
+            active_queues,
             known_properties: KnownProperties::default(),
             full_queues: RefCell::default(),
             quarantine,
@@ -152,12 +153,12 @@ pub struct AmqpBus {
 impl Bus for AmqpBus {
     fn publish(&mut self, message: Publication) {
         self.unconfirmed.set(self.unconfirmed.get() + 1);
-        if let (Addressee::Worker, Some(shared)) = (message.addressee, &self.state)
-            && !shared.active_queues.borrow().worker_queues.contains(&message.address.queue)
+        if let (Addressee::Worker, Some(state)) = (message.addressee, &self.state)
+            && !state.active_queues.borrow().worker_queues.contains(&message.address.queue)
         {
             // The message is of a job that continues after its definition was replaced.
-            shared.active_queues.send_modify(|serving| {
-                serving.worker_queues.insert(message.address.queue.clone());
+            state.active_queues.send_modify(|active_queues| {
+                active_queues.worker_queues.insert(message.address.queue.clone());
             });
         }
         // Sending fails only once the bus is closed. The message is journaled as unconfirmed then,
@@ -177,7 +178,7 @@ impl Bus for AmqpBus {
 
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>> {
         match self.state.clone() {
-            Some(shared) => Box::pin(inspect::inspect(shared, queues)),
+            Some(state) => Box::pin(inspect::inspect(state, queues)),
             None => {
                 let unknown = QueueStatus::Unknown("the bus is not connected".to_owned());
                 Box::pin(std::future::ready(vec![unknown; queues.len()]))
@@ -192,18 +193,18 @@ impl Bus for AmqpBus {
 
     fn poll_depths(&mut self) -> LocalBoxFuture<'static, Result<Vec<QueueDepth>, String>> {
         match self.state.clone() {
-            Some(shared) => Box::pin(inspect::fetch_depths(shared)),
+            Some(state) => Box::pin(inspect::fetch_depths(state)),
             None => Box::pin(std::future::ready(Err("the bus is not connected".to_owned()))),
         }
     }
 
     fn set_served(&mut self, served: ServedQueues) {
-        if let Some(shared) = &self.state {
+        if let Some(state) = &self.state {
             // Running jobs, and jobs that are retried, still use the queues of earlier definitions.
-            shared.active_queues.send_modify(|serving| {
-                serving.worker_queues.extend(served.worker_queues);
-                serving.call_queues = served.call_queues;
-                serving.declarations = served.declarations;
+            state.active_queues.send_modify(|active_queues| {
+                active_queues.worker_queues.extend(served.worker_queues);
+                active_queues.call_queues = served.call_queues;
+                active_queues.declarations = served.declarations;
             });
         }
     }
@@ -211,15 +212,15 @@ impl Bus for AmqpBus {
     /// Waits until the open deliveries are settled, then publishes the messages that follow
     /// from them. Does not wait for a broker that is not connected.
     fn close(&mut self) -> LocalBoxFuture<'static, ()> {
-        let (loops, phase) = (self.tasks.take(), self.phase.clone());
+        let (tasks, phase) = (self.tasks.take(), self.phase.clone());
         Box::pin(async move {
             // If the caller drops this future at its deadline, that also aborts the tasks.
-            let Some(mut loops) = loops else { return };
+            let Some(mut bus_tasks) = tasks else { return };
             phase.send_replace(ShutdownPhase::StopConsuming);
             // An error means that the task panicked; it has ended in any case.
-            let _ = (&mut loops.consumer).await;
+            let _ = (&mut bus_tasks.consumer).await;
             phase.send_replace(ShutdownPhase::StopPublishing);
-            let _ = (&mut loops.publisher).await;
+            let _ = (&mut bus_tasks.publisher).await;
         })
     }
 }
@@ -246,8 +247,11 @@ mod tests {
     use super::settings::tests::settings;
 
     #[test]
-    fn settings_are_shown_without_the_password() {
-        let shown = format!("{:?} {:?}", settings(), Connector::new(settings()));
-        assert!(shown.contains("amqp://***@host:5672/v") && !shown.contains("secret"), "{shown}");
+    fn settings_are_formatted_without_the_password() {
+        let formatted = format!("{:?} {:?}", settings(), Connector::new(settings()));
+        assert!(
+            formatted.contains("amqp://***@host:5672/v") && !formatted.contains("secret"),
+            "{formatted}"
+        );
     }
 }

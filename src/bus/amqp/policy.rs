@@ -22,16 +22,16 @@ const PRIORITY: i64 = -1;
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 
 /// How many queues with another policy the log names at most.
-const QUEUES_SHOWN_MAX: usize = 10;
+const QUEUES_LISTED_MAX: usize = 10;
 
 /// Sets the policy, and sets it again when queues are added by a reload or by the retry of a job
 /// whose definition was replaced.
 pub(super) async fn maintain(state: Rc<AmqpState>) {
     let Some(management) = state.management.clone() else { return };
-    let mut serving = state.active_queues.subscribe();
+    let mut active_queues = state.active_queues.subscribe();
     let mut set_for: Vec<Arc<str>> = Vec::new();
     loop {
-        let queues = serving.borrow_and_update().worker_queues.clone();
+        let queues = active_queues.borrow_and_update().worker_queues.clone();
         let queues: Vec<Arc<str>> =
             queues.into_iter().filter(|queue| **queue != *state.settings.reply_queue).collect();
         if queues != set_for && !queues.is_empty() {
@@ -51,7 +51,7 @@ pub(super) async fn maintain(state: Rc<AmqpState>) {
             )
             .await;
         }
-        if serving.changed().await.is_err() {
+        if active_queues.changed().await.is_err() {
             return;
         }
     }
@@ -59,11 +59,11 @@ pub(super) async fn maintain(state: Rc<AmqpState>) {
 
 async fn set_policy(
     policy: &Arc<DeadLetterPolicy>,
-    turns: &PolicyLock,
-    mut pauses: ReconnectBackoff,
+    policy_lock: &PolicyLock,
+    mut backoff: ReconnectBackoff,
 ) {
-    while let Err(reason) = policy.set_exclusively(turns).await {
-        let pause = pauses.next_delay();
+    while let Err(reason) = policy.set_exclusively(policy_lock).await {
+        let pause = backoff.next_delay();
         tracing::warn!(reason, retry_in_ms = millis(pause), "the dead-letter policy cannot be set");
         tokio::time::sleep(pause).await;
     }
@@ -166,11 +166,11 @@ impl DeadLetterPolicy {
         done.map_err(|error| error.to_string()).flatten()
     }
 
-    async fn set_exclusively(self: &Arc<Self>, turns: &PolicyLock) -> Result<(), String> {
-        let turn = turns.lock_for_policy().await;
+    async fn set_exclusively(self: &Arc<Self>, policy_lock: &PolicyLock) -> Result<(), String> {
+        let guard = policy_lock.lock_for_policy().await;
         let set = move |policy: &DeadLetterPolicy| {
             // The request continues if nobody waits for it any more, and so must the lock.
-            let _turn = turn;
+            let _turn = guard;
             policy.set()
         };
         self.run_blocking(set).await
@@ -304,7 +304,7 @@ fn overridden_queues(
         .into_iter()
         .filter(|queue| ours(queue) && goes_elsewhere(queue))
         .map(|queue| queue.name)
-        .take(QUEUES_SHOWN_MAX)
+        .take(QUEUES_LISTED_MAX)
         .collect()
 }
 

@@ -32,15 +32,18 @@ mod tests {
 
     #[test]
     fn queues_are_declared_concurrently_and_not_while_a_policy_is_set() {
-        let turns = PolicyLock::default();
+        let policy_lock = PolicyLock::default();
         let declares = |turns: &PolicyLock| turns.lock_for_declare().now_or_never();
-        let (first, second) = (declares(&turns), declares(&turns));
+        let (first, second) = (declares(&policy_lock), declares(&policy_lock));
         assert!(first.is_some() && second.is_some());
-        assert!(turns.lock_for_policy().now_or_never().is_none(), "queues are being declared");
+        assert!(
+            policy_lock.lock_for_policy().now_or_never().is_none(),
+            "queues are being declared"
+        );
         drop((first, second));
-        let policy = turns.lock_for_policy().now_or_never();
-        assert!(policy.is_some() && declares(&turns).is_none(), "a policy is being set");
+        let policy = policy_lock.lock_for_policy().now_or_never();
+        assert!(policy.is_some() && declares(&policy_lock).is_none(), "a policy is being set");
         drop(policy);
-        assert!(declares(&turns).is_some());
+        assert!(declares(&policy_lock).is_some());
     }
 }

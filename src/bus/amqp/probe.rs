@@ -47,15 +47,14 @@ pub async fn probe_broker(
     let address = BrokerAddress::parse(settings).map_err(|error| error.to_string())?;
     let connection = Rc::new(address.open("doctor").await?);
     let name = format!("{}.doctor", settings.reply_queue);
-    let may_work = match tokio::time::timeout(CHECK_TIMEOUT, check_permissions(&connection, &name))
-        .await
-    {
-        Ok(tried) => tried.map_err(|(what, error)| explain_failure(&address, what, &error)),
-        Err(_) => Err(format!(
-            "a message did not come through within {CHECK_TIMEOUT:?}: is the broker blocked (memory or \
-             disk alarm)?"
-        )),
-    };
+    let may_work =
+        match tokio::time::timeout(CHECK_TIMEOUT, check_permissions(&connection, &name)).await {
+            Ok(tried) => tried.map_err(|(what, error)| explain_failure(&address, what, &error)),
+            Err(_) => Err(format!(
+                "a message did not come through within {CHECK_TIMEOUT:?}: is the broker blocked \
+             (memory or disk alarm)?"
+            )),
+        };
     let declarer = QueueDeclarer::new(connection.clone());
     let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await, None);
     let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
@@ -111,7 +110,7 @@ async fn check_permissions(
 
 fn explain_failure(address: &BrokerAddress, what: &str, error: &lapin::Error) -> String {
     match channel_error(error) {
-        Some((_, said)) => format!("it may not {what}: {said}"),
+        Some((_, broker_text)) => format!("it may not {what}: {broker_text}"),
         None => format!("it could not {what}: {}", address.explain(error)),
     }
 }

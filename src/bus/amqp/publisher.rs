@@ -4,17 +4,19 @@
 //! The [`Backlog`] outlives connections; a [`PublisherConnection`] is one of them. A message is in
 //! exactly one place: waiting, parked, delayed, or published on a connection.
 
+mod queue_checks;
+
 use super::backlog::{Backlog, PublisherCommand};
 use super::connection::{
     self, ReconnectBackoff, channel_error, fail_point, millis, parse_size_limit,
 };
 use super::publisher_connection::{
-    NumberedConfirm, PublishedMessage, PublisherConnection, QueueState, UNRESPONSIVE_AFTER,
-    properties,
+    NumberedConfirm, PublishedMessage, PublisherConnection, QUEUE_RECHECK_DELAY, QueueState,
+    UNRESPONSIVE_AFTER, properties,
 };
 use super::queues::QueueCheck;
 use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
-use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR_KIND, Publication};
+use crate::bus::{Addressee, Body, BusEvent, BusNotice, ERROR_KIND};
 use crate::clock;
 use futures_util::StreamExt;
 use lapin::Event;
@@ -23,7 +25,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 /// How many commands are taken from the inbox at once.
 const COMMANDS_PER_TURN: usize = 512;
@@ -31,9 +33,6 @@ const COMMANDS_PER_TURN: usize = 512;
 /// The backoff before a negatively confirmed message is sent again. It doubles with each nack, up
 /// to the longest pause before a reconnect.
 const NACK_BACKOFF: Duration = Duration::from_millis(100);
-
-/// The delay before a queue is checked again whose state the broker could not tell.
-const QUEUE_RECHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// How often a message may close its channel before it is retried only rarely.
 const CHANNEL_CLOSURES_MAX: u32 = 3;
@@ -48,7 +47,7 @@ pub(super) async fn run(
     unconfirmed: Rc<Cell<usize>>,
     mut phases: watch::Receiver<ShutdownPhase>,
 ) {
-    let mut pauses =
+    let mut backoff =
         ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let mut publisher = Publisher {
         backlog: Backlog::new(&state.settings.served.worker_queues),
@@ -76,7 +75,7 @@ pub(super) async fn run(
                 let end = Box::pin(publisher.serve(&mut link, &mut phases)).await;
                 publisher.requeue_unsettled(&mut link);
                 if since.elapsed() >= state.settings.reconnect_min {
-                    pauses.reset();
+                    backoff.reset();
                 }
                 if let PublishEnd::Lost(reason) = &end {
                     state.state_reporter.set_down(Side::Publisher, reason);
@@ -87,7 +86,7 @@ pub(super) async fn run(
             Err(reason) => PublishEnd::Lost(reason),
         };
         let PublishEnd::Lost(reason) = end else { break };
-        let pause = pauses.next_delay();
+        let pause = backoff.next_delay();
         state.report_down(Side::Publisher, &reason, pause);
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopPublishing) => break,
@@ -134,13 +133,13 @@ impl Publisher {
         phases: &mut watch::Receiver<ShutdownPhase>,
     ) -> PublishEnd {
         self.backlog.known_queues.iter().for_each(|queue| link.check_queue(queue));
-        let (mut taken, mut is_ending) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
+        let (mut command_batch, mut is_ending) = (Vec::with_capacity(COMMANDS_PER_TURN), false);
         loop {
             // Withdrawals that came meanwhile must take effect before messages go out.
             let waiting = self.inbox.len();
-            let orders: Vec<PublisherCommand> =
+            let commands: Vec<PublisherCommand> =
                 (0..waiting).map_while(|_| self.inbox.try_recv().ok()).collect();
-            self.apply_commands(link, orders);
+            self.apply_commands(link, commands);
             if let Err(reason) = self.publish_burst(link).await {
                 return PublishEnd::Lost(reason);
             }
@@ -165,9 +164,11 @@ impl Publisher {
                 .chain(link.unresponsive_at())
                 .min();
             let event = tokio::select! {
-                Some(answered) = link.pending_confirms.next() => PublisherEvent::Confirmed(answered),
+                Some(one) = link.pending_confirms.next() => PublisherEvent::Confirmed(one),
                 Some(passed) = link.barrier.next() => PublisherEvent::BarrierPassed(passed),
-                Some((queue, found)) = link.queue_checks.next() => PublisherEvent::QueueChecked(queue, found),
+                Some((queue, found)) = link.queue_checks.next() => {
+                    PublisherEvent::QueueChecked(queue, found)
+                }
                 Some((of, (queue, found))) = link.queue_rechecks.next() => {
                     PublisherEvent::QueueRechecked(of, queue, found)
                 }
@@ -176,16 +177,19 @@ impl Publisher {
                     PublisherEvent::RecheckRequested(queues)
                 }
                 event = link.events.next() => PublisherEvent::ConnectionEvent(event),
-                count = self.inbox.recv_many(&mut taken, COMMANDS_PER_TURN),
+                count = self.inbox.recv_many(&mut command_batch, COMMANDS_PER_TURN),
                     if !is_ending || !self.inbox.is_closed() =>
                 {
-                    if count == 0 { PublisherEvent::Closing } else { PublisherEvent::CommandsReceived }
+                    if count > 0 { PublisherEvent::CommandsReceived }
+                    else { PublisherEvent::Closing }
                 }
                 () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
                     if due.is_some() => PublisherEvent::TimerDue,
-                () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_ending => PublisherEvent::Closing,
+                () = wait_for_phase(phases, ShutdownPhase::StopPublishing), if !is_ending => {
+                    PublisherEvent::Closing
+                }
             };
-            let went_on = match event {
+            let handled = match event {
                 PublisherEvent::Confirmed(answered) => {
                     self.handle_confirms(link, vec![answered]).await
                 }
@@ -203,7 +207,7 @@ impl Publisher {
                 }
                 PublisherEvent::ConnectionEvent(event) => self.handle_connection_event(link, event),
                 PublisherEvent::CommandsReceived => {
-                    self.apply_commands(link, taken.drain(..));
+                    self.apply_commands(link, command_batch.drain(..));
                     Ok(())
                 }
                 PublisherEvent::TimerDue => {
@@ -215,7 +219,7 @@ impl Publisher {
                     Ok(())
                 }
             };
-            if let Err(reason) = went_on {
+            if let Err(reason) = handled {
                 return PublishEnd::Lost(reason);
             }
         }
@@ -224,9 +228,9 @@ impl Publisher {
     fn apply_commands(
         &mut self,
         link: &mut PublisherConnection,
-        orders: impl IntoIterator<Item = PublisherCommand>,
+        commands: impl IntoIterator<Item = PublisherCommand>,
     ) {
-        let removed = self.backlog.apply(orders, |withdrawn| link.mark_withdrawn(withdrawn));
+        let removed = self.backlog.apply(commands, |withdrawn| link.mark_withdrawn(withdrawn));
         self.unconfirmed.set(self.unconfirmed.get().saturating_sub(removed));
     }
 
@@ -236,11 +240,11 @@ impl Publisher {
             return Ok(());
         }
         let (burst, mut answers) = (link.burst(), Vec::new());
-        let corked = burst.hold();
+        let burst_guard = burst.hold();
         let published = self.publish_waiting(link);
         // The library gets a message only when its future is polled for the first time.
         link.drain_confirms(&mut answers);
-        drop(corked);
+        drop(burst_guard);
         published.map_err(|error| self.state.address.explain(&error))?;
         self.handle_confirms(link, answers).await
     }
@@ -251,7 +255,7 @@ impl Publisher {
         if !confirms.is_empty() {
             fail_point("amqp::confirm").map_err(|error| self.state.address.explain(&error))?;
         }
-        confirms.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
+        confirms.into_iter().for_each(|(id, is_ack)| self.settle(link, id, is_ack));
         Ok(())
     }
 
@@ -313,12 +317,12 @@ impl Publisher {
 
     /// Returns whether nothing is left that would end within a short wait.
     fn is_drained(&self, link: &PublisherConnection) -> bool {
-        let is_looking =
+        let is_checking =
             |queue: &Arc<str>| link.queue_states.get(queue) == Some(&QueueState::Checking);
         self.inbox.is_empty()
             && link.published.is_empty()
             && self.backlog.waiting.is_empty()
-            && !self.backlog.parked.keys().any(is_looking)
+            && !self.backlog.parked.keys().any(is_checking)
     }
 
     /// Handles these confirms and all others that are ready.
@@ -367,13 +371,13 @@ impl Publisher {
         notes.into_iter().for_each(|(id, answer)| {
             answer.into_iter().for_each(|answer| link.note_confirm(id, answer))
         });
-        settled.into_iter().for_each(|(id, is_taken)| self.settle(link, id, is_taken));
+        settled.into_iter().for_each(|(id, is_ack)| self.settle(link, id, is_ack));
         self.handle_confirms(link, failures).await
     }
 
-    fn settle(&mut self, link: &mut PublisherConnection, id: u64, is_taken: bool) {
+    fn settle(&mut self, link: &mut PublisherConnection, id: u64, is_ack: bool) {
         let Some(PublishedMessage {
-            pending: mut held,
+            mut pending,
             queue_generation: generation,
             is_queue_lost: lost,
             ..
@@ -381,17 +385,17 @@ impl Publisher {
         else {
             return;
         };
-        let (message, queue) = (held.message.id.as_str(), held.message.address.queue.clone());
-        let was_returned = link.take_return(&held.message);
+        let (message, queue) = (pending.message.id.as_str(), pending.message.address.queue.clone());
+        let was_returned = link.take_return(&pending.message);
         if link.is_unresponsive {
             link.is_unresponsive = false;
             tracing::info!("the broker confirms messages again");
             self.state.state_reporter.set_unresponsive(None);
         }
-        if held.is_withdrawn && (was_returned || lost || !is_taken) {
+        if pending.is_withdrawn && (was_returned || lost || !is_ack) {
             self.decrement_unconfirmed();
-        } else if was_returned && held.message.addressee == Addressee::Caller {
-            self.report_done(BusEvent::Unroutable(held.message.confirm_token));
+        } else if was_returned && pending.message.addressee == Addressee::Caller {
+            self.report_done(BusEvent::Unroutable(pending.message.confirm_token));
         } else if was_returned || lost {
             tracing::debug!(message, %queue, "returned or lost with its queue, sent again");
             (self.state.sink)(BusEvent::Notice(BusNotice::Returned));
@@ -400,14 +404,14 @@ impl Publisher {
                 link.check_queue(&queue);
                 self.backlog.lost_queues.insert(queue);
             }
-            self.backlog.waiting.push_back(held);
-        } else if is_taken {
+            self.backlog.waiting.push_back(pending);
+        } else if is_ack {
             self.state.full_queues.borrow_mut().remove(&queue);
-            self.report_done(BusEvent::Confirmed(held.message.confirm_token));
+            self.report_done(BusEvent::Confirmed(pending.message.confirm_token));
         } else {
             (self.state.sink)(BusEvent::Notice(BusNotice::Nacked));
             let pause = NACK_BACKOFF
-                .saturating_mul(1 << held.nacks.min(16))
+                .saturating_mul(1 << pending.nacks.min(16))
                 .min(self.state.settings.reconnect_max);
             tracing::debug!(
                 message,
@@ -415,9 +419,9 @@ impl Publisher {
                 retry_in_ms = millis(pause),
                 "the broker does not take it: its queue may be full"
             );
-            held.nacks += 1;
+            pending.nacks += 1;
             self.state.full_queues.borrow_mut().insert(queue);
-            self.backlog.delayed.insert((clock::timer_now() + pause, id), held);
+            self.backlog.delayed.insert((clock::timer_now() + pause, id), pending);
         }
     }
 
@@ -478,20 +482,20 @@ impl Publisher {
         if !link.is_connected() {
             return Err(self.state.address.explain(error));
         }
-        let Some(PublishedMessage { pending: mut held, .. }) = link.remove(id) else {
+        let Some(PublishedMessage { mut pending, .. }) = link.remove(id) else {
             return Ok(());
         };
-        if held.is_withdrawn {
+        if pending.is_withdrawn {
             self.decrement_unconfirmed();
             return Ok(());
         }
-        let (message, queue) = (held.message.id.as_str(), &held.message.address.queue);
-        let bytes = held.message.body.len();
+        let (message, queue) = (pending.message.id.as_str(), &pending.message.address.queue);
+        let bytes = pending.message.body.len();
         let mut pause =
-            if let Some((AMQPSoftError::PRECONDITIONFAILED, said)) = channel_error(error) {
-                link.body_bytes_max = parse_size_limit(said).or(link.body_bytes_max);
-                held.channel_closures += 1;
-                if held.channel_closures < CHANNEL_CLOSURES_MAX {
+            if let Some((AMQPSoftError::PRECONDITIONFAILED, broker_text)) = channel_error(error) {
+                link.body_bytes_max = parse_size_limit(broker_text).or(link.body_bytes_max);
+                pending.channel_closures += 1;
+                if pending.channel_closures < CHANNEL_CLOSURES_MAX {
                     NACK_BACKOFF
                 } else {
                     self.state.settings.reconnect_max
@@ -500,7 +504,7 @@ impl Publisher {
                 tracing::warn!(message, %queue, %error, "a message could not be published");
                 QUEUE_RECHECK_DELAY
             };
-        if held.channel_closures == CHANNEL_CLOSURES_MAX {
+        if pending.channel_closures == CHANNEL_CLOSURES_MAX {
             tracing::error!(
                 message, %queue, bytes, bytes_max = link.body_bytes_max, %error,
                 retry_in_ms = millis(pause),
@@ -508,12 +512,12 @@ impl Publisher {
                  limits.step_message_bytes_max"
             );
         }
-        if held.message.addressee == Addressee::Caller
-            && held.channel_closures >= CHANNEL_CLOSURES_MAX
+        if pending.message.addressee == Addressee::Caller
+            && pending.channel_closures >= CHANNEL_CLOSURES_MAX
         {
             // The caller must at least learn that the job has ended.
-            held.message.kind = Some(ERROR_KIND);
-            held.message.body = Body::from_error(
+            pending.message.kind = Some(ERROR_KIND);
+            pending.message.body = Body::from_error(
                 &format!(
                     "the result has {bytes} bytes, more than the broker takes: pass large data by \
                      reference"
@@ -522,107 +526,23 @@ impl Publisher {
             );
             pause = NACK_BACKOFF;
         }
-        self.backlog.delayed.insert((clock::timer_now() + pause, id), held);
+        self.backlog.delayed.insert((clock::timer_now() + pause, id), pending);
         Ok(())
     }
 
     /// Puts messages without a valid confirm in front of the waiting ones, to be sent again.
     fn requeue_unsettled(&mut self, link: &mut PublisherConnection) {
-        for (mut held, is_queue_gone) in link.take_unsettled().into_iter().rev() {
+        for (mut pending, is_queue_gone) in link.take_unsettled().into_iter().rev() {
             if is_queue_gone {
-                self.backlog.lost_queues.insert(held.message.address.queue.clone());
+                self.backlog.lost_queues.insert(pending.message.address.queue.clone());
             }
-            if held.is_withdrawn {
+            if pending.is_withdrawn {
                 self.decrement_unconfirmed();
                 continue;
             }
-            held.is_resend = true;
-            self.backlog.waiting.push_front(held);
+            pending.is_resend = true;
+            self.backlog.waiting.push_front(pending);
         }
-    }
-
-    // ---- queues
-
-    fn handle_queue_check(
-        &mut self,
-        link: &mut PublisherConnection,
-        queue: Arc<str>,
-        found: QueueCheck,
-    ) -> Result<(), String> {
-        match found {
-            QueueCheck::Exists { .. } | QueueCheck::Exclusive
-                if !self.backlog.lost_queues.contains(&queue) =>
-            {
-                self.handle_queue_found(link, &queue)
-            }
-            QueueCheck::Exists { .. } | QueueCheck::Exclusive | QueueCheck::Missing => {
-                self.handle_queue_missing(link, queue)
-            }
-            QueueCheck::Lost(error) if !link.is_connected() => {
-                return Err(self.state.address.explain(&error));
-            }
-            QueueCheck::Lost(error) => self.schedule_queue_check(link, queue, &error.to_string()),
-            QueueCheck::Refused(said) => self.schedule_queue_check(link, queue, &said),
-        }
-        Ok(())
-    }
-
-    /// Handles the repeated check of a queue that existed as of `generation`. If anything newer is
-    /// known of the queue, that was handled already.
-    fn handle_queue_recheck(
-        &mut self,
-        link: &mut PublisherConnection,
-        generation: u64,
-        queue: Arc<str>,
-        found: &QueueCheck,
-    ) {
-        if matches!(found, QueueCheck::Missing) && link.is_current_generation(generation, &queue) {
-            link.queue_states.insert(queue.clone(), QueueState::Checking);
-            self.handle_queue_missing(link, queue);
-        }
-    }
-
-    fn handle_queue_found(&mut self, link: &mut PublisherConnection, queue: &Arc<str>) {
-        link.mark_queue_found(queue);
-        let parked = self.backlog.parked.remove(queue).unwrap_or_default();
-        parked.into_iter().rev().for_each(|pending| self.backlog.waiting.push_front(pending));
-    }
-
-    fn handle_queue_missing(&mut self, link: &mut PublisherConnection, queue: Arc<str>) {
-        self.backlog.lost_queues.remove(&queue);
-        // Unconfirmed messages that are on their way to the queue stay with this bus. A confirm
-        // that comes now is from the lost queue.
-        for published in link
-            .published
-            .values_mut()
-            .filter(|published| is_to_worker(&published.pending.message, &queue))
-        {
-            published.is_queue_lost = true;
-        }
-        let (journaled, answered) = oneshot::channel();
-        tracing::debug!(%queue, "the queue is missing or was replaced: it is declared once its \
-                                 running steps are journaled as unconfirmed");
-        (self.state.sink)(BusEvent::QueueMissing { queue: queue.clone(), journaled });
-        let shape = self.state.properties_for(&queue);
-        link.declare_after(queue, shape, answered);
-    }
-
-    fn schedule_queue_check(
-        &mut self,
-        link: &mut PublisherConnection,
-        queue: Arc<str>,
-        reason: &str,
-    ) {
-        tracing::warn!(
-            %queue,
-            reason,
-            retry_in_ms = millis(QUEUE_RECHECK_DELAY),
-            "the queue cannot be used"
-        );
-        link.queue_states.insert(queue.clone(), QueueState::Unusable);
-        self.last_number += 1;
-        link.scheduled_checks
-            .insert((clock::timer_now() + QUEUE_RECHECK_DELAY, self.last_number), queue);
     }
 
     // ---- the rest
@@ -676,8 +596,4 @@ impl Publisher {
             link.check_queue(&queue);
         }
     }
-}
-
-fn is_to_worker(message: &Publication, queue: &str) -> bool {
-    message.addressee == Addressee::Worker && *message.address.queue == *queue
 }

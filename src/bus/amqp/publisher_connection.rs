@@ -29,6 +29,9 @@ use tokio::time::Instant;
 /// How long to wait for the broker's reason for closing a channel.
 const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The delay before a queue is checked again whose state the broker could not tell.
+pub(super) const QUEUE_RECHECK_DELAY: Duration = Duration::from_secs(5);
+
 /// How long a broker may confirm none of its unconfirmed messages before it counts as unresponsive.
 pub(super) const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(10);
 
@@ -95,11 +98,11 @@ pub(super) struct Confirm {
 
 impl From<Confirmation> for Confirm {
     fn from(confirmation: Confirmation) -> Confirm {
-        let is_taken = confirmation.is_ack();
+        let is_ack = confirmation.is_ack();
         let returned = confirmation.take_message().map(|message| {
             message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default()
         });
-        Confirm { is_ack: is_taken, returned }
+        Confirm { is_ack, returned }
     }
 }
 
@@ -111,7 +114,7 @@ pub(super) struct PublisherConnection {
     /// Whether the broker is reported as unresponsive.
     pub(super) is_unresponsive: bool,
     /// When the broker confirmed last, or was given a message while it owed no confirm.
-    last_heard: Instant,
+    last_activity: Instant,
     /// The largest body that does not close its channel; known once one has closed it.
     pub(super) body_bytes_max: Option<usize>,
     /// The published messages, in the order of publishing.
@@ -148,8 +151,8 @@ impl PublisherConnection {
     ///
     /// A sentence for the user says why there is no connection.
     pub(super) async fn open(state: &AmqpState) -> Result<PublisherConnection, String> {
-        let ties = ConnectionHooks::default();
-        let opening = state.address.open_with_hooks("step messages", ties.clone());
+        let hooks = ConnectionHooks::default();
+        let opening = state.address.open_with_hooks("step messages", hooks.clone());
         let connection = Rc::new(opening.await?);
         let events = connection.events_listener().boxed();
         let channel = open_confirm_channel(&connection)
@@ -167,9 +170,9 @@ impl PublisherConnection {
                     state.settings.reply_queue
                 ));
             }
-            QueueCheck::Refused(said) => {
+            QueueCheck::Refused(broker_text) => {
                 return Err(format!(
-                    "the broker refuses the reply queue \"{}\": {said}",
+                    "the broker refuses the reply queue \"{}\": {broker_text}",
                     state.settings.reply_queue
                 ));
             }
@@ -178,7 +181,7 @@ impl PublisherConnection {
             events,
             is_blocked: connection.status().blocked(),
             is_unresponsive: false,
-            last_heard: clock::timer_now(),
+            last_activity: clock::timer_now(),
             body_bytes_max: None,
             published: BTreeMap::new(),
             published_bytes: 0,
@@ -196,7 +199,7 @@ impl PublisherConnection {
             confirms_before_barrier: Vec::new(),
             unhandled_returns: HashMap::new(),
             returns_seen: 0,
-            hooks: ties,
+            hooks,
             connection,
         })
     }
@@ -241,12 +244,13 @@ impl PublisherConnection {
     pub(super) fn declare_after(
         &mut self,
         queue: Arc<str>,
-        shape: QueueProperties,
+        queue_properties: QueueProperties,
         journaled: oneshot::Receiver<()>,
     ) {
-        let (queues, turns) = (self.queues.clone(), self.policy_lock.clone());
+        let (queues, policy_lock) = (self.queues.clone(), self.policy_lock.clone());
         self.queue_checks.push(Box::pin(async move {
-            let found = queues.declare_after(&queue, shape, journaled, &turns).await;
+            let found =
+                queues.declare_after(&queue, queue_properties, journaled, &policy_lock).await;
             (queue, found)
         }));
     }
@@ -299,7 +303,7 @@ impl PublisherConnection {
         });
         self.published_bytes += bytes;
         if self.published.is_empty() {
-            self.last_heard = clock::timer_now();
+            self.last_activity = clock::timer_now();
         }
         self.published.insert(
             id,
@@ -317,7 +321,9 @@ impl PublisherConnection {
     pub(super) fn mark_withdrawn(&mut self, ids: &HashSet<String>) {
         let is_match = |pending: &PendingPublication| ids.contains(&pending.message.id);
         let published = self.published.values_mut().map(|published| &mut published.pending);
-        published.filter(|pending| is_match(pending)).for_each(|held| held.is_withdrawn = true);
+        published
+            .filter(|pending| is_match(pending))
+            .for_each(|withdrawn| withdrawn.is_withdrawn = true);
     }
 
     /// Removes and returns the message that was published under this number.
@@ -345,13 +351,14 @@ impl PublisherConnection {
     /// Returns when the broker counts as unresponsive; `None`: it owes no confirm, or is reported
     /// already.
     pub(super) fn unresponsive_at(&self) -> Option<Instant> {
-        let owes = !self.is_unresponsive && !self.is_blocked && !self.published.is_empty();
-        owes.then(|| self.last_heard + UNRESPONSIVE_AFTER)
+        let is_owed_confirms =
+            !self.is_unresponsive && !self.is_blocked && !self.published.is_empty();
+        is_owed_confirms.then(|| self.last_activity + UNRESPONSIVE_AFTER)
     }
 
     /// Notes a confirm until it is valid.
     pub(super) fn note_confirm(&mut self, id: u64, answer: Confirm) {
-        self.last_heard = clock::timer_now();
+        self.last_activity = clock::timer_now();
         self.noted_confirms.push((id, answer.is_ack));
         if let Some(message_id) = answer.returned {
             *self.unhandled_returns.entry(message_id).or_default() += 1;
@@ -420,16 +427,15 @@ impl PublisherConnection {
         self.confirms_before_barrier.clear();
         self.published_bytes = 0;
         let published = std::mem::take(&mut self.published).into_values();
-        let unsettled = published.map(
-            |PublishedMessage { pending: held, queue_generation: generation, .. }| {
-                let is_gone = self.take_return(&held.message)
-                    && self.is_current_generation(generation, &held.message.address.queue);
-                (held, is_gone)
-            },
-        );
-        let taken = unsettled.collect();
+        let unsettled =
+            published.map(|PublishedMessage { pending, queue_generation: generation, .. }| {
+                let is_gone = self.take_return(&pending.message)
+                    && self.is_current_generation(generation, &pending.message.address.queue);
+                (pending, is_gone)
+            });
+        let messages = unsettled.collect();
         self.unhandled_returns.clear();
-        taken
+        messages
     }
 
     /// Returns why the broker closed the channel. Messages that were published just after that fail

@@ -52,7 +52,7 @@ pub(super) async fn run(
     state: Rc<AmqpState>,
     mut inbox: mpsc::UnboundedReceiver<QuarantineRequest>,
 ) {
-    let mut pauses =
+    let mut backoff =
         ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
     let (mut last_reason, mut batch) = (LastReason::default(), Vec::with_capacity(BATCH_MAX));
     while inbox.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -64,7 +64,7 @@ pub(super) async fn run(
         while !batch.is_empty() {
             match Box::pin(quarantine_batches(&state, &mut batch, &mut inbox)).await {
                 Ok(()) => {
-                    pauses.reset();
+                    backoff.reset();
                     last_reason = LastReason::default();
                 }
                 Err(QuarantineError::Refused(said)) => {
@@ -79,7 +79,7 @@ pub(super) async fn run(
                 }
                 Err(QuarantineError::Lost(reason)) => {
                     batch.retain(|request| !request.delivery.is_stale());
-                    let pause = pauses.next_delay();
+                    let pause = backoff.next_delay();
                     if last_reason.record_if_new(&reason) {
                         tracing::warn!(
                             reason,
@@ -129,14 +129,14 @@ async fn quarantine_batches(
         Rc::new(state.address.open("unreadable messages").await.map_err(QuarantineError::Lost)?);
     let queue = quarantine_queue(&state.settings.reply_queue);
     let explain = |error: lapin::Error| match channel_error(&error) {
-        Some((_, said)) => QuarantineError::Refused(said.to_owned()),
+        Some((_, broker_text)) => QuarantineError::Refused(broker_text.to_owned()),
         None => QuarantineError::Lost(state.address.explain(&error)),
     };
     let publishing = async {
         declare(&QueueDeclarer::new(connection.clone()), &queue).await.map_err(
             |found| match found {
                 QueueCheck::Lost(error) => explain(error),
-                QueueCheck::Refused(said) => QuarantineError::Refused(said),
+                QueueCheck::Refused(broker_text) => QuarantineError::Refused(broker_text),
                 QueueCheck::Exclusive => QuarantineError::Refused(
                     "it is an exclusive queue of another connection".to_owned(),
                 ),
@@ -154,13 +154,13 @@ async fn quarantine_batches(
             let sent =
                 batch.iter().map(|request| publish(&channel, &queue, request, header_bytes_max));
             let acks = try_join_all(sent).await.map_err(explain)?;
-            if !acks.iter().all(|is_taken| *is_taken) {
+            if !acks.iter().all(|is_ack| *is_ack) {
                 // The confirmed ones will be in quarantine twice, which is better than not at all.
                 return Err(QuarantineError::Lost(format!(
                     "the broker did not take all messages for the queue \"{queue}\""
                 )));
             }
-            batch.drain(..).for_each(|aside| report_and_ack(state, aside, true));
+            batch.drain(..).for_each(|request| report_and_ack(state, request, true));
             state.quarantine_budget.requeue_deferred();
             // The time is over, or the inbox is closed: nothing more arrives for now.
             if tokio::time::timeout(IDLE_MAX, inbox.recv_many(batch, BATCH_MAX))

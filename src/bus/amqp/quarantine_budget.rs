@@ -26,11 +26,11 @@ impl QuarantineBudget {
 
     /// Keeps the right to settle a message for which there is no room.
     pub(super) fn defer(&self, message: Acknowledger) {
-        let mut turned_away = self.deferred.borrow_mut();
-        if turned_away.len() == turned_away.capacity() {
-            turned_away.retain(|message| !message.is_stale());
+        let mut deferred = self.deferred.borrow_mut();
+        if deferred.len() == deferred.capacity() {
+            deferred.retain(|message| !message.is_stale());
         }
-        turned_away.push(message);
+        deferred.push(message);
     }
 
     /// Requeues the deferred messages, now that there is room.

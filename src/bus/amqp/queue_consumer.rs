@@ -61,15 +61,15 @@ pub(super) enum ConsumeEnd {
 
 impl QueueConsumer {
     pub(super) fn new(state: Rc<AmqpState>, source: Source) -> QueueConsumer {
-        let (settle, verdicts) = mpsc::unbounded_channel();
-        QueueConsumer { state, source, command_sender: settle, commands: verdicts, epoch: 0 }
+        let (command_sender, commands) = mpsc::unbounded_channel();
+        QueueConsumer { state, source, command_sender, commands, epoch: 0 }
     }
 
     /// Returns the prefetch to consume with.
     pub(super) fn prefetch(&self) -> u16 {
         match &self.source {
             Source::Replies => self.state.settings.prefetch,
-            Source::Calls(_, room) => room.prefetch(),
+            Source::Calls(_, budget) => budget.prefetch(),
         }
     }
 
@@ -102,8 +102,8 @@ impl QueueConsumer {
         let mut window = AckWindow::new(usize::from(self.state.settings.prefetch) / 4);
         let mut early_acks = tokio::time::interval(EARLY_ACK_INTERVAL);
         let mut pace = DeliveryPacer::new(self.state.settings.linger);
-        let mut widened = tokio::time::interval(PREFETCH_RESTORE_INTERVAL);
-        widened.reset();
+        let mut restore_interval = tokio::time::interval(PREFETCH_RESTORE_INTERVAL);
+        restore_interval.reset();
         loop {
             let sent = tokio::select! {
                 () = wait_for_phase(phases, ShutdownPhase::StopConsuming) => {
@@ -111,13 +111,16 @@ impl QueueConsumer {
                     return ConsumeEnd::Closed;
                 }
                 delivery = async { pace.wait().await; deliveries.next().await } => {
-                    let taken = self.deliver_burst(delivery, &mut deliveries, flow, &mut window);
-                    taken.map(|count| pace.record(count, count < DELIVERIES_PER_TURN))
+                    let delivered =
+                        self.deliver_burst(delivery, &mut deliveries, flow, &mut window);
+                    delivered.map(|count| pace.record(count, count < DELIVERIES_PER_TURN))
                 }
-                Some(verdict) = self.commands.recv() => {
-                    self.settle(verdict, channel, &mut window).map_err(ConsumeEnd::Failed)
+                Some(command) = self.commands.recv() => {
+                    self.settle(command, channel, &mut window).map_err(ConsumeEnd::Failed)
                 }
-                _ = widened.tick(), if window.unsettled() == 0 => self.restore_prefetch().map_or(Ok(()), Err),
+                _ = restore_interval.tick(), if window.unsettled() == 0 => {
+                    self.restore_prefetch().map_or(Ok(()), Err)
+                }
                 _ = early_acks.tick(), if window.has_pending_acks() => {
                     let mut answers = Vec::new();
                     window.flush(true, &mut answers);
@@ -136,9 +139,9 @@ impl QueueConsumer {
     /// Ends consuming if the prefetch was reduced, so that the queue is consumed with the whole
     /// prefetch again.
     fn restore_prefetch(&mut self) -> Option<ConsumeEnd> {
-        let Source::Calls(_, room) = &mut self.source else { return None };
-        room.is_reduced().then(|| {
-            room.restore_prefetch();
+        let Source::Calls(_, budget) = &mut self.source else { return None };
+        budget.is_reduced().then(|| {
+            budget.restore_prefetch();
             ConsumeEnd::PrefetchChanged
         })
     }
@@ -161,7 +164,7 @@ impl QueueConsumer {
         window: &mut AckWindow,
     ) -> Result<u32, ConsumeEnd> {
         let mut next = first;
-        for taken in 1..=DELIVERIES_PER_TURN {
+        for count in 1..=DELIVERIES_PER_TURN {
             match next {
                 None => return Err(ConsumeEnd::Cancelled),
                 Some(Err(error)) => return Err(ConsumeEnd::Failed(error)),
@@ -172,11 +175,11 @@ impl QueueConsumer {
             }
             // A message that is taken from the stream must be delivered, so the last round takes
             // none.
-            if taken == DELIVERIES_PER_TURN {
+            if count == DELIVERIES_PER_TURN {
                 break;
             }
-            let Some(come) = deliveries.next().now_or_never() else { return Ok(taken) };
-            next = come;
+            let Some(following) = deliveries.next().now_or_never() else { return Ok(count) };
+            next = following;
         }
         Ok(DELIVERIES_PER_TURN)
     }
@@ -220,19 +223,20 @@ impl QueueConsumer {
             Source::Replies => {
                 BusEvent::Reply(parse_reply(delivery, settlement.with_guard(permit), manager))
             }
-            Source::Calls(queue, room) => {
+            Source::Calls(queue, budget) => {
                 let is_alone = window.unsettled() <= 1;
-                let CallAdmission::Admitted(taken) = room.admit(delivery.data.len(), is_alone)
+                let CallAdmission::Admitted(call_permit) =
+                    budget.admit(delivery.data.len(), is_alone)
                 else {
                     tracing::info!(
                         %queue,
                         bytes = delivery.data.len(),
-                        prefetch = room.prefetch(),
+                        prefetch = budget.prefetch(),
                         "calls wait that are large: the queue is consumed with a smaller prefetch"
                     );
                     return Err(ConsumeEnd::PrefetchChanged);
                 };
-                let delivery = parse_call(delivery, settlement.with_guard(taken), manager);
+                let delivery = parse_call(delivery, settlement.with_guard(call_permit), manager);
                 BusEvent::Call { queue: queue.clone(), delivery }
             }
         };
@@ -249,10 +253,10 @@ impl QueueConsumer {
     ) -> lapin::Result<()> {
         let mut answers = Vec::new();
         let mut next = Some(first);
-        while let Some(verdict) = next {
+        while let Some(command) = next {
             // Deliveries of an earlier connection were requeued when that was lost.
-            if verdict.epoch == self.epoch {
-                window.settle(verdict.tag, verdict.disposition, &mut answers);
+            if command.epoch == self.epoch {
+                window.settle(command.tag, command.disposition, &mut answers);
             }
             next = self.commands.try_recv().ok();
         }
@@ -270,8 +274,8 @@ impl QueueConsumer {
         let settling = async {
             channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
             while window.unsettled() > 0 {
-                let Some(verdict) = self.commands.recv().await else { break };
-                self.settle(verdict, channel, window)?;
+                let Some(command) = self.commands.recv().await else { break };
+                self.settle(command, channel, window)?;
             }
             lapin::Result::Ok(())
         };

@@ -37,8 +37,8 @@ impl KnownProperties {
     pub(super) fn record(&self, listed: &[ListedQueue], is_served: impl Fn(&str) -> bool) {
         let mut seen = self.0.borrow_mut();
         for queue in listed.iter().filter(|queue| is_served(&queue.name)) {
-            if let Some(shape) = QueueProperties::from_listed(&queue.declaration) {
-                seen.insert(queue.name.clone(), shape);
+            if let Some(properties) = QueueProperties::from_listed(&queue.declaration) {
+                seen.insert(queue.name.clone(), properties);
             }
         }
     }
@@ -51,13 +51,13 @@ impl KnownProperties {
         declared: Option<&QueueDeclaration>,
         default: &QueueDeclaration,
     ) -> QueueProperties {
-        let shape = match self.0.borrow().get(queue) {
+        let properties = match self.0.borrow().get(queue) {
             Some(seen) => seen.clone(),
             None => QueueProperties::default().overridden_by(default),
         };
         match declared {
-            Some(said) => shape.overridden_by(said),
-            None => shape,
+            Some(declaration) => properties.overridden_by(declaration),
+            None => properties,
         }
     }
 }
@@ -96,8 +96,8 @@ impl QueueProperties {
         });
         let mut arguments = FieldTable::default();
         match &declared.arguments {
-            Some(said) => {
-                for (name, value) in said {
+            Some(declared_arguments) => {
+                for (name, value) in declared_arguments {
                     arguments.insert((&**name).into(), argument(value));
                 }
             }
@@ -126,7 +126,7 @@ fn argument(value: &QueueArgument) -> AMQPValue {
     match value {
         QueueArgument::Flag(flag) => AMQPValue::Boolean(*flag),
         QueueArgument::Number(number) => AMQPValue::LongLongInt(*number),
-        QueueArgument::Text(words) => text(words),
+        QueueArgument::Text(string) => text(string),
     }
 }
 
@@ -151,10 +151,11 @@ mod tests {
 
     #[test]
     fn a_queue_is_declared_with_its_known_properties_unless_the_file_overrides_them() {
-        let shapes = KnownProperties::default();
+        let known = KnownProperties::default();
         let bus = QueueDeclaration { kind: Some(QueueType::Classic), arguments: None };
-        let of =
-            |queue: &str, said: Option<&QueueDeclaration>| shapes.properties_for(queue, said, &bus);
+        let of = |queue: &str, declared_queue: Option<&QueueDeclaration>| {
+            known.properties_for(queue, declared_queue, &bus)
+        };
         let classic = QueueProperties {
             arguments: table(&[("x-queue-type", text("classic"))]),
             ..QueueProperties::default()
@@ -170,7 +171,7 @@ mod tests {
                 {"name":"old-api"},
                 {"name":"another's","durable":true,"auto_delete":false,"arguments":{}}]"#,
         );
-        shapes.record(&queues, |name| name != "another's");
+        known.record(&queues, |name| name != "another's");
         assert_eq!(of("another's", None), classic);
         let (quorum, five) = (text("quorum"), AMQPValue::LongLongInt(5));
         let seen = table(&[("x-queue-type", quorum.clone()), ("x-delivery-limit", five)]);

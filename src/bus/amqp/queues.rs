@@ -101,7 +101,9 @@ impl QueueDeclarer {
                 match self.declare(&settings.reply_queue, durable(unlimited)).await {
                     // Brokers before 4.0 have no limit by default, and no value that means
                     // "unlimited".
-                    QueueCheck::Refused(said) if said.contains("x-delivery-limit") => {
+                    QueueCheck::Refused(broker_text)
+                        if broker_text.contains("x-delivery-limit") =>
+                    {
                         self.declare(&settings.reply_queue, durable(arguments)).await
                     }
                     found @ (QueueCheck::Exists { .. }
@@ -167,16 +169,18 @@ impl QueueDeclarer {
 fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
     match channel_error(error) {
         // The home node of a queue may be down. Its messages are not lost then.
-        Some((AMQPSoftError::NOTFOUND, said)) if said.contains("inaccessible") => {
-            QueueCheck::Refused(said.to_owned())
+        Some((AMQPSoftError::NOTFOUND, broker_text)) if broker_text.contains("inaccessible") => {
+            QueueCheck::Refused(broker_text.to_owned())
         }
         Some((AMQPSoftError::NOTFOUND, _)) if passive => QueueCheck::Missing,
         Some((AMQPSoftError::RESOURCELOCKED, _)) => QueueCheck::Exclusive,
         // Only an existing queue can have other arguments.
-        Some((AMQPSoftError::PRECONDITIONFAILED, said)) if said.contains("inequivalent arg") => {
+        Some((AMQPSoftError::PRECONDITIONFAILED, broker_text))
+            if broker_text.contains("inequivalent arg") =>
+        {
             QueueCheck::Exists { consumers: 0, messages: 0 }
         }
-        Some((_, said)) => QueueCheck::Refused(said.to_owned()),
+        Some((_, broker_text)) => QueueCheck::Refused(broker_text.to_owned()),
         None => QueueCheck::Lost(error.clone()),
     }
 }

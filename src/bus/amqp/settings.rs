@@ -118,24 +118,24 @@ impl fmt::Debug for AmqpSettings {
 pub enum AmqpError {
     /// The broker's address.
     #[error(
-        "server {shown:?} is no address of a broker: {why}; expected \
+        "server {address:?} is no address of a broker: {why}; expected \
          amqp://user:password@host:port/vhost or amqps://…, with the characters / ? # @ : of a \
          user name or password written %2F %3F %23 %40 %3A"
     )]
     Address {
         /// The address, without credentials.
-        shown: String,
+        address: String,
         /// What is wrong with it.
         why: String,
     },
     /// The address of the management API.
     #[error(
-        "management {shown:?} is no address of a management API: {why}; expected \
+        "management {address:?} is no address of a management API: {why}; expected \
          http://user:password@host:15672"
     )]
     Management {
         /// The address, without credentials.
-        shown: String,
+        address: String,
         /// What is wrong with it.
         why: String,
     },

@@ -74,20 +74,20 @@ pub(super) struct AmqpState {
 impl AmqpState {
     /// Returns how a queue is declared if it is missing.
     pub(super) fn properties_for(&self, queue: &str) -> QueueProperties {
-        let serving = self.active_queues.borrow();
+        let active_queues = self.active_queues.borrow();
         self.known_properties.properties_for(
             queue,
-            serving.declarations.get(queue),
+            active_queues.declarations.get(queue),
             &self.settings.declaration,
         )
     }
 
     /// Remembers how the served queues among these are declared at the broker.
     pub(super) fn remember_properties(&self, listed: &[ListedQueue]) {
-        let serving = self.active_queues.borrow();
-        let calls = |name: &str| serving.call_queues.iter().any(|queue| **queue == *name);
+        let active_queues = self.active_queues.borrow();
+        let calls = |name: &str| active_queues.call_queues.iter().any(|queue| **queue == *name);
         self.known_properties
-            .record(listed, |name| serving.worker_queues.contains(name) || calls(name));
+            .record(listed, |name| active_queues.worker_queues.contains(name) || calls(name));
     }
 
     /// Reports that a side is down and retries after `pause`. Logs each reason once.
@@ -215,15 +215,15 @@ mod tests {
                 seen.push(state.to_string());
             }
         });
-        let board = StateReporter::new(sink);
-        board.set_up(Side::Consumer);
-        board.set_up(Side::Publisher);
-        board.set_unresponsive(Some(Duration::from_secs(10)));
-        board.set_blocked(Some("low on memory".to_owned()));
-        board.set_down(Side::Consumer, "gone");
-        board.set_down(Side::Publisher, "gone");
-        board.set_up(Side::Publisher);
-        board.set_up(Side::Consumer);
+        let reporter = StateReporter::new(sink);
+        reporter.set_up(Side::Consumer);
+        reporter.set_up(Side::Publisher);
+        reporter.set_unresponsive(Some(Duration::from_secs(10)));
+        reporter.set_blocked(Some("low on memory".to_owned()));
+        reporter.set_down(Side::Consumer, "gone");
+        reporter.set_down(Side::Publisher, "gone");
+        reporter.set_up(Side::Publisher);
+        reporter.set_up(Side::Consumer);
         let expected = [
             "connected",
             "connected, but the broker has confirmed nothing for 10s although messages wait for \

@@ -132,11 +132,11 @@ impl StubManager {
         let explain = |error: lapin::Error| address.explain(&error);
         let channel = reply_channel(&connection, &reply_queue, events.clone());
         let channel = channel.await.map_err(explain)?;
-        let watched = conversation::WatchedQueues {
+        let watched_queues = conversation::WatchedQueues {
             queue: queue.to_owned(),
             reply_queue: reply_queue.clone(),
         };
-        let proxy = Proxy::open(address.host_and_port(), watched, events)
+        let proxy = Proxy::open(address.host_and_port(), watched_queues, events)
             .await
             .map_err(|error| format!("cannot listen on loopback: {error}"))?;
         let queue = queue.to_owned();

@@ -70,8 +70,8 @@ pub struct TopicExchange {
 }
 
 impl EventTopic for TopicExchange {
-    fn publish(&self, announcement: EventMessage) -> bool {
-        self.outbox.try_send(announcement).is_ok()
+    fn publish(&self, message: EventMessage) -> bool {
+        self.outbox.try_send(message).is_ok()
     }
 
     fn close(self: Box<Self>) -> LocalBoxFuture<'static, ()> {
@@ -163,25 +163,28 @@ impl ExchangePublisher {
     /// Publishes until all events are confirmed after closing, or the connection is lost.
     async fn serve(&mut self, channel: &Channel) -> lapin::Result<()> {
         let mut confirms: FuturesUnordered<PendingConfirm> = FuturesUnordered::new();
-        for (number, announcement) in &self.unconfirmed {
-            confirms.push(self.publish(channel, *number, announcement));
+        for (number, message) in &self.unconfirmed {
+            confirms.push(self.publish(channel, *number, message));
         }
         let mut is_open = true;
         while is_open || !confirms.is_empty() {
             tokio::select! {
-                announcement = self.inbox.recv(),
-                    if is_open && confirms.len() < UNCONFIRMED_MAX => match announcement {
-                        Some(announcement) => {
+                message = self.inbox.recv(),
+                    if is_open && confirms.len() < UNCONFIRMED_MAX => match message {
+                        Some(received) => {
                             self.last_number += 1;
-                            confirms.push(self.publish(channel, self.last_number, &announcement));
-                            self.unconfirmed.insert(self.last_number, announcement);
+                            confirms.push(self.publish(channel, self.last_number, &received));
+                            self.unconfirmed.insert(self.last_number, received);
                         }
                         None => is_open = false,
                     },
                 Some((number, answer)) = confirms.next() => {
                     // A nacked event is dropped: a second attempt would fare no better.
                     let outcome =
-                        if answer? { PublishOutcome::Published } else { PublishOutcome::Dropped(1) };
+                        match answer? {
+                            true => PublishOutcome::Published,
+                            false => PublishOutcome::Dropped(1),
+                        };
                     self.unconfirmed.remove(&number);
                     (self.sink)(outcome);
                 }
@@ -190,24 +193,19 @@ impl ExchangePublisher {
         Ok(())
     }
 
-    fn publish(
-        &self,
-        channel: &Channel,
-        number: u64,
-        announcement: &EventMessage,
-    ) -> PendingConfirm {
+    fn publish(&self, channel: &Channel, number: u64, message: &EventMessage) -> PendingConfirm {
         let properties = BasicProperties::default()
-            .with_content_type(announcement.content_type.into())
+            .with_content_type(message.content_type.into())
             .with_delivery_mode(DELIVERY_MODE_PERSISTENT)
-            .with_message_id(short_string(announcement.id.clone()))
-            .with_type(short_string(announcement.kind.clone()))
+            .with_message_id(short_string(message.id.clone()))
+            .with_type(short_string(message.kind.clone()))
             .with_app_id("workflow-manager".into())
-            .with_timestamp(announcement.timestamp_s);
+            .with_timestamp(message.timestamp_s);
         let (channel, exchange, key, body) = (
             channel.clone(),
             short_string(self.connector.exchange.clone()),
-            short_string(announcement.key.clone()),
-            announcement.body.clone(),
+            short_string(message.key.clone()),
+            message.body.clone(),
         );
         let confirmed = async move {
             channel
@@ -247,8 +245,8 @@ async fn open(address: &BrokerAddress, exchange: &str) -> Result<(Connection, Ch
         Err(error) => {
             connection::close(&connection).await;
             Err(match channel_error(&error) {
-                Some((_, said)) => {
-                    format!("the broker refuses the topic exchange \"{exchange}\": {said}")
+                Some((_, broker_text)) => {
+                    format!("the broker refuses the topic exchange \"{exchange}\": {broker_text}")
                 }
                 None => address.explain(&error),
             })

@@ -46,10 +46,10 @@ async fn run_consumers(
     mut phases: watch::Receiver<ShutdownPhase>,
 ) {
     let declarer = QueueDeclarer::new(connection.clone());
-    let mut serving = state.active_queues.subscribe();
+    let mut active_queues = state.active_queues.subscribe();
     let mut consumers: BTreeMap<Arc<str>, ConsumerTask> = BTreeMap::new();
     loop {
-        let queues = serving.borrow_and_update().call_queues.clone();
+        let queues = active_queues.borrow_and_update().call_queues.clone();
         // What is sent to a workflow that is no longer loaded waits in its queue.
         let (remaining, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
             consumers.into_iter().partition(|(queue, _)| queues.contains(queue));
@@ -70,7 +70,7 @@ async fn run_consumers(
         }
         tokio::select! {
             () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
-            changed = serving.changed() => if changed.is_err() { break },
+            changed = active_queues.changed() => if changed.is_err() { break },
         }
     }
     join_all(consumers.into_values().map(ConsumerTask::stop)).await;
@@ -145,7 +145,10 @@ impl WorkflowQueueConsumer {
                         ConsumeEnd::PrefetchChanged => {
                             // After this delay the requeued calls are no longer in memory.
                             tokio::select! {
-                                () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => return,
+                                () = wait_for_phase(
+                                    &mut phases,
+                                    ShutdownPhase::StopConsuming,
+                                ) => return,
                                 () = tokio::time::sleep(PREFETCH_CHANGE_DELAY) => continue,
                             }
                         }
@@ -186,7 +189,7 @@ impl WorkflowQueueConsumer {
 
     async fn open(&self, prefetch: u16) -> Result<(Channel, lapin::Consumer), String> {
         let explain = |error: lapin::Error| match channel_error(&error) {
-            Some((_, said)) => said.to_owned(),
+            Some((_, broker_text)) => broker_text.to_owned(),
             None => self.state.address.explain(&error),
         };
         let found = match self.queues.check(&self.queue).await {
@@ -195,9 +198,11 @@ impl WorkflowQueueConsumer {
                 // it are lost.
                 let (journaled, answered) = oneshot::channel();
                 (self.state.sink)(BusEvent::QueueMissing { queue: self.queue.clone(), journaled });
-                let shape = self.state.properties_for(&self.queue);
-                let turns = &self.state.policy_lock;
-                self.queues.declare_after(&self.queue, shape, answered, turns).await
+                let queue_properties = self.state.properties_for(&self.queue);
+                let policy_lock = &self.state.policy_lock;
+                self.queues
+                    .declare_after(&self.queue, queue_properties, answered, policy_lock)
+                    .await
             }
             found @ (QueueCheck::Exists { .. }
             | QueueCheck::Exclusive
@@ -209,7 +214,7 @@ impl WorkflowQueueConsumer {
             QueueCheck::Exclusive => {
                 return Err("it is an exclusive queue of another connection".to_owned());
             }
-            QueueCheck::Refused(said) => return Err(said),
+            QueueCheck::Refused(broker_text) => return Err(broker_text),
             QueueCheck::Lost(error) => return Err(explain(error)),
         }
         let channel = self.connection.create_channel().await.map_err(explain)?;

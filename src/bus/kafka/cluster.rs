@@ -45,13 +45,13 @@ impl TopicAdmin {
         let cluster = self.clone();
         let blocking_queries = queries.clone();
         let inspected = actix_rt::task::spawn_blocking(move || {
-            let inspect = |question: &TopicQuery| cluster.inspect_topic(question, timeout);
+            let inspect = |query: &TopicQuery| cluster.inspect_topic(query, timeout);
             blocking_queries.iter().map(inspect).collect::<Result<Vec<_>, String>>()
         });
         let mut statuses = inspected.await.map_err(|error| error.to_string())??;
         let existing = queries.iter().zip(&mut statuses);
-        let there = existing.filter_map(|(question, look)| match look {
-            TopicStatus::Exists(topic) => Some((question.topic.as_str(), topic)),
+        let there = existing.filter_map(|(query, status)| match status {
+            TopicStatus::Exists(topic) => Some((query.topic.as_str(), topic)),
             TopicStatus::Missing | TopicStatus::Refused(_) => None,
         });
         self.load_retention(there.collect(), timeout).await;
@@ -205,10 +205,10 @@ pub async fn survey_topics(
 ) -> Result<TopicSurvey, String> {
     let cluster = TopicAdmin::new(section, EventContext::without_listener())?;
     let topics = reply_timeouts.keys().map(|queue| section.topic(queue));
-    let asked = std::iter::once(section.reply_topic.clone()).chain(topics);
-    let question = |topic: String| TopicQuery { topic, watermarks_of: Some(Vec::new()) };
+    let names = std::iter::once(section.reply_topic.clone()).chain(topics);
+    let to_query = |topic: String| TopicQuery { topic, watermarks_of: Some(Vec::new()) };
     let mut statuses = cluster
-        .inspect_topics(asked.map(question).collect(), section.request_timeout.0)
+        .inspect_topics(names.map(to_query).collect(), section.request_timeout.0)
         .await?
         .into_iter();
     let mut survey =
@@ -220,9 +220,9 @@ pub async fn survey_topics(
         Some(TopicStatus::Exists(_)) => {}
         Some(TopicStatus::Missing) | None => survey.has_reply_topic = false,
     }
-    for ((queue, wait), look) in reply_timeouts.iter().zip(statuses) {
+    for ((queue, wait), status) in reply_timeouts.iter().zip(statuses) {
         let topic = section.topic(queue);
-        match look {
+        match status {
             TopicStatus::Missing => survey.missing_queues.push(queue.clone()),
             TopicStatus::Refused(why) => survey.problems.push((topic, why)),
             TopicStatus::Exists(found) => {

@@ -106,8 +106,8 @@ impl EventLoop {
         let context = EventContext(sender);
         let cluster = TopicAdmin::new(&section, context.clone())?;
         let reader = ReplyReader::new(section.clone(), offsets, sink.clone(), context.clone())?;
-        let outside = (sink.clone(), unconfirmed);
-        let publisher = KafkaPublisher::new(section.clone(), offsets, outside, context)?;
+        let sink_and_count = (sink.clone(), unconfirmed);
+        let publisher = KafkaPublisher::new(section.clone(), offsets, sink_and_count, context)?;
         Ok(EventLoop {
             backoff: BrokerBackoff::from_section(&section),
             section,
@@ -136,7 +136,7 @@ impl EventLoop {
         mut commands: mpsc::UnboundedReceiver<Command>,
         mut phases: watch::Receiver<EventLoopPhase>,
     ) {
-        let (mut commands_taken, mut reports) = (Vec::with_capacity(EVENTS_PER_TURN), Vec::new());
+        let (mut command_batch, mut reports) = (Vec::with_capacity(EVENTS_PER_TURN), Vec::new());
         let mut closing: Option<Instant> = None;
         loop {
             if let Err(why) = self.publisher.replace_producer_if_needed() {
@@ -156,24 +156,28 @@ impl EventLoop {
             }
             // A time in the past is not waited for: the publisher is what is waited for then.
             let settle_until = closing.filter(|until| *until > clock::timer_now());
-            let next_look = Some(self.next_check_at).filter(|_| self.check.is_none());
-            let due = [next_look, settle_until, self.publisher.next_timer()];
+            let next_check = Some(self.next_check_at).filter(|_| self.check.is_none());
+            let due = [next_check, settle_until, self.publisher.next_timer()];
             let due = due.into_iter().flatten().min();
-            let (reader, look) = (self.reader.next_event(), &mut self.check);
+            let (reader, check) = (self.reader.next_event(), &mut self.check);
             tokio::select! {
-                count = commands.recv_many(&mut commands_taken, EVENTS_PER_TURN), if !commands.is_closed() => {
+                count = commands.recv_many(&mut command_batch, EVENTS_PER_TURN),
+                    if !commands.is_closed() =>
+                {
                     if count > 0 {
-                        commands_taken.drain(..).for_each(|command| self.handle_command(command));
+                        command_batch.drain(..).for_each(|command| self.handle_command(command));
                     }
                 }
                 _ = self.client_events.recv_many(&mut reports, EVENTS_PER_TURN) => {
-                    reports.drain(..).for_each(|told| self.handle_client_event(told));
+                    reports.drain(..).for_each(|event| self.handle_client_event(event));
                 }
-                Some(verdict) = self.reader.commands.recv() => self.reader.settle(verdict),
-                heard = reader, if closing.is_none() && self.reader.has_capacity() => self.handle_reader_event(heard),
-                looks = async { look.as_mut().unwrap_or(&mut never()).await } => {
+                Some(command) = self.reader.commands.recv() => self.reader.settle(command),
+                event = reader, if closing.is_none() && self.reader.has_capacity() => {
+                    self.handle_reader_event(event)
+                }
+                checks = async { check.as_mut().unwrap_or(&mut never()).await } => {
                     self.check = None;
-                    self.handle_checks(looks);
+                    self.handle_checks(checks);
                 }
                 Some(done) = self.tasks.next() => self.handle_task(done),
                 () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
@@ -224,8 +228,8 @@ impl EventLoop {
 
     fn handle_client_event(&mut self, event: ClientEvent) {
         match event {
-            ClientEvent::Delivered { number, result: taken } => {
-                self.publisher.handle_delivery_report(number, taken)
+            ClientEvent::Delivered { number, result } => {
+                self.publisher.handle_delivery_report(number, result)
             }
             ClientEvent::ProducerClosed { last } => self.publisher.handle_producer_closed(last),
             ClientEvent::AllBrokersDown => {
@@ -300,11 +304,11 @@ impl EventLoop {
     }
 
     fn handle_checks(&mut self, checks: TopicChecks) {
-        let (asked, looks) = match checks {
-            Ok(looks) => looks,
+        let (checked, statuses) = match checks {
+            Ok(inspected) => inspected,
             Err(reason) => {
                 let reason = match &self.last_error {
-                    Some(said) => format!("{reason}: {said}"),
+                    Some(last_error) => format!("{reason}: {last_error}"),
                     None => reason,
                 };
                 self.mark_unavailable(reason);
@@ -320,11 +324,11 @@ impl EventLoop {
         self.last_error = None;
         self.brokers = BrokerState::Available;
         self.publisher.handle_brokers_available();
-        for (asked, look) in asked.into_iter().zip(looks) {
-            match asked {
-                CheckedTopic::Replies => self.handle_reply_topic(&look, was_away),
+        for (checked_topic, status) in checked.into_iter().zip(statuses) {
+            match checked_topic {
+                CheckedTopic::Replies => self.handle_reply_topic(&status, was_away),
                 CheckedTopic::Queue(queue, written) => {
-                    self.handle_queue_topic(&queue, &written, look)
+                    self.handle_queue_topic(&queue, &written, status)
                 }
             }
         }
@@ -507,13 +511,13 @@ impl EventLoop {
         if !self.reader.has_caught_up() {
             return BusState::CatchingUp;
         }
-        let unfit = self.publisher.unusable_queues();
-        if unfit.is_empty() {
+        let unusable = self.publisher.unusable_queues();
+        if unusable.is_empty() {
             return BusState::Connected;
         }
-        let reasons: Vec<&str> = unfit.values().map(String::as_str).collect();
+        let reasons: Vec<&str> = unusable.values().map(String::as_str).collect();
         let reason = reasons.join("; ");
-        BusState::QueuesUnusable { queues: unfit.into_keys().collect(), reason }
+        BusState::QueuesUnusable { queues: unusable.into_keys().collect(), reason }
     }
 }
 

@@ -89,16 +89,12 @@ impl KafkaBus {
     /// Starts to connect, without waiting for it, and reports to `sink`. Must be called on an
     /// arbiter.
     pub fn connect(connector: Connector, sink: EventSink) -> KafkaBus {
-        let Connector { section, served, offsets: positions } = connector;
+        let Connector { section, served, offsets } = connector;
         let (commands, inbox) = mpsc::unbounded_channel();
         let (phase, phases) = watch::channel(EventLoopPhase::Open);
         let (unconfirmed, section) = (Rc::new(Cell::new(0)), Arc::new(section));
-        let link = EventLoop::new(
-            section.clone(),
-            served,
-            &positions,
-            (sink.clone(), unconfirmed.clone()),
-        );
+        let link =
+            EventLoop::new(section.clone(), served, &offsets, (sink.clone(), unconfirmed.clone()));
         let run = match link {
             Ok(link) => {
                 let run = link.run(inbox, phases);

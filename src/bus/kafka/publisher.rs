@@ -162,16 +162,16 @@ impl KafkaPublisher {
         self.in_flight
             .values_mut()
             .filter(|pending| is_match(pending))
-            .for_each(|held| held.is_withdrawn = true);
+            .for_each(|pending| pending.is_withdrawn = true);
         let queues = self.parked.values_mut().chain(std::iter::once(&mut self.waiting));
         let mut removed = 0;
-        for held in queues {
-            let before = held.len();
-            held.retain(|held| !is_match(held));
-            removed += before - held.len();
+        for queue in queues {
+            let before = queue.len();
+            queue.retain(|held| !is_match(held));
+            removed += before - queue.len();
         }
         let before = self.delayed.len();
-        self.delayed.retain(|_, held| !is_match(held));
+        self.delayed.retain(|_, pending| !is_match(pending));
         removed += before - self.delayed.len();
         (0..removed).for_each(|_| self.decrement_unconfirmed());
     }
@@ -438,9 +438,9 @@ impl KafkaPublisher {
         if std::mem::take(&mut self.needs_new_producer) {
             tracing::info!("another producer takes the place of the one before");
             let next = ClosedOnThread::new(create_producer(&self.section, &self.context)?);
-            let (last, EventContext(tell)) = (self.last_number, self.context.clone());
+            let (last, EventContext(event_sender)) = (self.last_number, self.context.clone());
             // Fails only once the loop has ended.
-            let on_closed = move || drop(tell.send(ClientEvent::ProducerClosed { last }));
+            let on_closed = move || drop(event_sender.send(ClientEvent::ProducerClosed { last }));
             std::mem::replace(&mut self.producer, next).close_then(on_closed);
         }
         Ok(())
@@ -493,11 +493,11 @@ impl KafkaPublisher {
 
     /// Returns the queues that cannot be used, and why.
     pub(super) fn unusable_queues(&self) -> BTreeMap<Arc<str>, String> {
-        let unfit = self.topics.iter().filter_map(|(queue, place)| match place {
+        let unusable = self.topics.iter().filter_map(|(queue, state)| match state {
             TopicState::Unusable(reason) => Some((queue.clone(), reason.clone())),
             TopicState::Unknown | TopicState::Ready { .. } | TopicState::Lost => None,
         });
-        unfit.collect()
+        unusable.collect()
     }
 
     /// Marks the topic of a queue as lost, with its messages and those on their way to it.

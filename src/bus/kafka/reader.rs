@@ -80,11 +80,11 @@ impl ReplyReader {
     ) -> Result<ReplyReader, String> {
         let consumer = create_consumer(&section, &context)?;
         let topic: Arc<str> = section.reply_topic.as_str().into();
-        let reply_offsets = offsets.iter().filter(|position| position.topic == topic);
-        let (settle, verdicts) = mpsc::unbounded_channel();
+        let reply_offsets = offsets.iter().filter(|offset| offset.topic == topic);
+        let (command_sender, commands) = mpsc::unbounded_channel();
         Ok(ReplyReader {
             journaled_offsets: reply_offsets
-                .map(|position| (position.partition, position.offset))
+                .map(|offset| (offset.partition, offset.offset))
                 .collect(),
             section,
             topic,
@@ -98,8 +98,8 @@ impl ReplyReader {
             unsettled_bytes: 0,
             last_tag: 0,
             epoch: 0,
-            command_sender: settle,
-            commands: verdicts,
+            command_sender,
+            commands,
             catch_up_targets: BTreeMap::new(),
         })
     }
@@ -163,9 +163,9 @@ impl ReplyReader {
 
     /// Handles a missing topic. Returns `true` if it had records that were to be read.
     pub(super) fn handle_topic_missing(&mut self) -> Result<bool, String> {
-        let had = |position: i64| position > 0;
-        let is_lost = self.windows.values().any(|window| had(window.next()))
-            || self.journaled_offsets.values().any(|known| had(*known));
+        let has_moved = |offset: i64| offset > 0;
+        let is_lost = self.windows.values().any(|window| has_moved(window.next()))
+            || self.journaled_offsets.values().any(|known| has_moved(*known));
         self.windows.clear();
         self.journaled_offsets.clear();
         self.void_unsettled();
@@ -268,14 +268,14 @@ impl ReplyReader {
             return;
         }
         match content {
-            Ok(said) => {
+            Ok(reply) => {
                 self.last_tag += 1;
-                self.unsettled_bytes += said.body.len();
+                self.unsettled_bytes += reply.body.len();
                 self.unsettled.insert(
                     self.last_tag,
-                    UnsettledRecord { partition, offset, content: said.clone() },
+                    UnsettledRecord { partition, offset, content: reply.clone() },
                 );
-                self.report_delivery(self.last_tag, said, false);
+                self.report_delivery(self.last_tag, reply, false);
             }
             Err(UnreadableRecord { reason, bytes }) => {
                 window.settle(offset);
@@ -300,9 +300,9 @@ impl ReplyReader {
     /// Applies this command and all others that are ready.
     pub(super) fn settle(&mut self, first: SettleCommand) {
         let mut next = Some(first);
-        while let Some(SettleCommand { tag, epoch, disposition: verdict, .. }) = next {
+        while let Some(SettleCommand { tag, epoch, disposition, .. }) = next {
             if epoch == self.epoch {
-                self.apply_disposition(tag, verdict);
+                self.apply_disposition(tag, disposition);
             }
             next = self.commands.try_recv().ok();
         }
@@ -312,20 +312,20 @@ impl ReplyReader {
     fn apply_disposition(&mut self, tag: u64, disposition: Disposition) {
         match disposition {
             Disposition::Ack => {
-                let Some(UnsettledRecord { partition, offset, content: said }) =
+                let Some(UnsettledRecord { partition, offset, content: reply }) =
                     self.unsettled.remove(&tag)
                 else {
                     return;
                 };
-                self.unsettled_bytes = self.unsettled_bytes.saturating_sub(said.body.len());
+                self.unsettled_bytes = self.unsettled_bytes.saturating_sub(reply.body.len());
                 if let Some(window) = self.windows.get_mut(&partition) {
                     window.settle(offset);
                 }
             }
             // The record is delivered again from memory. The offset does not pass it meanwhile.
             Disposition::Requeue => {
-                if let Some(kept) = self.unsettled.get(&tag) {
-                    self.report_delivery(tag, kept.content.clone(), true);
+                if let Some(record) = self.unsettled.get(&tag) {
+                    self.report_delivery(tag, record.content.clone(), true);
                 }
             }
         }
@@ -336,8 +336,8 @@ impl ReplyReader {
         for (partition, window) in &mut self.windows {
             if let Some(offset) = window.take_change() {
                 let topic = self.topic.clone();
-                let position = TopicOffset { topic, partition: *partition, offset };
-                (self.sink)(BusEvent::OffsetReached(position));
+                let topic_offset = TopicOffset { topic, partition: *partition, offset };
+                (self.sink)(BusEvent::OffsetReached(topic_offset));
             }
         }
     }
@@ -376,15 +376,15 @@ mod tests {
 
     /// Creates a reader with this offset in the journal.
     fn reader(
-        position: i64,
+        start_offset: i64,
         change: impl FnOnce(&mut KafkaSection),
     ) -> (ReplyReader, RecordedEvents) {
-        let (sink, heard) = RecordedEvents::channel();
+        let (sink, events) = RecordedEvents::channel();
         let mut section = test_support::section();
         change(&mut section);
-        let known = [test_support::offset(TOPIC, position)];
+        let known = [test_support::offset(TOPIC, start_offset)];
         let reader = ReplyReader::new(Arc::new(section), &known, sink, test_support::context());
-        (reader.expect("a client"), heard)
+        (reader.expect("a client"), events)
     }
 
     /// Creates the topic with one partition that has these records.
@@ -405,8 +405,8 @@ mod tests {
         reader.report_offsets();
         let (mut replies, mut positions) = (Vec::new(), Vec::new());
         for event in events.take_all() {
-            if let BusEvent::OffsetReached(position) = event {
-                positions.push(position.offset);
+            if let BusEvent::OffsetReached(reached) = event {
+                positions.push(reached.offset);
             } else if let BusEvent::Reply(delivery) = event {
                 replies.push(delivery);
             } else {
@@ -423,7 +423,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_before_what_was_read_counts_at_the_second_check() {
-        let (mut reader, mut heard) = reader(10, |_| ());
+        let (mut reader, mut events) = reader(10, |_| ());
         assert_eq!(
             reader.handle_topic_found(&topic(0, 9)),
             Ok(false),
@@ -431,10 +431,10 @@ mod tests {
         );
         assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "and so it was");
         assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(false));
-        assert_eq!(reported(&mut reader, &mut heard).1, [0; 0]);
+        assert_eq!(reported(&mut reader, &mut events).1, [0; 0]);
         assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(true));
         assert_eq!(
-            reported(&mut reader, &mut heard).1,
+            reported(&mut reader, &mut events).1,
             [0],
             "the topic is read from its beginning"
         );
@@ -442,16 +442,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_that_begins_after_the_offset_has_lost_replies() {
-        let (mut reader, mut heard) = reader(10, |_| ());
+        let (mut reader, mut events) = reader(10, |_| ());
         assert_eq!(reader.handle_topic_found(&topic(20, 30)), Ok(true));
-        assert_eq!(reported(&mut reader, &mut heard).1, [20]);
+        assert_eq!(reported(&mut reader, &mut events).1, [20]);
         assert_eq!(reader.handle_topic_found(&topic(25, 30)), Ok(true), "and again");
     }
 
     #[tokio::test]
     async fn a_missing_topic_has_lost_replies_if_it_had_any() {
         assert_eq!(reader(10, |_| ()).0.handle_topic_missing(), Ok(true));
-        let (mut fresh, _heard) = reader(0, |_| ());
+        let (mut fresh, _events) = reader(0, |_| ());
         assert_eq!(fresh.handle_topic_missing(), Ok(false));
         assert_eq!(fresh.handle_topic_found(&topic(0, 0)), Ok(false));
         deliver(&mut fresh, 0);
@@ -464,26 +464,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_requeued_reply_is_delivered_again_and_no_offset_passes_it() {
-        let (mut reader, mut heard) = reader(0, |_| ());
+        let (mut reader, mut events) = reader(0, |_| ());
         reader.handle_topic_found(&topic(0, 2)).expect("read");
         (0..2).for_each(|offset| deliver(&mut reader, offset));
-        let (mut replies, positions) = reported(&mut reader, &mut heard);
+        let (mut replies, positions) = reported(&mut reader, &mut events);
         assert_eq!((replies.len(), positions.len()), (2, 0));
         replies.pop().expect("the second").ack();
         drop(replies);
         settle(&mut reader);
-        let (mut again, positions) = reported(&mut reader, &mut heard);
+        let (mut again, positions) = reported(&mut reader, &mut events);
         assert_eq!((again.len(), positions.len()), (1, 0));
         assert!(again[0].redelivered && &again[0].body[..] == b"{}");
         again.pop().expect("it").ack();
         settle(&mut reader);
-        assert_eq!(reported(&mut reader, &mut heard).1, [2]);
+        assert_eq!(reported(&mut reader, &mut events).1, [2]);
     }
 
     #[tokio::test]
     async fn no_more_records_are_read_than_allowed() {
         for (prefetch, bytes_max) in [(2, usize::MAX), (1_000, 3)] {
-            let (mut reader, mut heard) = reader(0, |section| {
+            let (mut reader, mut events) = reader(0, |section| {
                 (section.prefetch, section.replies_bytes_max) = (prefetch, bytes_max);
             });
             reader.handle_topic_found(&topic(0, 2)).expect("read");
@@ -491,7 +491,7 @@ mod tests {
             assert!(reader.has_capacity());
             deliver(&mut reader, 1);
             assert!(!reader.has_capacity());
-            reported(&mut reader, &mut heard).0.pop().expect("a reply").ack();
+            reported(&mut reader, &mut events).0.pop().expect("a reply").ack();
             settle(&mut reader);
             assert!(reader.has_capacity());
         }
@@ -499,12 +499,12 @@ mod tests {
 
     #[tokio::test]
     async fn existing_replies_are_settled_before_the_reader_has_caught_up() {
-        let (mut reader, mut heard) = reader(0, |_| ());
+        let (mut reader, mut events) = reader(0, |_| ());
         reader.handle_topic_found(&topic(0, 2)).expect("read");
         reader.start_catch_up(&topic(0, 2));
         (0..2).for_each(|offset| deliver(&mut reader, offset));
         assert!(!reader.has_caught_up(), "the replies have no verdict");
-        reported(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
         assert!(reader.has_caught_up());
         // The last offsets may belong to records that nobody reads: ends of transactions.
@@ -512,7 +512,7 @@ mod tests {
         deliver(&mut reader, 2);
         reader.handle_partition_end(0);
         assert!(!reader.has_caught_up());
-        reported(&mut reader, &mut heard).0.into_iter().for_each(Delivery::ack);
+        reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
         settle(&mut reader);
         reader.handle_partition_end(0);
         assert!(reader.has_caught_up());

@@ -35,7 +35,9 @@ impl LeaseQueue {
         let mut state = self.state();
         match self.set_lease(&mut state, id, delivery, lease) {
             Ok(until) => {
-                session.into_iter().for_each(|line| state.transfer_to_session(id, line));
+                session
+                    .into_iter()
+                    .for_each(|new_session| state.transfer_to_session(id, new_session));
                 return Ok(until);
             }
             Err(NotLeased::NotFound) => {}
@@ -46,14 +48,14 @@ impl LeaseQueue {
             return Err(NotLeased::NotFound);
         }
         let waiting = state.remove_waiting(queue, id).ok_or(NotLeased::NotFound)?;
-        let (place, WaitingMessage { message, deliveries, .. }) = waiting;
+        let (position, WaitingMessage { message, deliveries, .. }) = waiting;
         let lease = lease.unwrap_or(self.policy.lease);
         let (until, deliveries) = (clock::timer_now() + lease, deliveries.max(delivery));
-        let line = session.cloned();
+        let revocations = session.cloned();
         let in_flight = InFlight {
             deliveries,
-            revocations: line,
-            ..InFlight::new(message, place, delivery, lease, until)
+            revocations,
+            ..InFlight::new(message, position, delivery, lease, until)
         };
         self.insert_in_flight(&mut state, in_flight);
         Ok(until)

@@ -71,7 +71,7 @@ impl LeaseQueueState {
         delivery: u32,
     ) -> Result<&mut InFlight, NotLeased> {
         match self.in_flight.get_mut(id) {
-            Some(lent) if lent.delivery == delivery => Ok(lent),
+            Some(in_flight) if in_flight.delivery == delivery => Ok(in_flight),
             Some(_) => Err(NotLeased::ToAnother),
             None => Err(NotLeased::NotFound),
         }
@@ -87,21 +87,22 @@ impl LeaseQueueState {
     ) -> Result<&mut InFlight, NotLeased> {
         let in_flight = self.find_in_flight(id, delivery)?;
         match revocations {
-            Some(line) if !in_flight.is_leased_to(line) => Err(NotLeased::ToAnother),
+            Some(session) if !in_flight.is_leased_to(session) => Err(NotLeased::ToAnother),
             Some(_) | None => Ok(in_flight),
         }
     }
 
     /// Transfers a lease to this session, and notifies the session that had it before.
     pub(super) fn transfer_to_session(&mut self, id: &str, session: &RevocationSender) {
-        let Some(in_flight) = self.in_flight.get_mut(id).filter(|lent| !lent.is_leased_to(session))
+        let Some(in_flight) =
+            self.in_flight.get_mut(id).filter(|candidate| !candidate.is_leased_to(session))
         else {
             return;
         };
         in_flight.notify_revoked(id, RevokeReason::LeaseEnded);
-        let (before, queue) =
+        let (previous, queue) =
             (in_flight.revocations.replace(session.clone()), in_flight.queue.clone());
-        self.queue(&queue).in_flight_to_sessions += usize::from(before.is_none());
+        self.queue(&queue).in_flight_to_sessions += usize::from(previous.is_none());
     }
 
     /// Removes the message with this id if it waits in this queue.
@@ -120,8 +121,8 @@ impl LeaseQueueState {
         self.lease_ends.remove(&(in_flight.until, id.into()));
         let queue = self.queue(&in_flight.queue);
         queue.in_flight = queue.in_flight.saturating_sub(1);
-        let of_line = usize::from(in_flight.revocations.is_some());
-        queue.in_flight_to_sessions = queue.in_flight_to_sessions.saturating_sub(of_line);
+        let to_session = usize::from(in_flight.revocations.is_some());
+        queue.in_flight_to_sessions = queue.in_flight_to_sessions.saturating_sub(to_session);
         Some(in_flight)
     }
 }

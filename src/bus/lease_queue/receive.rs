@@ -53,8 +53,8 @@ impl LeaseQueue {
                 return None;
             }
             let (budget, bytes) = match self.try_lease(queue, options, acquired.take()) {
-                LeaseResult::Leased(loan) => return Some(loan),
-                LeaseResult::OverBudget(room, bytes) => (room, bytes),
+                LeaseResult::Leased(message) => return Some(message),
+                LeaseResult::OverBudget(exceeded, bytes) => (exceeded, bytes),
                 LeaseResult::Empty => {
                     wakeup.0 = None;
                     tokio::select! {

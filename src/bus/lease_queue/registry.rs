@@ -12,8 +12,8 @@ pub struct LeaseQueues(RwLock<BTreeMap<BusKey, Weak<LeaseQueue>>>);
 impl LeaseQueues {
     /// Registers the lease queue of a bus.
     pub(in crate::bus) fn add(&self, bus: BusKey, lease_queue: &Arc<LeaseQueue>) {
-        let desk = Arc::downgrade(lease_queue);
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, desk);
+        let weak = Arc::downgrade(lease_queue);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, weak);
     }
 
     /// Returns the lease queue of a bus, if the bus still runs.

@@ -45,7 +45,7 @@ impl LeaseQueue {
     pub fn has_message_in(&self, queue: &str, id: &str) -> bool {
         let state = self.state();
         let is_waiting = |queue: &Queue| queue.positions.contains_key(id);
-        state.in_flight.get(id).is_some_and(|lent| *lent.queue == *queue)
+        state.in_flight.get(id).is_some_and(|in_flight| *in_flight.queue == *queue)
             || state.queues.get(queue).is_some_and(is_waiting)
     }
 
@@ -74,17 +74,16 @@ impl LeaseQueue {
         let mut state = self.state();
         state.find_in_flight_over(session, id, delivery)?;
         let Some(in_flight) = state.remove_in_flight(id) else { return Err(NotLeased::NotFound) };
-        let InFlight {
-            queue, position: place, message, deliveries, reported_until: reported, ..
-        } = in_flight;
+        let InFlight { queue, position, message, deliveries, reported_until, .. } = in_flight;
         let deliveries = deliveries - 1;
         // The message must also wait after a restart.
-        if let (Some(_), Some(receipt)) = (reported, message.confirm_token.try_clone()) {
+        if let (Some(_), Some(confirm_token)) = (reported_until, message.confirm_token.try_clone())
+        {
             let lease = RemainingLease { delivery: deliveries, remaining: Duration::ZERO };
-            (self.sink)(BusEvent::Leased { confirm_token: receipt, lease });
+            (self.sink)(BusEvent::Leased { confirm_token, lease });
         }
         let waiting = WaitingMessage { message, deliveries, since: clock::timer_now() };
-        state.queue(&queue).insert(place, waiting);
+        state.queue(&queue).insert(position, waiting);
         Ok(())
     }
 }
@@ -92,9 +91,10 @@ impl LeaseQueue {
 impl InFlight {
     /// Notifies the session, if the worker has one, that it no longer has the message.
     pub(super) fn notify_revoked(&self, id: &str, reason: RevokeReason) {
-        if let Some(line) = &self.revocations {
+        if let Some(session) = &self.revocations {
             // The channel is closed if the session has ended.
-            let _ = line.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
+            let _ =
+                session.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
         }
     }
 }

@@ -115,9 +115,9 @@ pub struct NotCommitted;
 
 /// What became of a reply or a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ReplyOutcome {
     /// Why it changed nothing, if it did not.
-    pub unused: Option<&'static str>,
+    pub rejection: Option<&'static str>,
     /// Why the attempt failed, if a result was none that its step can have.
     pub failed: Option<Arc<str>>,
     /// When the lease of the message ends now, if progress has lengthened it.

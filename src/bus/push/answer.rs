@@ -120,8 +120,8 @@ fn error_detail(body: &[u8]) -> String {
     let Some(text) = texts.map(str::trim).find(|text| !text.is_empty()) else {
         return String::new();
     };
-    let is_shown = |c: &char| !c.is_control();
-    format!(": {}", text.chars().filter(is_shown).take(DETAIL_CHARS_MAX).collect::<String>())
+    let is_printable = |c: &char| !c.is_control();
+    format!(": {}", text.chars().filter(is_printable).take(DETAIL_CHARS_MAX).collect::<String>())
 }
 
 fn status_text(status: u16) -> String {
@@ -254,7 +254,7 @@ mod tests {
         assert!(text.contains(r#""retryable":false"#), "{text}");
     }
     #[test]
-    fn a_long_detail_is_cut_and_shown_on_one_line() {
+    fn a_long_detail_is_truncated_to_one_line() {
         let long = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(10_000));
         let text = error_detail(long.as_bytes());
         assert!(text.starts_with(": abx") && text.chars().count() == DETAIL_CHARS_MAX + 2);

@@ -53,7 +53,7 @@ impl CircuitBreaker {
         match self {
             CircuitBreaker::Closed => Some(clock::timer_now()),
             CircuitBreaker::Open { is_probing: true, .. } => None,
-            CircuitBreaker::Open { probe_at: until, .. } => Some(*until),
+            CircuitBreaker::Open { probe_at, .. } => Some(*probe_at),
         }
     }
 
@@ -61,8 +61,8 @@ impl CircuitBreaker {
     pub(super) fn begin_call(&mut self) -> CallKind {
         match self {
             CircuitBreaker::Closed => CallKind::Normal,
-            CircuitBreaker::Open { is_probing: is_probed, .. } => {
-                *is_probed = true;
+            CircuitBreaker::Open { is_probing, .. } => {
+                *is_probing = true;
                 CallKind::Probe
             }
         }
@@ -70,8 +70,8 @@ impl CircuitBreaker {
 
     /// Records that a call delivered its message. Returns whether that closed the circuit breaker;
     /// a call that began before it opened cannot do that.
-    pub(super) fn record_delivery(&mut self, pass: CallKind) -> bool {
-        let closes = pass == CallKind::Probe && matches!(self, CircuitBreaker::Open { .. });
+    pub(super) fn record_delivery(&mut self, kind: CallKind) -> bool {
+        let closes = kind == CallKind::Probe && matches!(self, CircuitBreaker::Open { .. });
         if closes {
             *self = CircuitBreaker::Closed;
         }
@@ -80,9 +80,8 @@ impl CircuitBreaker {
 
     /// Records that a call was aborted.
     pub(super) fn record_abort(&mut self, kind: CallKind) {
-        if let (CircuitBreaker::Open { is_probing: is_probed, .. }, CallKind::Probe) = (self, kind)
-        {
-            *is_probed = false;
+        if let (CircuitBreaker::Open { is_probing, .. }, CallKind::Probe) = (self, kind) {
+            *is_probing = false;
         }
     }
 
@@ -94,23 +93,21 @@ impl CircuitBreaker {
         retry_after: Option<Duration>,
         backoff: &BackoffSettings,
     ) -> bool {
-        let asked = retry_after.unwrap_or_default().min(backoff.retry_after_max);
+        let requested_pause = retry_after.unwrap_or_default().min(backoff.retry_after_max);
         let failures_before = match self {
             CircuitBreaker::Closed => 0,
             // The call began before the circuit breaker opened.
-            CircuitBreaker::Open { probe_at: until, retry_at: next, .. }
-                if kind == CallKind::Normal =>
-            {
-                let at = clock::timer_now() + asked;
-                if at > *until {
-                    (*until, *next) = (at, timestamp_after(asked));
+            CircuitBreaker::Open { probe_at, retry_at, .. } if kind == CallKind::Normal => {
+                let at = clock::timer_now() + requested_pause;
+                if at > *probe_at {
+                    (*probe_at, *retry_at) = (at, timestamp_after(requested_pause));
                 }
                 return false;
             }
             CircuitBreaker::Open { failures, .. } => *failures,
         };
         let doubled = backoff.min.saturating_mul(2_u32.saturating_pow(failures_before));
-        let pause = doubled.min(backoff.max).max(asked);
+        let pause = doubled.min(backoff.max).max(requested_pause);
         *self = CircuitBreaker::Open {
             failures: failures_before.saturating_add(1),
             probe_at: clock::timer_now() + pause,
@@ -147,56 +144,62 @@ mod tests {
         retry_after_max: Duration::from_secs(600),
     };
 
-    fn pause(gate: &CircuitBreaker) -> Option<u64> {
-        let left = gate.next_call_at()?.saturating_duration_since(clock::timer_now());
+    fn pause(breaker: &CircuitBreaker) -> Option<u64> {
+        let left = breaker.next_call_at()?.saturating_duration_since(clock::timer_now());
         Some(left.as_secs_f64().round() as u64)
     }
 
-    fn fail(gate: &mut CircuitBreaker, kind: CallKind, asked_s: Option<u64>) -> bool {
-        gate.record_failure(kind, "no".to_owned(), asked_s.map(Duration::from_secs), &PAUSES)
+    fn fail(breaker: &mut CircuitBreaker, kind: CallKind, retry_after_s: Option<u64>) -> bool {
+        breaker.record_failure(
+            kind,
+            "no".to_owned(),
+            retry_after_s.map(Duration::from_secs),
+            &PAUSES,
+        )
     }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_a_delivery_closes_the_breaker() {
-        let mut gate = CircuitBreaker::Closed;
+        let mut breaker = CircuitBreaker::Closed;
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            let pass = gate.begin_call();
-            fail(&mut gate, pass, None);
-            pauses.push(pause(&gate));
+            let kind = breaker.begin_call();
+            fail(&mut breaker, kind, None);
+            pauses.push(pause(&breaker));
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30].map(Some));
-        assert!(gate.failure().is_some());
-        let probe = gate.begin_call();
-        assert!(gate.record_delivery(probe) && gate.failure().is_none());
-        assert_eq!(pause(&gate), Some(0));
+        assert!(breaker.failure().is_some());
+        let probe = breaker.begin_call();
+        assert!(breaker.record_delivery(probe) && breaker.failure().is_none());
+        assert_eq!(pause(&breaker), Some(0));
     }
 
     #[test]
     fn one_probe_is_made_at_a_time() {
-        let mut gate = CircuitBreaker::Closed;
-        let (first, second, third) = (gate.begin_call(), gate.begin_call(), gate.begin_call());
-        assert!(fail(&mut gate, first, None));
-        assert!(!fail(&mut gate, second, None), "it is shut already");
-        assert_eq!(pause(&gate), Some(1), "several that fail at once count once");
-        let probe = gate.begin_call();
-        assert_eq!(gate.next_call_at(), None, "the probe is under way");
-        assert!(!gate.record_delivery(third), "it began before");
-        assert_eq!(gate.next_call_at(), None);
-        gate.record_abort(probe);
-        assert!(gate.next_call_at().is_some());
+        let mut breaker = CircuitBreaker::Closed;
+        let (first, second, third) =
+            (breaker.begin_call(), breaker.begin_call(), breaker.begin_call());
+        assert!(fail(&mut breaker, first, None));
+        assert!(!fail(&mut breaker, second, None), "it is shut already");
+        assert_eq!(pause(&breaker), Some(1), "several that fail at once count once");
+        let probe = breaker.begin_call();
+        assert_eq!(breaker.next_call_at(), None, "the probe is under way");
+        assert!(!breaker.record_delivery(third), "it began before");
+        assert_eq!(breaker.next_call_at(), None);
+        breaker.record_abort(probe);
+        assert!(breaker.next_call_at().is_some());
     }
 
     #[test]
-    fn a_service_may_ask_for_a_longer_pause_up_to_a_maximum() {
-        let mut gate = CircuitBreaker::Closed;
-        let (first, second) = (gate.begin_call(), gate.begin_call());
-        fail(&mut gate, first, Some(7));
-        assert_eq!(pause(&gate), Some(7));
-        fail(&mut gate, second, Some(20));
-        assert_eq!(pause(&gate), Some(20));
-        let probe = gate.begin_call();
-        fail(&mut gate, probe, Some(100_000));
-        assert_eq!(pause(&gate), Some(600));
+    fn a_service_may_request_a_longer_pause_up_to_a_maximum() {
+        let mut breaker = CircuitBreaker::Closed;
+        let (first, second) = (breaker.begin_call(), breaker.begin_call());
+        fail(&mut breaker, first, Some(7));
+        assert_eq!(pause(&breaker), Some(7));
+        fail(&mut breaker, second, Some(20));
+        assert_eq!(pause(&breaker), Some(20));
+        let probe = breaker.begin_call();
+        fail(&mut breaker, probe, Some(100_000));
+        assert_eq!(pause(&breaker), Some(600));
     }
 }

@@ -57,8 +57,8 @@ enum DeliveryResult {
 
 impl EndpointQueue {
     pub(super) fn new(queue: Arc<str>, endpoint: Endpoint) -> EndpointQueue {
-        let (gate, calls) = (RefCell::new(CircuitBreaker::Closed), RefCell::default());
-        EndpointQueue { queue, endpoint, breaker: gate, calls }
+        let (breaker, calls) = (RefCell::new(CircuitBreaker::Closed), RefCell::default());
+        EndpointQueue { queue, endpoint, breaker, calls }
     }
 
     /// Returns why nothing is delivered to the service, if that is so.
@@ -77,11 +77,13 @@ impl EndpointQueue {
     pub(super) async fn run(self: Rc<EndpointQueue>, state: Rc<PushState>) {
         let mut calls: FuturesUnordered<LocalBoxFuture<'_, EndedCall>> = FuturesUnordered::new();
         loop {
-            let has_room = calls.len() < self.endpoint.concurrency;
+            let has_capacity = calls.len() < self.endpoint.concurrency;
             tokio::select! {
-                Some(ended) = calls.next(), if !calls.is_empty() => self.handle_ended_call(ended, &state),
-                next = self.receive_next(&state), if has_room => match next {
-                    Some(loan) => calls.push(self.start_call(loan, &state)),
+                Some(ended) = calls.next(), if !calls.is_empty() => {
+                    self.handle_ended_call(ended, &state)
+                }
+                next = self.receive_next(&state), if has_capacity => match next {
+                    Some(message) => calls.push(self.start_call(message, &state)),
                     None => break,
                 },
             }
@@ -116,27 +118,27 @@ impl EndpointQueue {
         message: LeasedMessage,
         state: &'l PushState,
     ) -> LocalBoxFuture<'l, EndedCall> {
-        let pass = self.breaker.borrow_mut().begin_call();
+        let kind = self.breaker.borrow_mut().begin_call();
         let (handle, registration) = AbortHandle::new_pair();
         self.calls.borrow_mut().insert(message.id.clone(), handle);
         Box::pin(async move {
             let call = Abortable::new(self.call(&message, state), registration);
             let ended = call.await;
-            (message, pass, ended)
+            (message, kind, ended)
         })
     }
 
     async fn call(&self, message: &LeasedMessage, state: &PushState) -> DeliveryResult {
-        let (outcome, took) = {
+        let (outcome, duration) = {
             // An error means that the bus is gone.
-            let _place = state.call_permits.acquire().await;
+            let _permit = state.call_permits.acquire().await;
             let started = clock::timer_now();
             state.lease_queue.report_handed_over(&message.id, message.delivery);
             let outcome = state.client.call(&self.endpoint, &self.queue, message).await;
             (outcome, started.elapsed())
         };
         let (queue, reported) = (self.queue.clone(), outcome.outcome());
-        (state.sink)(BusEvent::EndpointCalled { queue, outcome: reported, duration: took });
+        (state.sink)(BusEvent::EndpointCalled { queue, outcome: reported, duration });
         // The call can no longer be aborted.
         self.calls.borrow_mut().remove(&message.id);
         match outcome {
@@ -175,28 +177,32 @@ impl EndpointQueue {
         DeliveryResult::Delivered
     }
 
-    fn handle_ended_call(&self, (loan, pass, ended): EndedCall, state: &PushState) {
+    fn handle_ended_call(&self, (message, kind, ended): EndedCall, state: &PushState) {
         match ended {
             // Whoever aborted the call has removed it. A call with the same id may be open again.
-            Err(Aborted) => self.breaker.borrow_mut().record_abort(pass),
+            Err(Aborted) => self.breaker.borrow_mut().record_abort(kind),
             Ok(DeliveryResult::Delivered) => {
-                if self.breaker.borrow_mut().record_delivery(pass) {
+                if self.breaker.borrow_mut().record_delivery(kind) {
                     tracing::info!(queue = &*self.queue, "messages are delivered again");
                 }
             }
             Ok(DeliveryResult::NotDelivered { reason: why, retry_after: pause }) => {
                 (state.sink)(BusEvent::Notice(BusNotice::NotDelivered));
-                let shown = why.clone();
-                if self.breaker.borrow_mut().record_failure(pass, why, pause, &state.backoff) {
+                let logged_reason = why.clone();
+                if self.breaker.borrow_mut().record_failure(kind, why, pause, &state.backoff) {
                     tracing::warn!(
                         queue = &*self.queue,
-                        why = shown,
+                        why = logged_reason,
                         "nothing can be delivered: messages wait"
                     );
                 }
                 // An error means that the message was withdrawn, or answered in another way.
-                let _ =
-                    state.lease_queue.requeue_after(&loan.id, loan.delivery, Duration::ZERO, None);
+                let _ = state.lease_queue.requeue_after(
+                    &message.id,
+                    message.delivery,
+                    Duration::ZERO,
+                    None,
+                );
             }
         }
     }

@@ -71,54 +71,47 @@ impl PushBus {
     /// Creates a bus that calls the services of `endpoints`. The bus reports to `sink`, and must be
     /// created on an arbiter.
     pub fn new(config: PushConfig, sink: EventSink) -> PushBus {
-        let PushConfig {
-            key,
-            client,
-            backoff: pauses,
-            calls_max,
-            endpoints: directory,
-            lease_queues: desks,
-        } = config;
+        let PushConfig { key, client, backoff, calls_max, endpoints, lease_queues } = config;
         // A service may return a message as often as it likes: that uses up no attempt.
         let policy =
             LeasePolicy { lease: PROGRESS_LEASE, deliveries_max: u32::MAX, reports_leases: false };
         let lease_queue = Arc::new(LeaseQueue::new(policy, sink.clone()));
-        desks.add(key, &lease_queue);
+        lease_queues.add(key, &lease_queue);
         actix_rt::spawn(LeaseQueue::run_lease_expiry(lease_queue.clone(), drop));
         sink(BusEvent::State(BusState::Connected));
         let state = PushState {
             lease_queue,
             client,
             sink,
-            backoff: pauses,
+            backoff,
             call_permits: Semaphore::new(calls_max.min(Semaphore::MAX_PERMITS)),
             closing: watch::Sender::new(false),
         };
-        let (lines, tasks) = (HashMap::new(), Vec::new());
-        PushBus { state: Rc::new(state), endpoints: directory, endpoint_queues: lines, tasks }
+        let (endpoint_queues, tasks) = (HashMap::new(), Vec::new());
+        PushBus { state: Rc::new(state), endpoints, endpoint_queues, tasks }
     }
 
     /// Returns the queue of an endpoint, and starts to serve it.
     fn endpoint_queue(&mut self, queue: &Arc<str>) -> Option<&Rc<EndpointQueue>> {
-        let PushBus { state: shared, endpoints: directory, endpoint_queues: lines, tasks } = self;
-        let line = lines.entry(queue.clone()).or_insert_with(|| {
-            let line = Rc::new(EndpointQueue::new(queue.clone(), directory(queue)?));
-            tasks.push(actix_rt::spawn(line.clone().run(shared.clone())));
-            Some(line)
+        let PushBus { state, endpoints, endpoint_queues, tasks } = self;
+        let entry = endpoint_queues.entry(queue.clone()).or_insert_with(|| {
+            let created = Rc::new(EndpointQueue::new(queue.clone(), endpoints(queue)?));
+            tasks.push(actix_rt::spawn(created.clone().run(state.clone())));
+            Some(created)
         });
-        line.as_ref()
+        entry.as_ref()
     }
 
     fn inspect_queue(&mut self, queue: &Arc<str>) -> QueueStatus {
         let (waiting, calls) = self.state.lease_queue.waiting_and_in_flight(queue);
-        let trouble = match self.endpoint_queue(queue) {
-            Some(line) => line.failure(),
+        let failure = match self.endpoint_queue(queue) {
+            Some(endpoint) => endpoint.failure(),
             None => Some(EndpointFailure {
                 reason: "the settings have no web service of this name".to_owned(),
                 retry_at: None,
             }),
         };
-        QueueStatus::Endpoint { waiting, calls, failure: trouble }
+        QueueStatus::Endpoint { waiting, calls, failure }
     }
 }
 
@@ -146,7 +139,7 @@ impl Bus for PushBus {
         }
         self.state.lease_queue.remove(queue, id);
         let endpoint_queue = self.endpoint_queues.get(queue).and_then(Option::as_ref);
-        if endpoint_queue.is_some_and(|line| line.abort_call(id)) {
+        if endpoint_queue.is_some_and(|endpoint| endpoint.abort_call(id)) {
             (self.state.sink)(BusEvent::Notice(BusNotice::CallAborted));
         }
     }

@@ -26,13 +26,13 @@ pub(super) struct CheckedResolver {
 impl CheckedResolver {
     /// Creates a resolver that uses the system's.
     pub(super) fn system(networks: Arc<Networks>) -> CheckedResolver {
-        let look_up: LookupFn = Arc::new(|name| {
+        let lookup: LookupFn = Arc::new(|name| {
             Box::pin(async move {
                 let found = tokio::net::lookup_host((name, 0)).await?;
                 Ok(found.map(|address| address.ip()).collect())
             })
         });
-        CheckedResolver { networks, lookup: look_up }
+        CheckedResolver { networks, lookup }
     }
 }
 
@@ -76,11 +76,11 @@ pub(super) mod tests {
         networks: Networks,
     ) -> CheckedResolver {
         let found: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        let look_up: LookupFn = Arc::new(move |_| {
+        let lookup: LookupFn = Arc::new(move |_| {
             let found = found.clone();
             Box::pin(async move { Ok(found) })
         });
-        CheckedResolver { networks: Arc::new(networks), lookup: look_up }
+        CheckedResolver { networks: Arc::new(networks), lookup }
     }
 
     async fn resolved(names: &CheckedResolver) -> Result<Vec<IpAddr>, String> {

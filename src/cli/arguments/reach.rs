@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use ureq::http::Uri;
 
 const WHICH_MANAGER: &str = "Which manager";
-const HOW_SHOWN: &str = "How it is shown";
+const OUTPUT_HEADING: &str = "How it is shown";
 
 /// Which manager is asked.
 #[derive(Args, Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub struct ClientArguments {
     #[allow(missing_docs, reason = "flattened")]
     pub reach: ReachArguments,
     /// Print JSON
-    #[arg(long, help_heading = HOW_SHOWN)]
+    #[arg(long, help_heading = OUTPUT_HEADING)]
     pub json: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct ClientArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct TimeArguments {
     /// How times are shown [default: utc; of whole seconds in a table on a terminal]
-    #[arg(long, env = "WORKFLOW_MANAGER_TIME", value_name = "STYLE", help_heading = HOW_SHOWN)]
+    #[arg(long, env = "WORKFLOW_MANAGER_TIME", value_name = "STYLE", help_heading = OUTPUT_HEADING)]
     pub time: Option<TimeStyle>,
 }
 
@@ -60,10 +60,10 @@ pub struct ListArguments {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct FormatArguments {
     /// Print JSON: -o json
-    #[arg(long, help_heading = HOW_SHOWN)]
+    #[arg(long, help_heading = OUTPUT_HEADING)]
     pub json: bool,
     /// The form of the list [default: table]
-    #[arg(long, short, value_name = "FORM", conflicts_with = "json", help_heading = HOW_SHOWN)]
+    #[arg(long, short, value_name = "FORM", conflicts_with = "json", help_heading = OUTPUT_HEADING)]
     pub output: Option<Format>,
 }
 

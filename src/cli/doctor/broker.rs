@@ -100,13 +100,13 @@ fn check_probe(
         }
     });
     findings.push(check_reply_queue(section, &probe.reply_queue, location, is_running));
-    if let Some(Ok(look)) = &probe.policy
-        && !look.reply_drop_rules.is_empty()
+    if let Some(Ok(policy)) = &probe.policy
+        && !policy.reply_drop_rules.is_empty()
     {
         let text = format!(
             "the reply queue {}{location} drops replies that wait, or vanishes with them: {}",
             quote(&section.reply_queue),
-            look.reply_drop_rules.join("; ")
+            policy.reply_drop_rules.join("; ")
         );
         let to_do = "take the reply queue out of that policy, by its pattern; what was declared \
                      so has to be deleted while it is empty and no manager runs: each reply that \
@@ -201,8 +201,8 @@ fn check_policy(policy: Option<&Result<PolicyStatus, String>>, location: &str) -
 }
 
 /// Returns a warning for each queue without a consumer.
-fn check_consumers(queues: &[Arc<str>], looks: &[QueueStatus], location: &str) -> Vec<Finding> {
-    let waiting = queues.iter().zip(looks).filter_map(|(queue, look)| match look {
+fn check_consumers(queues: &[Arc<str>], statuses: &[QueueStatus], location: &str) -> Vec<Finding> {
+    let waiting = queues.iter().zip(statuses).filter_map(|(queue, status)| match status {
         QueueStatus::Exists { consumers: 0, messages, .. } => Some((queue, *messages)),
         QueueStatus::Missing => Some((queue, 0)),
         QueueStatus::Exists { .. } | QueueStatus::Unknown(_) | QueueStatus::Endpoint { .. } => None,

@@ -200,11 +200,11 @@ fn find_lock_owner(file: &Path, locks: &str) -> Option<String> {
 fn parse_lock_owner(locks: &str, inode: u64) -> Option<String> {
     let end = format!(":{inode}");
     locks.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let is_held = words.nth(1)? == "FLOCK";
-        let process = words.nth(2)?;
-        let is_same_file = words.next()?.ends_with(&end);
-        (is_held && is_same_file).then(|| process.to_owned())
+        let mut fields = line.split_whitespace();
+        let is_flock = fields.nth(1)? == "FLOCK";
+        let process = fields.nth(2)?;
+        let is_same_file = fields.next()?.ends_with(&end);
+        (is_flock && is_same_file).then(|| process.to_owned())
     })
 }
 

@@ -118,7 +118,7 @@ fn compare_clocks(date: &str) -> Option<Finding> {
 }
 
 fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientError> {
-    let (mut is_fine, mut shown) = (true, 0);
+    let (mut is_fine, mut unattended) = (true, 0);
     for entry in parse_list(body, "queues")? {
         let queue: QueueResponse = parse_response(entry.get())?;
         let name = quote(&queue.queue);
@@ -128,8 +128,8 @@ fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientErr
             findings.push(Finding::error(QUEUES, text, "see that the broker is reachable"));
         } else if queue.has_no_consumers() {
             is_fine = false;
-            shown += 1;
-            if shown > QUEUES_LISTED_MAX {
+            unattended += 1;
+            if unattended > QUEUES_LISTED_MAX {
                 continue;
             }
             let text = format!(
@@ -140,8 +140,8 @@ fn check_queues(body: &str, findings: &mut Vec<Finding>) -> Result<(), ClientErr
             findings.push(Finding::warning(QUEUES, text, "start a worker that takes from it"));
         }
     }
-    if shown > QUEUES_LISTED_MAX {
-        let text = format!("{} more have no worker", shown - QUEUES_LISTED_MAX);
+    if unattended > QUEUES_LISTED_MAX {
+        let text = format!("{} more have no worker", unattended - QUEUES_LISTED_MAX);
         let to_do = "workflow-manager queues --unattended lists them";
         findings.push(Finding::warning(QUEUES, text, to_do));
     }

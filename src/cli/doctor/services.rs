@@ -43,11 +43,11 @@ pub(super) fn inspect(installation: &Installation, findings: &mut Vec<Finding>) 
             }
         };
         let location = format_location(settings, bus, "");
-        let probed =
+        let probe_findings =
             actix_rt::System::new().block_on(join_all(urls.iter().map(async |(name, url)| {
                 to_finding(name, url, client.probe(url, PROBE_TIMEOUT).await, &location)
             })));
-        findings.extend(probed);
+        findings.extend(probe_findings);
     }
 }
 
@@ -58,10 +58,10 @@ fn display_host(url: &str) -> String {
     host.unwrap_or("an address that cannot be read").to_owned()
 }
 
-fn to_finding(name: &str, url: &str, probed: Result<u16, ProbeError>, location: &str) -> Finding {
+fn to_finding(name: &str, url: &str, result: Result<u16, ProbeError>, location: &str) -> Finding {
     let (host, name) = (display_host(url), quote(name));
     let subject = format!("{name} at {host}{location}");
-    match probed {
+    match result {
         Ok(status) => Finding::ok(SERVICES, format!("{subject} answers ({status} to OPTIONS)")),
         Err(ProbeError::Denied(why)) => Finding::error(
             SERVICES,

@@ -29,7 +29,7 @@ impl AmqpStub {
         log: EventLog,
     ) -> Result<AmqpStub, ClientError> {
         let (event_sender, mut events) = mpsc::unbounded_channel();
-        let trial =
+        let run =
             StubManager::open(server, queue, event_sender).await.map_err(ClientError::Refused)?;
         let numbers = MessageNumbers::default();
         let task_numbers = numbers.clone();
@@ -38,7 +38,7 @@ impl AmqpStub {
                 log_event(what, &task_numbers.borrow(), &log);
             }
         });
-        Ok(AmqpStub { stub: trial, numbers })
+        Ok(AmqpStub { stub: run, numbers })
     }
 
     pub(super) fn address_for_worker(&self, server: &str) -> String {

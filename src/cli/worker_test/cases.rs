@@ -51,15 +51,15 @@ use Case::{
     RedeclaresQueue, RoundTrip, StopsOnSigterm,
 };
 
-const ANSWER_RULE: &str = "For each message: do the work, publish a JSON object to the queue named in \
-                      reply_to, with the same correlation_id, then ack";
+const ANSWER_RULE: &str = "For each message: do the work, publish a JSON object to the queue \
+                      named in reply_to, with the same correlation_id, then ack";
 
-const ERROR_RULE: &str = "If the work raises an error: publish {\"error\": \"why\"} in the same way, \
-                      with the property type set to error, then ack … A message that always \
+const ERROR_RULE: &str = "If the work raises an error: publish {\"error\": \"why\"} in the same \
+                      way, with the property type set to error, then ack … A message that always \
                       fails this way keeps the broker busy";
 
-const NO_ACK_RULE: &str = "dies before the ack hears nothing: the broker delivers the message to another \
-                    worker. If it kills each of them, the same holds";
+const NO_ACK_RULE: &str = "dies before the ack hears nothing: the broker delivers the message to \
+                    another worker. If it kills each of them, the same holds";
 
 impl Case {
     /// Returns the cases of a bus, in the order in which they run.

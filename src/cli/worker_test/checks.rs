@@ -152,12 +152,12 @@ mod tests {
         ObservedEvent::Replied(Reply { kind, body, properties: Properties::default() })
     }
 
-    fn log_events(whats: &[(u64, ObservedEvent)]) -> Vec<LoggedEvent> {
+    fn log_events(events: &[(u64, ObservedEvent)]) -> Vec<LoggedEvent> {
         let begun = clock::timer_now();
-        let seen = whats.iter().map(|(ms, what)| LoggedEvent {
+        let seen = events.iter().map(|(ms, event)| LoggedEvent {
             at: begun + Duration::from_millis(*ms),
             message_number: Some(0),
-            event: what.clone(),
+            event: event.clone(),
         });
         seen.collect()
     }
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn an_outcome_is_a_reply_with_an_ack_or_a_refusal() {
-        let outcome_of = |whats: &[ObservedEvent], is_mute| {
-            let whats: Vec<_> = whats.iter().map(|what| (0, what.clone())).collect();
-            find_outcome(&log_events(&whats), is_mute).map(|end| format!("{end:?}"))
+        let outcome_of = |events: &[ObservedEvent], is_mute| {
+            let timed_events: Vec<_> = events.iter().map(|event| (0, event.clone())).collect();
+            find_outcome(&log_events(&timed_events), is_mute).map(|end| format!("{end:?}"))
         };
         let result = reply(ReplyKind::Result, "{}");
         assert!(outcome_of(&[ObservedEvent::Delivered, result.clone()], false).is_none());
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn the_order_of_reply_confirm_and_ack_is_checked() {
-        let check_order = |whats: &[ObservedEvent]| {
-            let seen = log_events(&whats.iter().map(|what| (0, what.clone())).collect::<Vec<_>>());
+        let check_order = |events: &[ObservedEvent]| {
+            let seen = log_events(&events.iter().map(|what| (0, what.clone())).collect::<Vec<_>>());
             (check_ack_after_reply(&seen).is_some(), is_confirmed_before_ack(&seen))
         };
         let (out, yes, ack) =

@@ -150,8 +150,8 @@ impl EventLog {
     }
 
     /// Calls `look` with all events.
-    pub(super) fn with_events<T>(&self, look: impl FnOnce(&[LoggedEvent]) -> T) -> T {
-        look(&self.0.events.borrow())
+    pub(super) fn with_events<T>(&self, inspect: impl FnOnce(&[LoggedEvent]) -> T) -> T {
+        inspect(&self.0.events.borrow())
     }
 
     /// Returns the events of one message.

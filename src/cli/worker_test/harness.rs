@@ -431,7 +431,7 @@ impl WorkerHarness {
         if self.expected.is_some() {
             return Ok(CaseOutcome::skipped("with --expect it is known what the worker gives"));
         }
-        let (message, mark) = self.messages.round_trip();
+        let (message, marker) = self.messages.round_trip();
         self.stub.send(&message).await?;
         let reply = match self.wait_for_outcome(message.number, false, self.timeout).await {
             Ok(MessageOutcome::Answered(reply)) => reply,
@@ -439,7 +439,7 @@ impl WorkerHarness {
             Err(why) => return Ok(CaseOutcome::failed(why)),
         };
         let text = String::from_utf8_lossy(&reply.body).into_owned();
-        if !text.contains(&mark) {
+        if !text.contains(&marker) {
             return Ok(CaseOutcome::skipped("the worker does not give its input back"));
         }
         let lost: Vec<&str> =
@@ -451,8 +451,9 @@ impl WorkerHarness {
                 reply.render()
             )));
         }
-        let places: Vec<Option<usize>> = ROUND_TRIP_KEYS.iter().map(|key| text.find(key)).collect();
-        Ok(if places.is_sorted() {
+        let positions: Vec<Option<usize>> =
+            ROUND_TRIP_KEYS.iter().map(|key| text.find(key)).collect();
+        Ok(if positions.is_sorted() {
             CaseOutcome::passed("all came back as it was")
         } else {
             CaseOutcome::failed(format!("the keys are in another order: {}", reply.render()))

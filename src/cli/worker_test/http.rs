@@ -54,9 +54,9 @@ impl HttpStub {
         self.send_command(QueueCommand::Clear);
     }
 
-    fn send_command(&self, order: QueueCommand) {
+    fn send_command(&self, command: QueueCommand) {
         // Sending fails only after the queue was closed.
-        let _ = self.commands.send(order);
+        let _ = self.commands.send(command);
     }
 
     pub(super) async fn close(self) {

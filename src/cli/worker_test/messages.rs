@@ -110,9 +110,9 @@ impl MessageFactory {
 
     /// Makes the round-trip message. Returns it with its mark.
     pub(super) fn round_trip(&mut self) -> (TestMessage, String) {
-        let mark = clock::new_id().to_string();
+        let marker = clock::new_id().to_string();
         let values = [
-            &format!("\"{mark}\""),
+            &format!("\"{marker}\""),
             ROUND_TRIP_VALUES[0],
             ROUND_TRIP_VALUES[1],
             &format!("\"{}\"", ROUND_TRIP_VALUES[2]),
@@ -122,7 +122,7 @@ impl MessageFactory {
             .zip(values)
             .map(|(key, value)| format!("{key}:{value}"))
             .collect();
-        (self.with_extra_field(&format!("{{{}}}", pairs.join(","))), mark)
+        (self.with_extra_field(&format!("{{{}}}", pairs.join(","))), marker)
     }
 }
 
@@ -147,11 +147,11 @@ mod tests {
         let text = |message: TestMessage| String::from_utf8(message.body).unwrap();
         assert_eq!(text(messages.valid()), "{\"a\": 1.0 }");
         assert!(text(messages.deep()).starts_with("{\"a\": 1.0,\"worker-test\":[[["));
-        let (digits, mark) = messages.round_trip();
+        let (digits, marker) = messages.round_trip();
         let digits = text(digits);
         assert!(
             ROUND_TRIP_VALUES.iter().chain(&ROUND_TRIP_KEYS).all(|part| digits.contains(part))
-                && digits.contains(&mark)
+                && digits.contains(&marker)
         );
         assert!(serde_json::from_str::<Value>(&digits).is_ok(), "{digits}");
         let mut empty = MessageFactory::new("q", "{}").unwrap();

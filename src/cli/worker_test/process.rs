@@ -128,8 +128,8 @@ fn spawn(
         };
     }
     let to_usage_error = |error: io::Error| {
-        let shown = escape(&name.to_string_lossy()).into_owned();
-        ClientError::Usage(format!("cannot run {shown}: {error}"))
+        let escaped_name = escape(&name.to_string_lossy()).into_owned();
+        ClientError::Usage(format!("cannot run {escaped_name}: {error}"))
     };
     let mut child = process.spawn().map_err(to_usage_error)?;
     let outputs = [

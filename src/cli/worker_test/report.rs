@@ -154,15 +154,15 @@ mod tests {
         ] {
             report.report_case(&case(level), &outcome).unwrap();
         }
-        let is_kept = report.finish().unwrap();
-        (String::from_utf8(out).unwrap(), is_kept)
+        let is_compliant = report.finish().unwrap();
+        (String::from_utf8(out).unwrap(), is_compliant)
     }
 
     #[test]
     fn each_case_has_its_lines_and_no_text_of_a_worker_makes_another() {
-        let (text, is_kept) = render(false);
+        let (text, is_compliant) = render(false);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(!is_kept);
+        assert!(!is_compliant);
         assert_eq!(lines[..3], ["1..4", "ok 1 - a case", "#   seen: well"]);
         assert_eq!(lines[3], "not ok 2 - a case");
         assert_eq!(lines[4], "#   seen: \\u{1b}[31mred\\nnot ok 7");

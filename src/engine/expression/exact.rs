@@ -40,7 +40,7 @@ pub(super) fn add_to(context: &mut Context<'_, '_>) -> Result<(), String> {
             + Send
             + Sync,
     >;
-    let comparing: Comparing = Box::new(|call| compare(call));
+    let comparing: Comparing = Box::new(compare);
     context.add_function(COMPARE, comparing).map_err(|error| error.to_string())
 }
 
@@ -52,7 +52,7 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
         return Err(ExecutionError::function_error(COMPARE, "two values and an operator"));
     };
     let (left, right) = (left.as_ref(), right.as_ref());
-    let truth = match operator {
+    let result = match operator {
         operators::EQUALS => Ok(are_equal(left, right)),
         operators::NOT_EQUALS => Ok(!are_equal(left, right)),
         operators::LESS => order(left, right).map(Ordering::is_lt),
@@ -61,7 +61,7 @@ fn compare<'c, 'v>(call: &mut FunctionContext<'c, 'v>) -> Result<CowVal<'c, 'v>,
         operators::GREATER_EQUALS => order(left, right).map(Ordering::is_ge),
         _ => is_in(left, right),
     };
-    match truth {
+    match result {
         Ok(truth) => Ok(CowVal::owned(CelBool::from(truth))),
         Err(Some(error)) if !is_of_types(&error) => Err(error),
         Err(_) => {
@@ -113,10 +113,11 @@ fn are_equal(left: &dyn Val, right: &dyn Val) -> bool {
         // The crate finds `1u` where `1` is asked for.
         return match lefts.keys().all(|key| rights.contains_key(key)) {
             true => {
-                let is_equal = |(key, left): (_, &Box<dyn Val>)| {
-                    rights.get(key).is_some_and(|right| are_equal(left.as_ref(), right.as_ref()))
-                };
-                lefts.len() == rights.len() && lefts.iter().all(is_equal)
+                lefts.len() == rights.len()
+                    && lefts.iter().all(|(key, left)| {
+                        let right = rights.get(key);
+                        right.is_some_and(|right| are_equal(left.as_ref(), right.as_ref()))
+                    })
             }
             false => left.equals(right),
         };

@@ -246,7 +246,7 @@ impl Checker<'_> {
                 root == "steps" && all && matches!(path.as_slice(), [_, "state"])
             })
         };
-        let words: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
+        let operands: Vec<&IdedExpr> = match (call.func_name.as_str(), &right.expr) {
             (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(left) => vec![right],
             (operators::EQUALS | operators::NOT_EQUALS, _) if is_state(right) => vec![left],
             (operators::IN, Expr::List(list)) if is_state(left) => list.elements.iter().collect(),
@@ -256,8 +256,8 @@ impl Checker<'_> {
             return;
         }
         let states = StepState::ALL.map(StepState::as_str);
-        for word in words {
-            if let Expr::Literal(LiteralValue::String(text)) = &word.expr
+        for operand in operands {
+            if let Expr::Literal(LiteralValue::String(text)) = &operand.expr
                 && !states.contains(&text.inner())
             {
                 let hint = did_you_mean(text.inner(), states);
@@ -266,7 +266,7 @@ impl Checker<'_> {
                     quote(text.inner()),
                     enumerate_quoted(states, "or")
                 );
-                self.found.mistakes.push(self.source.error(word, message));
+                self.found.mistakes.push(self.source.error(operand, message));
             }
         }
     }
@@ -295,7 +295,7 @@ impl Checker<'_> {
             .iter()
             .map(String::as_str)
             .filter(|variable| !variable.starts_with('@'));
-        let hint = match self.dashed_word(node) {
+        let hint = match self.dashed_key(node) {
             Some(word) => format!("; a key with `-` goes into brackets: [\"{word}\"]"),
             None => match did_you_mean(name, VARIABLES.into_iter().chain(enclosing)) {
                 none if none.is_empty() => {
@@ -312,11 +312,11 @@ impl Checker<'_> {
 
     /// Returns the word with dashes that ends in a variable, such as `book-split` for `split` in
     /// `steps.book-split`.
-    fn dashed_word(&self, node: &IdedExpr) -> Option<&str> {
-        let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    fn dashed_key(&self, node: &IdedExpr) -> Option<&str> {
+        let is_in_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let (before, behind) = self.source.text.split_at_checked(self.source.offset(node))?;
-        let start = before.len() - before.chars().rev().take_while(|c| in_word(*c)).count();
-        let end = before.len() + behind.chars().take_while(|c| in_word(*c)).count();
+        let start = before.len() - before.chars().rev().take_while(|c| is_in_key(*c)).count();
+        let end = before.len() + behind.chars().take_while(|c| is_in_key(*c)).count();
         (before.ends_with('-') && before[..start].ends_with('.'))
             .then(|| &self.source.text[start..end])
     }

@@ -23,9 +23,9 @@ fn at_least_one(number: isize) -> usize {
 }
 
 fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -> String {
-    let shown_line = text.split('\n').nth(line - 1).unwrap_or_default();
-    let (before, rest) = shown_line
-        .split_at(shown_line.char_indices().nth(column - 1).map_or(shown_line.len(), |(at, _)| at));
+    let error_line = text.split('\n').nth(line - 1).unwrap_or_default();
+    let (before, rest) = error_line
+        .split_at(error_line.char_indices().nth(column - 1).map_or(error_line.len(), |(at, _)| at));
     let word = word_at(rest);
     if text.trim().is_empty() {
         return "is empty; expected a condition, such as `input.count > 0`".to_owned();
@@ -47,12 +47,12 @@ fn explain_error(parser_message: &str, text: &str, line: usize, column: usize) -
     if rest.is_empty() && !text.split('\n').skip(line).any(|later| !later.trim().is_empty()) {
         return "ends too early; a value, a bracket or a `:` is missing".to_owned();
     }
-    let wanted = if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") {
+    let expected = if syntax.contains("{<EOF>") || syntax.ends_with("expecting <EOF>") {
         "an operator such as `&&` or `==`, or the end"
     } else {
         "a value"
     };
-    format!("expected {wanted}, found {}", quote(word))
+    format!("expected {expected}, found {}", quote(word))
 }
 
 /// Returns the word or sign that `rest` begins with.

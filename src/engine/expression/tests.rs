@@ -66,7 +66,7 @@ fn evaluate_text(text: &str) -> Result<bool, String> {
 }
 
 #[test]
-fn conditions_come_to_what_cel_says() {
+fn conditions_have_the_results_that_cel_defines() {
     for text in [
         "true",
         "input.count == 4",
@@ -110,7 +110,7 @@ fn conditions_come_to_what_cel_says() {
 }
 
 #[test]
-fn what_comes_to_nothing_says_why_in_one_sentence() {
+fn a_condition_without_a_result_has_a_reason_of_one_sentence() {
     let cases = [
         ("input.nothing > 3", "no such key: nothing"),
         ("steps['nowhere'].state == ''", "no such key: nowhere"),
@@ -230,8 +230,8 @@ fn a_text_that_is_no_condition_is_refused_with_its_place() {
     ];
     for (text, expected) in cases {
         let error = Expression::parse(text).expect_err(text);
-        let shown = format!("{}:{} {}", error.line, error.column, error.message);
-        assert!(shown.starts_with(expected), "{text}\n  {shown}\n  {expected}");
+        let rendered = format!("{}:{} {}", error.line, error.column, error.message);
+        assert!(rendered.starts_with(expected), "{text}\n  {rendered}\n  {expected}");
     }
 }
 
@@ -588,8 +588,7 @@ proptest! {
     /// Whatever the types, an evaluation returns a truth value or one sentence.
     #[test]
     fn any_expression_is_evaluated(inner in grammatical()) {
-        // Within a loop, so that `x` is known; and twice, so that results of all types are
-        // compared.
+        // Within a loop, so that `x` is known; twice, so that results of all types are compared.
         let text = format!("['a', 1].exists(x, {inner} == {inner})");
         if let Ok(expression) = Expression::parse(&text)
             && let Err(reason) = expression.evaluate(&World::new(INPUT))

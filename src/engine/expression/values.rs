@@ -210,7 +210,7 @@ pub(super) fn type_name(value: &Value) -> String {
 }
 
 /// How many items of a list or map an error shows.
-const SHOWN_ITEMS_MAX: usize = 10;
+const RENDERED_ITEMS_MAX: usize = 10;
 
 fn render_value(value: &Value) -> String {
     match value {
@@ -221,13 +221,14 @@ fn render_value(value: &Value) -> String {
         Value::Float(value) => format!("{value:?}"),
         Value::String(text) => quote(text),
         Value::List(items) => {
-            let items: Vec<String> = items.iter().take(SHOWN_ITEMS_MAX).map(render_inner).collect();
+            let items: Vec<String> =
+                items.iter().take(RENDERED_ITEMS_MAX).map(render_inner).collect();
             format!("[{}]", items.join(", "))
         }
         Value::Map(map) => {
             let mut keys: Vec<&Key> = map.map.keys().collect();
             keys.sort();
-            let entries = keys.into_iter().take(SHOWN_ITEMS_MAX).map(|key| {
+            let entries = keys.into_iter().take(RENDERED_ITEMS_MAX).map(|key| {
                 format!("{key}: {}", map.map.get(key).map_or_else(String::new, render_inner))
             });
             format!("{{{}}}", entries.collect::<Vec<String>>().join(", "))

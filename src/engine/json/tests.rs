@@ -42,7 +42,7 @@ fn what_is_no_object_is_named() {
 }
 
 #[test]
-fn what_is_no_json_is_told_in_words() {
+fn errors_of_invalid_json_are_in_plain_language() {
     let error = |body: &[u8]| Message::parse(body).expect_err("no message").to_string();
     for (mark, encoding) in [
         (&b"\xef\xbb\xbf{}"[..], "UTF-8"),

@@ -119,8 +119,8 @@ impl PendingFile {
     }
 
     fn create(path: &Path) -> Result<PendingFile, JournalError> {
-        let shown = path.display().to_string();
-        let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
+        let file_name = path.display().to_string();
+        let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
         let path = files::resolve(path).map_err(unreachable)?;
         for existing in ["", "-wal", "-shm"].map(|suffix| files::sibling(&path, suffix)) {
             if fs::symlink_metadata(&existing).is_ok() {
@@ -152,8 +152,8 @@ impl PendingFile {
 
     /// Gives the file its name.
     fn finish(self, open_jobs: usize) -> Result<BackupSummary, JournalError> {
-        let shown = self.path.display().to_string();
-        let unreachable = |error| JournalError::Unreachable { file: shown.clone(), error };
+        let file_name = self.path.display().to_string();
+        let unreachable = |error| JournalError::Unreachable { file: file_name.clone(), error };
         let bytes = fs::metadata(&self.partial).map_err(unreachable)?.len();
         File::open(&self.partial).and_then(|file| file.sync_all()).map_err(unreachable)?;
         // The files beside it are empty by now, and are removed when this is dropped.

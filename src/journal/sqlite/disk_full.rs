@@ -57,8 +57,8 @@ impl JournalWriter {
             return Err(error);
         };
         let mut reserve = Reserve::for_journal(&path);
-        let has_room = error.remedy() != Remedy::WaitForRoom && !reserve.is_disk_full();
-        if reserve.size == 0 || has_room {
+        let has_space = error.remedy() != Remedy::WaitForSpace && !reserve.is_disk_full();
+        if reserve.size == 0 || has_space {
             return Err(error);
         }
         tracing::warn!(
@@ -106,7 +106,7 @@ impl JournalWriter {
     ) -> Result<T, JournalError> {
         let mut written = match write(self) {
             Err(error)
-                if error.remedy() == Remedy::WaitForRoom && self.can_reserve_help(purpose) =>
+                if error.remedy() == Remedy::WaitForSpace && self.can_reserve_help(purpose) =>
             {
                 Err(error)
             }
@@ -133,7 +133,7 @@ impl JournalWriter {
             self.reserve.grow_to_target();
             unlimited?;
             match &written {
-                Err(error) if error.remedy() == Remedy::WaitForRoom && is_used_up => {}
+                Err(error) if error.remedy() == Remedy::WaitForSpace && is_used_up => {}
                 _ => break,
             }
         }
@@ -168,12 +168,12 @@ impl JournalWriter {
 
     /// Writes the `-wal` to the main file and empties it, if that makes the file grow by at most
     /// `room` bytes.
-    fn checkpoint_within(&self, room: u64) {
+    fn checkpoint_within(&self, growth_max: u64) {
         let grows = || -> rusqlite::Result<u64> {
             let bytes = self.read_pragma("page_count")? * self.page_bytes()?;
             Ok(bytes.saturating_sub(fs::metadata(self.path()).map_or(0, |main| main.len())))
         };
-        if grows().is_ok_and(|bytes| bytes <= room) {
+        if grows().is_ok_and(|bytes| bytes <= growth_max) {
             self.empty_wal();
         }
     }

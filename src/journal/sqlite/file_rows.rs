@@ -243,7 +243,8 @@ impl JobRows for FileRows<'_> {
             String::new()
         } else {
             format!(
-                "UNION ALL SELECT first, seq FROM entries WHERE {UNPROJECTED} AND job = ?1 AND first <= ?2"
+                "UNION ALL SELECT first, seq FROM entries WHERE {UNPROJECTED} AND job = ?1 \
+                 AND first <= ?2"
             )
         };
         let sql = format!(

@@ -149,7 +149,7 @@ impl FileLock {
     }
 
     /// Takes the lock again if its file was removed.
-    pub(super) fn ensure_held(&mut self) -> Result<(), LockError> {
+    pub(super) fn ensure_locked(&mut self) -> Result<(), LockError> {
         if is_same_file(&self.path, self.identity) {
             return Ok(());
         }
@@ -192,12 +192,12 @@ mod tests {
         fs::create_dir(root.join("data")).expect("made");
         symlink("data", root.join("link")).expect("linked");
         symlink("link/j.db", root.join("a.db")).expect("linked");
-        let wanted = root.join("data/j.db");
+        let expected = root.join("data/j.db");
         for name in ["data/j.db", "link/j.db", "a.db", "data/../link/j.db"] {
-            assert_eq!(resolve(&root.join(name)).expect(name), wanted);
+            assert_eq!(resolve(&root.join(name)).expect(name), expected);
         }
-        fs::write(&wanted, "").expect("written");
-        assert_eq!(resolve(&root.join("a.db")).expect("followed"), wanted);
+        fs::write(&expected, "").expect("written");
+        assert_eq!(resolve(&root.join("a.db")).expect("followed"), expected);
         symlink("y.db", root.join("x.db")).expect("linked");
         symlink("x.db", root.join("y.db")).expect("linked");
         assert!(resolve(&root.join("x.db")).is_err(), "a circle");
@@ -211,10 +211,10 @@ mod tests {
         let mut lock = FileLock::acquire(&path).ok().expect("taken");
         assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
         fs::remove_file(&path).expect("removed");
-        lock.ensure_held().ok().expect("taken again");
+        lock.ensure_locked().ok().expect("taken again");
         assert!(matches!(FileLock::acquire(&path), Err(LockError::InUse)));
         fs::remove_file(&path).expect("removed");
         let _other = FileLock::acquire(&path).ok().expect("taken by another");
-        assert!(matches!(lock.ensure_held(), Err(LockError::InUse)));
+        assert!(matches!(lock.ensure_locked(), Err(LockError::InUse)));
     }
 }

@@ -99,9 +99,9 @@ impl JournalWriter {
                 },
             }
         }
-        let mut places = tail.places.clone();
-        places.sort_unstable();
-        for (job, first, seq) in places {
+        let mut positions = tail.places.clone();
+        positions.sort_unstable();
+        for (job, first, seq) in positions {
             insert_place(&transaction, (job, first, seq))?;
         }
         for seq in &self.confirms.obsolete {
@@ -196,7 +196,7 @@ impl JournalWriter {
         for number in touched {
             let what = || "it is missing, and has entries".to_owned();
             let damaged = || JournalError::damaged_row(&file, "jobs", number, what());
-            let JobSnapshot { job, changed_at: changed, definition } =
+            let JobSnapshot { job, changed_at, definition } =
                 rebuild.load_snapshot(number)?.ok_or_else(damaged)?;
             let (state, ended) = (job.state(), job.ended().filter(|_| job.state().is_ended()));
             update_job(
@@ -207,7 +207,7 @@ impl JournalWriter {
             if job.origin().parent.is_none() {
                 statuses
                     .0
-                    .insert(number, StatusChange::full_row(number, &job, changed, definition));
+                    .insert(number, StatusChange::full_row(number, &job, changed_at, definition));
             }
         }
         self.status_tables.write(&transaction, &self.file, &statuses)?;

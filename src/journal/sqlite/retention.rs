@@ -38,14 +38,18 @@ impl JournalWriter {
             .map_err(|error| self.to_journal_error(error))
     }
 
-    fn count_past_retention(&mut self, now: Timestamp, kept: Millis) -> rusqlite::Result<u64> {
+    fn count_past_retention(
+        &mut self,
+        now: Timestamp,
+        default_retention: Millis,
+    ) -> rusqlite::Result<u64> {
         self.load_retentions()?;
         let sql = "SELECT count(*) FROM jobs WHERE parent IS NULL AND ended IS NOT NULL \
                    AND definition = ?1 AND ended < ?2";
         let mut statement = self.connection.prepare_cached(sql)?;
         let mut count = 0;
         for (definition, own) in &self.retentions {
-            let before = now.before(own.unwrap_or(kept));
+            let before = now.before(own.unwrap_or(default_retention));
             let of_it: i64 =
                 statement.query_row(params![definition, before.0], |row| row.get(0))?;
             count += u64::try_from(of_it).unwrap_or_default();
@@ -59,7 +63,7 @@ impl JournalWriter {
     pub(super) fn delete_expired(
         &mut self,
         now: Timestamp,
-        kept: Millis,
+        default_retention: Millis,
         rows_max: u32,
     ) -> Result<Deletion, JournalError> {
         self.check_not_broken()?;
@@ -69,8 +73,9 @@ impl JournalWriter {
             Ok(()) | Err(_) => {}
         }
         // Each job tree has at least one row.
-        let roots =
-            self.find_expired(now, kept, rows_max).map_err(|error| self.to_journal_error(error))?;
+        let roots = self
+            .find_expired(now, default_retention, rows_max)
+            .map_err(|error| self.to_journal_error(error))?;
         let is_more = roots.len() == usize::try_from(rows_max).unwrap_or(usize::MAX);
         let mut deleted = self.delete_jobs(&roots, rows_max)?;
         deleted.is_partial |= is_more && deleted.roots > 0;
@@ -90,10 +95,10 @@ impl JournalWriter {
         let roots = self.find_deletable(roots)?;
         let done =
             self.write_in_reserve_with_repair(|core| core.delete_in_transaction(&roots, rows_max))?;
-        let DeletedRows { deleted, numbers, finished: gone, partial: begun } = done;
+        let DeletedRows { deleted, numbers, finished, partial } = done;
         numbers.into_iter().for_each(|number| self.confirms.remove(number));
-        self.partial_deletions.extend(begun);
-        for root in gone {
+        self.partial_deletions.extend(partial);
+        for root in finished {
             self.partial_deletions.remove(&root);
         }
         Ok(deleted)
@@ -103,20 +108,20 @@ impl JournalWriter {
     /// is no room for that, the deletion has to make it, so it takes jobs of which everything is
     /// projected.
     fn find_deletable(&mut self, roots: &[JobNumber]) -> Result<Vec<JobNumber>, JournalError> {
-        let no_room = match self.project() {
+        let projection_error = match self.project() {
             Ok(()) => return Ok(roots.to_vec()),
             Err(error) => match error.remedy() {
-                Remedy::WaitForRoom | Remedy::WaitForLock => error,
+                Remedy::WaitForSpace | Remedy::WaitForLock => error,
                 Remedy::Exit => return Err(error),
             },
         };
-        let mut derived = Vec::new();
+        let mut projected = Vec::new();
         for root in roots {
             if self.is_tree_projected(*root).map_err(|error| self.to_journal_error(error))? {
-                derived.push(*root);
+                projected.push(*root);
             }
         }
-        if derived.is_empty() { Err(no_room) } else { Ok(derived) }
+        if projected.is_empty() { Err(projection_error) } else { Ok(projected) }
     }
 
     /// Returns whether everything of a root job and its descendants is projected.
@@ -124,17 +129,17 @@ impl JournalWriter {
         if self.unprojected.has_new_jobs_of(root) {
             return Ok(false);
         }
-        let mut family =
+        let mut statement =
             self.connection.prepare_cached("SELECT number FROM jobs WHERE root = ?1")?;
-        let family = family.query_map([root], |row| row.get::<_, JobNumber>(0))?;
-        let numbers: Vec<JobNumber> = family.collect::<rusqlite::Result<_>>()?;
+        let rows = statement.query_map([root], |row| row.get::<_, JobNumber>(0))?;
+        let numbers: Vec<JobNumber> = rows.collect::<rusqlite::Result<_>>()?;
         Ok(numbers.into_iter().all(|number| self.unprojected.last_entry_of(number).is_none()))
     }
 
     fn find_expired(
         &mut self,
         now: Timestamp,
-        kept: Millis,
+        default_retention: Millis,
         limit: u32,
     ) -> rusqlite::Result<Vec<JobNumber>> {
         self.load_retentions()?;
@@ -144,7 +149,7 @@ impl JournalWriter {
         let mut roots: Vec<JobNumber> = Vec::new();
         for (definition, own) in &self.retentions {
             let left = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(roots.len());
-            let before = now.before(own.unwrap_or(kept));
+            let before = now.before(own.unwrap_or(default_retention));
             for root in statement.query_map(
                 params![definition, before.0, i64::try_from(left).unwrap_or(i64::MAX)],
                 |row| row.get(0),

@@ -54,8 +54,8 @@ pub(super) fn to_json<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Re
 }
 
 /// Selects the checked columns of `jobs`, in the order that [`parse_job_row`] reads.
-pub(super) const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, step, item, \
-                                   depth, created, checksum, state FROM jobs";
+pub(super) const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, step, \
+                                   item, depth, created, checksum, state FROM jobs";
 
 /// Returns the checksum of a row of `jobs`, over the fields that never change.
 pub(super) fn job_checksum(row: &JobRow) -> u32 {
@@ -257,7 +257,7 @@ pub(super) fn parse_definition_row(row: &Row<'_>, file: &str) -> Result<String, 
 pub(super) fn sqlite_error(file: &str, error: &rusqlite::Error) -> JournalError {
     let (advice, remedy) = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
-            (". It needs room: on its disk, or by journal.pages_max", Remedy::WaitForRoom)
+            (". It needs room: on its disk, or by journal.pages_max", Remedy::WaitForSpace)
         }
         Some(ErrorCode::SystemIoFailure) => {
             (". Its disk is full or broken: df and the log of the system tell", Remedy::Exit)
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn sqlite_errors_come_with_advice() {
         for (code, advice, remedy) in [
-            (ffi::SQLITE_FULL, "needs room", Remedy::WaitForRoom),
+            (ffi::SQLITE_FULL, "needs room", Remedy::WaitForSpace),
             (ffi::SQLITE_IOERR_SHMSIZE, "disk is full or broken", Remedy::Exit),
             (ffi::SQLITE_READONLY, "must be writable", Remedy::Exit),
             (ffi::SQLITE_CANTOPEN, "must be writable", Remedy::Exit),

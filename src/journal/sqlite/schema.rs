@@ -182,7 +182,7 @@ const FINDINGS_MAX: u32 = 1_000_000;
 const INDEXED_TABLES: [&str; 3] = ["definitions", "jobs", "entries"];
 
 /// How many findings are reported.
-const FINDINGS_SHOWN_MAX: usize = 3;
+const FINDINGS_RENDERED_MAX: usize = 3;
 
 /// How long closing the journal waits for readers of other programs before the checkpoint, in
 /// milliseconds.
@@ -504,7 +504,7 @@ fn find_damage(connection: &Connection) -> rusqlite::Result<Option<String>> {
         .iter()
         .flat_map(|found| found.lines())
         .filter(|line| !harmless(line))
-        .take(FINDINGS_SHOWN_MAX)
+        .take(FINDINGS_RENDERED_MAX)
         .collect();
     Ok((!lines.is_empty()).then(|| lines.join("; ")))
 }

@@ -24,7 +24,7 @@ impl JobFilter {
     }
 
     /// Returns the table with its conditions, and their values.
-    fn from_and_where(&self, state: Option<JobState>) -> (String, Vec<Value>) {
+    fn build_conditions(&self, state: Option<JobState>) -> (String, Vec<Value>) {
         let (mut conditions, mut values) = (Vec::new(), Vec::new());
         let mut table = "jobs";
         match self.parent {
@@ -58,14 +58,14 @@ impl JobFilter {
         for (condition, time) in times {
             time.iter().for_each(|time| add(condition.to_owned(), time.0.into()));
         }
-        let relation = self.status_table().quoted_name();
-        for (step, word) in &self.statuses {
+        let quoted_table = self.status_table().quoted_name();
+        for (step, status) in &self.statuses {
             add(
                 format!(
-                    "number IN (SELECT _rowid_ FROM {relation} WHERE {} = ?)",
+                    "number IN (SELECT _rowid_ FROM {quoted_table} WHERE {} = ?)",
                     quote_identifier(step)
                 ),
-                word.clone().into(),
+                status.clone().into(),
             );
         }
         if let Some((first, last)) = self.id_range {
@@ -86,7 +86,7 @@ impl JobFilter {
         beyond: JobNumber,
         limit: u32,
     ) -> (String, Vec<Value>) {
-        let (place, mut values) = self.from_and_where(state);
+        let (place, mut values) = self.build_conditions(state);
         let (side, direction) = match order {
             SearchOrder::NewestFirst => ("<", "DESC"),
             SearchOrder::OldestFirst => (">", "ASC"),
@@ -186,7 +186,7 @@ impl Reader {
             }
             let mut count = 0;
             for state in filter.states_to_query() {
-                let (place, mut values) = filter.from_and_where(state);
+                let (place, mut values) = filter.build_conditions(state);
                 values.push((most - count).into());
                 let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {place} LIMIT ?)");
                 let read = || -> rusqlite::Result<u32> {

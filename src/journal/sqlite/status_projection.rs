@@ -60,20 +60,17 @@ impl StatusTables {
         workflow: &str,
         job: JobNumber,
     ) -> Result<(), WriteError> {
-        let relation = StatusTable::for_workflow(workflow);
-        if relation.object_kind(connection)?.is_none() {
+        let table = StatusTable::for_workflow(workflow);
+        if table.object_kind(connection)?.is_none() {
             return Ok(());
         }
         let delete = || {
             connection
-                .prepare_cached(&format!(
-                    "DELETE FROM {} WHERE _rowid_ = ?1",
-                    relation.quoted_name()
-                ))?
+                .prepare_cached(&format!("DELETE FROM {} WHERE _rowid_ = ?1", table.quoted_name()))?
                 .execute([job])
         };
-        if !self.unusable.contains(&relation.key()) {
-            delete().map_err(|error| relation.to_write_error(error))?;
+        if !self.unusable.contains(&table.key()) {
+            delete().map_err(|error| table.to_write_error(error))?;
         }
         Ok(())
     }
@@ -91,12 +88,12 @@ impl StatusTables {
         }
         let definition = Rebuilder::new(&FileRows { connection, file, is_projected: true })
             .load_definition(number)?;
-        let relation = StatusTable::for_definition(&definition);
-        let layout = if self.unusable.contains(&relation.key()) {
+        let table = StatusTable::for_definition(&definition);
+        let layout = if self.unusable.contains(&table.key()) {
             None
         } else {
-            relation.ensure_exists(connection, file, &definition)?;
-            Some(Arc::new(relation.layout(connection, &definition)?))
+            table.ensure_exists(connection, file, &definition)?;
+            Some(Arc::new(table.layout(connection, &definition)?))
         };
         self.layouts.insert(number, layout.clone());
         Ok(layout)

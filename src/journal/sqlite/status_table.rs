@@ -164,10 +164,10 @@ pub(super) fn count_root_jobs(
     while let Some(row) = rows.next()? {
         let workflow: String = row.get(0)?;
         let found = RowCount { rows: row.get(1)?, first: row.get(2)?, last: row.get(3)? };
-        let tally = counts.entry(workflow.to_ascii_lowercase()).or_default();
-        tally.rows += found.rows;
-        tally.first = tally.first.into_iter().chain(found.first).min();
-        tally.last = tally.last.max(found.last);
+        let count = counts.entry(workflow.to_ascii_lowercase()).or_default();
+        count.rows += found.rows;
+        count.first = count.first.into_iter().chain(found.first).min();
+        count.last = count.last.max(found.last);
     }
     Ok(counts)
 }
@@ -217,11 +217,11 @@ impl StatusTable {
     ) -> Result<bool, WriteError> {
         let failed = |error| self.to_write_error(error);
         let columns = self.columns(connection).map_err(failed)?;
-        let is_there = match &columns {
+        let exists = match &columns {
             Some(columns) => self.add_columns(connection, columns, definition).map_err(failed)?,
             None => false,
         };
-        if !is_there {
+        if !exists {
             self.drop_if_exists(connection, false).map_err(failed)?;
             let jobs = self.root_jobs(connection)?;
             let rows = FileRows { connection, file, is_projected: true };
@@ -242,7 +242,7 @@ impl StatusTable {
             self.fill(connection, &mut rebuild, &jobs)?;
         }
         self.create_indexes(connection).map_err(failed)?;
-        Ok(!is_there)
+        Ok(!exists)
     }
 
     fn create(&self, connection: &Connection, steps: &[String]) -> rusqlite::Result<()> {
@@ -388,16 +388,14 @@ impl StatusTable {
         }
         let mut layouts: HashMap<i64, TableLayout> = HashMap::new();
         for (number, definition) in jobs.iter().copied() {
-            let Some(JobSnapshot { job, changed_at: changed, .. }) =
-                rebuild.load_snapshot(number)?
-            else {
+            let Some(JobSnapshot { job, changed_at, .. }) = rebuild.load_snapshot(number)? else {
                 continue;
             };
             let layout = match layouts.entry(definition) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => place.insert(self.layout(connection, job.definition())?),
             };
-            let change = StatusChange::full_row(number, &job, changed, definition);
+            let change = StatusChange::full_row(number, &job, changed_at, definition);
             layout.write_row(connection, &change).map_err(|error| self.to_write_error(error))?;
         }
         Ok(())
@@ -441,12 +439,12 @@ pub(super) fn find_damaged(connection: &Connection) -> rusqlite::Result<Vec<Stri
         .query_map([NAME_PREFIX], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     names.retain(|name| {
-        let finding: rusqlite::Result<String> = connection.query_row(
+        let check_result: rusqlite::Result<String> = connection.query_row(
             &format!("PRAGMA quick_check({})", quote_identifier(name)),
             [],
             |row| row.get(0),
         );
-        !finding.is_ok_and(|finding| finding == "ok")
+        !check_result.is_ok_and(|finding| finding == "ok")
     });
     Ok(names)
 }

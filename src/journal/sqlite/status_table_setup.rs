@@ -33,22 +33,22 @@ impl JournalWriter {
         definition: &Definition,
         counts: &HashMap<String, RowCount>,
     ) -> Result<(), WriteError> {
-        let relation = StatusTable::for_definition(definition);
-        if self.status_tables.unusable.contains(&relation.key()) {
+        let table = StatusTable::for_definition(definition);
+        if self.status_tables.unusable.contains(&table.key()) {
             return Ok(());
         }
         let transaction = self.connection.transaction()?;
-        let is_new = relation.ensure_exists(&transaction, &self.file, definition)?;
-        let expected = counts.get(&relation.key()).copied().unwrap_or_default();
-        if !is_new && relation.row_count(&transaction)? != expected {
+        let is_new = table.ensure_exists(&transaction, &self.file, definition)?;
+        let expected = counts.get(&table.key()).copied().unwrap_or_default();
+        if !is_new && table.row_count(&transaction)? != expected {
             tracing::warn!(
-                workflow = relation.workflow,
+                workflow = table.workflow,
                 "the table of statuses does not have the rows of its jobs: it is made anew"
             );
-            relation
+            table
                 .drop_if_exists(&transaction, false)
-                .map_err(|error| relation.to_write_error(error))?;
-            relation.ensure_exists(&transaction, &self.file, definition)?;
+                .map_err(|error| table.to_write_error(error))?;
+            table.ensure_exists(&transaction, &self.file, definition)?;
         }
         // The next record of a job finds the columns that it needs.
         self.status_tables.layouts.clear();

@@ -124,17 +124,21 @@ impl Journal for SqliteJournal {
         self.writer().newest()
     }
 
-    fn count_ended(&mut self, now: Timestamp, kept: Millis) -> Result<u64, JournalError> {
-        self.writer().count_ended(now, kept)
+    fn count_ended(
+        &mut self,
+        now: Timestamp,
+        default_retention: Millis,
+    ) -> Result<u64, JournalError> {
+        self.writer().count_ended(now, default_retention)
     }
 
     fn delete_expired(
         &mut self,
         now: Timestamp,
-        kept: Millis,
+        default_retention: Millis,
         rows_max: u32,
     ) -> Result<Deletion, JournalError> {
-        self.writer().delete_expired(now, kept, rows_max)
+        self.writer().delete_expired(now, default_retention, rows_max)
     }
 
     fn delete_jobs(

@@ -81,15 +81,15 @@ impl JournalWriter {
         let lock = acquire_lock(&path, &file)?;
         let reserve = Reserve::for_journal(&path);
         let mut shm = Shm::for_journal(&path);
-        let no_room = || JournalError::Failed {
+        let no_space_error = || JournalError::Failed {
             file: file.to_string(),
             what: "no room on its disk for SQLite's -shm".to_owned(),
-            remedy: Remedy::WaitForRoom,
+            remedy: Remedy::WaitForSpace,
         };
         let opened = match &mut shm {
-            Some(_) if reserve.is_short_of(shm::EXTRA_BYTES) => Err(no_room()),
+            Some(_) if reserve.is_short_of(shm::EXTRA_BYTES) => Err(no_space_error()),
             Some(shm) => schema::open(&path, options, &file)
-                .and_then(|opened| shm.allocate().map(|()| opened).map_err(|_| no_room())),
+                .and_then(|opened| shm.allocate().map(|()| opened).map_err(|_| no_space_error())),
             None => schema::open(&path, options, &file),
         };
         let connection = match opened {
@@ -138,8 +138,8 @@ impl JournalWriter {
     /// Checks that the files are still those that were opened. If they are not, what is committed
     /// is lost when the process ends, and nothing is written to them when this is dropped.
     pub(super) fn check_files(&mut self) -> Result<(), FileLoss> {
-        let check_lock = |lock: &mut FileLock| match lock.ensure_held() {
-            Err(LockError::InUse) => Err(FileLoss::LockTaken(lock.path().display().to_string())),
+        let check_lock = |lock: &mut FileLock| match lock.ensure_locked() {
+            Err(LockError::InUse) => Err(FileLoss::LockLost(lock.path().display().to_string())),
             // The next check tries again.
             Err(LockError::Failed(_)) | Ok(()) => Ok(()),
         };
@@ -240,7 +240,7 @@ impl JournalWriter {
         &mut self,
         mut write: impl FnMut(&mut JournalWriter) -> Result<T, WriteError>,
     ) -> Result<T, JournalError> {
-        let mut mended = HashSet::new();
+        let mut repaired = HashSet::new();
         loop {
             let failed = match write(self) {
                 Ok(done) => return Ok(done),
@@ -249,14 +249,14 @@ impl JournalWriter {
             // The transaction was rolled back, and with it the definitions it may have added.
             self.clear_definitions();
             self.status_tables.layouts.clear();
-            let (relation, error) = match failed {
+            let (table, error) = match failed {
                 WriteError::Sqlite(error) => return Err(self.to_journal_error(error)),
                 WriteError::Journal(error) => return Err(error),
-                WriteError::StatusTable(relation, error) => (relation, error),
+                WriteError::StatusTable(failed_table, error) => (failed_table, error),
             };
-            let workflow = &relation.workflow;
+            let workflow = &table.workflow;
             let is_damaged = error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
-            if mended.insert(relation.key()) && self.drop_status_table(&relation, is_damaged)? {
+            if repaired.insert(table.key()) && self.drop_status_table(&table, is_damaged)? {
                 tracing::warn!(
                     workflow,
                     %error,
@@ -268,7 +268,7 @@ impl JournalWriter {
                     %error,
                     "the table of statuses cannot be made: until the next start it is not written"
                 );
-                self.status_tables.unusable.insert(relation.key());
+                self.status_tables.unusable.insert(table.key());
             }
         }
     }
@@ -276,12 +276,12 @@ impl JournalWriter {
     /// Drops a status table; returns false if that fails because of the table itself.
     fn drop_status_table(
         &mut self,
-        relation: &StatusTable,
+        table: &StatusTable,
         is_damaged: bool,
     ) -> Result<bool, JournalError> {
         let mut discard = || {
             let transaction = self.connection.transaction()?;
-            relation.drop_if_exists(&transaction, is_damaged)?;
+            table.drop_if_exists(&transaction, is_damaged)?;
             transaction.commit()
         };
         match discard() {
@@ -366,7 +366,7 @@ impl JournalWriter {
             return JournalError::Failed {
                 file: self.file.to_string(),
                 what: format!("{error}. It needs room: on its disk, or by its user's quota"),
-                remedy: Remedy::WaitForRoom,
+                remedy: Remedy::WaitForSpace,
             };
         }
         let error = sqlite_error(&self.file, &error);
@@ -377,7 +377,7 @@ impl JournalWriter {
 
 fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
     let lock = files::sibling(path, ".lock");
-    FileLock::acquire(&lock).map_err(|not_taken| match not_taken {
+    FileLock::acquire(&lock).map_err(|lock_error| match lock_error {
         LockError::InUse => {
             JournalError::InUse { file: file.to_owned(), lock: lock.display().to_string() }
         }

@@ -151,12 +151,14 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
             async move {
                 let begun = workflow_manager::clock::instant();
                 loop {
-                    let look = manager_handle::inspect_queues(manager.handles(), &bus, vec![queue.clone()]).await;
-                    if let Some(QueueStatus::Endpoint { waiting, calls: 0, failure: Some(trouble) }) =
-                        look.first()
+                    let queues = vec![queue.clone()];
+                    let look =
+                        manager_handle::inspect_queues(manager.handles(), &bus, queues).await;
+                    if let [QueueStatus::Endpoint { waiting, calls: 0, failure: Some(failure) }] =
+                        &look[..]
                         && *waiting == count
                     {
-                        return trouble.clone();
+                        return failure.clone();
                     }
                     assert!(begun.elapsed() < DEADLINE, "{look:?}");
                     tokio::time::sleep(Duration::from_millis(5)).await;

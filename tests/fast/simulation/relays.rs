@@ -202,7 +202,7 @@ fn is_effect(leaving: &Outgoing) -> bool {
 /// An archive that knows no job that was created.
 fn known_by_nobody(ways: &ActorHandles, input: ArchiveInput) -> Option<ArchiveInput> {
     let ArchiveInput::LookUp(id, Lookup::Creation) = input else { return Some(input) };
-    let found = RouterInput::LookedUp(id, Ok(LookupResult::Creation(None)));
+    let found = RouterInput::LookupFinished(id, Ok(LookupResult::Creation(None)));
     ways.mailboxes().router.send(found);
     None
 }

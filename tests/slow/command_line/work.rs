@@ -15,7 +15,8 @@ workflows:
   - name: two
     steps: [ { name: price }, { name: ship, priority: 7, depends: [ price ] } ]
   - name: judged
-    steps: [ { name: judge, statusKey: status, statuses: [ OPEN, DONE ], retry: { attempts: 2, backoff: 1ms } } ]
+    steps: [ { name: judge, statusKey: status, statuses: [ OPEN, DONE ],
+               retry: { attempts: 2, backoff: 1ms } } ]
 ";
 
 fn start() -> Daemon {

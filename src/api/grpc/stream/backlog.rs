@@ -1,7 +1,7 @@
 //! What waits to be sent on a stream.
 
 use crate::api::grpc::outbound::OutboundPermit;
-use crate::api::grpc::wire::to_worker::Say as Tell;
+use crate::api::grpc::wire::to_worker::Say as ToWorkerMessage;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct OutboundQueue {
 
 /// A message that waits to be sent.
 pub(super) struct Outbound {
-    pub(super) say: Tell,
+    pub(super) message: ToWorkerMessage,
     /// Set for a step message that is leased.
     pub(super) leased: Option<LeasedAhead>,
 }
@@ -34,16 +34,16 @@ pub(super) struct LeasedAhead {
 }
 
 impl OutboundQueue {
-    pub(super) fn push(&mut self, to_send: Outbound) {
-        self.bytes += to_send.leased.as_ref().map_or(0, |lent| lent.bytes);
-        self.items.push_back(to_send);
+    pub(super) fn push(&mut self, outbound: Outbound) {
+        self.bytes += outbound.leased.as_ref().map_or(0, |leased| leased.bytes);
+        self.items.push_back(outbound);
     }
 
     /// Removes and returns the next message.
     pub(super) fn pop(&mut self) -> Option<Outbound> {
-        let to_send = self.items.pop_front()?;
-        self.bytes -= to_send.leased.as_ref().map_or(0, |lent| lent.bytes);
-        Some(to_send)
+        let outbound = self.items.pop_front()?;
+        self.bytes -= outbound.leased.as_ref().map_or(0, |leased| leased.bytes);
+        Some(outbound)
     }
 
     pub(super) fn is_empty(&self) -> bool {

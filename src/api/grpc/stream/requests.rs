@@ -9,7 +9,7 @@ use crate::api::grpc::stream_action::{
 };
 use crate::api::grpc::times::{lease_end, parse_duration};
 use crate::api::grpc::wire::from_worker::Say;
-use crate::api::grpc::wire::to_worker::Say as Tell;
+use crate::api::grpc::wire::to_worker::Say as ToWorkerMessage;
 use crate::api::grpc::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest, Taken};
 use crate::api::leases::{self, RECEIPT_BYTES_MAX, Receipt};
 use crate::api::problem::Problem;
@@ -37,10 +37,10 @@ impl WorkerStream {
     }
 
     fn add_credit(&mut self, messages: u32) {
-        let had = self.credit;
-        let limit = self.ways.common.settings.grpc.credit_max;
+        let previous = self.credit;
+        let limit = self.handles.common.settings.grpc.credit_max;
         self.credit = self.credit.saturating_add(messages).min(limit);
-        if had == 0 && self.credit > 0 && !self.is_draining {
+        if previous == 0 && self.credit > 0 && !self.is_draining {
             self.receive_from_all();
         }
     }
@@ -49,7 +49,7 @@ impl WorkerStream {
     fn reject(&mut self, receipt: String, problem: &Problem) {
         // A text that cannot be a receipt is not kept until the worker reads the report.
         let receipt = if receipt.len() > RECEIPT_BYTES_MAX { String::new() } else { receipt };
-        self.enqueue(Tell::Taken(rejection(receipt, problem)));
+        self.enqueue(ToWorkerMessage::Taken(rejection(receipt, problem)));
     }
 
     fn handle_reply(&mut self, request: ReplyRequest, permit: Option<budget::Permit>) {
@@ -59,29 +59,33 @@ impl WorkerStream {
             Ok(found) => found,
             Err(problem) => return self.reject(text, &problem),
         };
-        let (message, answers) = match kind {
+        let (message, pending) = match kind {
             ReplyType::Progress => (None, &self.actions),
             ReplyType::Result | ReplyType::Error => {
                 (self.messages.remove(&receipt.id, receipt.delivery), &self.settlements)
             }
         };
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let (handles, caller) = (self.handles.clone(), self.caller.clone());
         let from = (caller.sender(), Some(self.session.revocations.clone()));
-        answers.push(
+        pending.push(
             async move {
-                let result = match authorize_settlement(&ways, &caller, &receipt).await {
-                    Ok(desk) => {
-                        leases::handle_reply(&desk, receipt.clone(), kind, from, body).await
+                let result = match authorize_settlement(&handles, &caller, &receipt).await {
+                    Ok(lease_queue) => {
+                        leases::handle_reply(&lease_queue, receipt.clone(), kind, from, body).await
                     }
                     Err(problem) => return action_after_rejection(text, message, &problem),
                 };
                 // The permit is held until here.
                 drop(permit);
                 match to_taken(text, result) {
-                    Ok(taken @ Taken { changed: true, .. }) if kind == ReplyType::Progress => {
-                        StreamAction::Extended(receipt, taken.receipt.clone(), Tell::Taken(taken))
+                    Ok(progress @ Taken { changed: true, .. }) if kind == ReplyType::Progress => {
+                        StreamAction::Extended(
+                            receipt,
+                            progress.receipt.clone(),
+                            ToWorkerMessage::Taken(progress),
+                        )
                     }
-                    told => action_after_commit(told, message),
+                    outcome => action_after_commit(outcome, message),
                 }
             }
             .boxed(),
@@ -95,18 +99,18 @@ impl WorkerStream {
             Ok(found) => found,
             Err(problem) => return self.reject(text, &problem),
         };
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let (handles, caller) = (self.handles.clone(), self.caller.clone());
         let session = self.session.revocations.clone();
         self.actions.push(
             async move {
-                let extended = match authorize_settlement(&ways, &caller, &receipt).await {
-                    Ok(_) => leases::extend_lease(&ways, &receipt, lease, Some(&session)).await,
+                let extended = match authorize_settlement(&handles, &caller, &receipt).await {
+                    Ok(_) => leases::extend_lease(&handles, &receipt, lease, Some(&session)).await,
                     Err(problem) => Err(problem),
                 };
                 match extended {
                     Ok(lease) => {
                         let lease = Lease { receipt: text.clone(), until: Some(lease_end(lease)) };
-                        StreamAction::Extended(receipt, text, Tell::Lease(lease))
+                        StreamAction::Extended(receipt, text, ToWorkerMessage::Lease(lease))
                     }
                     Err(problem) => action_without_lease(receipt, text, None, &problem),
                 }
@@ -123,15 +127,17 @@ impl WorkerStream {
             Err(problem) => return self.reject(text, &problem),
         };
         let message = self.messages.remove(&receipt.id, receipt.delivery);
-        let (ways, caller) = (self.ways.clone(), self.caller.clone());
+        let (handles, caller) = (self.handles.clone(), self.caller.clone());
         self.settlements.push(
             async move {
-                let result = match authorize_settlement(&ways, &caller, &receipt).await {
-                    Ok(desk) => leases::nack(&desk, &receipt, pause, caller.sender()).await,
+                let result = match authorize_settlement(&handles, &caller, &receipt).await {
+                    Ok(lease_queue) => {
+                        leases::nack(&lease_queue, &receipt, pause, caller.sender()).await
+                    }
                     Err(problem) => Err(problem),
                 };
                 match result {
-                    Ok(told) => action_after_commit(to_taken(text, told), message),
+                    Ok(outcome) => action_after_commit(to_taken(text, outcome), message),
                     Err(problem) => action_without_lease(receipt, text, message, &problem),
                 }
             }
@@ -142,7 +148,7 @@ impl WorkerStream {
     /// Handles an event that is no message.
     pub(super) fn handle_incoming_event(&mut self, event: IncomingEvent) {
         let IncomingEvent::TooLarge(bytes, receipt) = event else { return };
-        let max = self.ways.common.settings.http.body_bytes_max;
+        let max = self.handles.common.settings.http.body_bytes_max;
         let problem = Problem::too_large(format!(
             "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say \
              that the attempt failed, or give a smaller result"

@@ -109,16 +109,11 @@ struct Channel {
 
 impl Conversation {
     pub(super) fn new(
-        watched: WatchedQueues,
-        orders: Rc<Interventions>,
-        heard: mpsc::UnboundedSender<WorkerEvent>,
+        queues: WatchedQueues,
+        interventions: Rc<Interventions>,
+        events: mpsc::UnboundedSender<WorkerEvent>,
     ) -> Conversation {
-        Conversation {
-            queues: watched,
-            interventions: orders,
-            events: heard,
-            channels: HashMap::new(),
-        }
+        Conversation { queues, interventions, events, channels: HashMap::new() }
     }
 
     fn send_event(events: &mpsc::UnboundedSender<WorkerEvent>, event: WorkerEvent) {
@@ -135,7 +130,7 @@ impl Conversation {
 
     /// Handles a frame from the worker.
     pub(super) fn handle_worker_frame(&mut self, frame: &Frame) -> FrameAction {
-        let (watched, orders, heard) =
+        let (queues, interventions, events) =
             (self.queues.clone(), self.interventions.clone(), self.events.clone());
         let Some(channel) = self.channel(frame.channel()) else { return FrameAction::Forward };
         match frame.kind() {
@@ -144,8 +139,8 @@ impl Conversation {
                 let text = |wanted| read_property(frame.payload(), wanted).unwrap_or_default();
                 let correlation_id = text(Property::CorrelationId).into_owned();
                 let is_last = text(Property::Type) != "progress";
-                if is_reply && is_last && orders.take_cut(&correlation_id, CutPoint::Reply) {
-                    Conversation::send_event(&heard, WorkerEvent::ConnectionCut(correlation_id));
+                if is_reply && is_last && interventions.take_cut(&correlation_id, CutPoint::Reply) {
+                    Conversation::send_event(&events, WorkerEvent::ConnectionCut(correlation_id));
                     return FrameAction::Cut;
                 }
                 if channel.confirms {
@@ -155,11 +150,13 @@ impl Conversation {
                     }
                 }
                 if is_reply && is_last {
-                    Conversation::send_event(&heard, WorkerEvent::Published(correlation_id));
+                    Conversation::send_event(&events, WorkerEvent::Published(correlation_id));
                 }
                 FrameAction::Forward
             }
-            FrameKind::Method => channel.handle_worker_method(frame, &watched, &orders, &heard),
+            FrameKind::Method => {
+                channel.handle_worker_method(frame, &queues, &interventions, &events)
+            }
             FrameKind::ProtocolHeader | FrameKind::Body | FrameKind::Other => FrameAction::Forward,
         }
     }
@@ -173,12 +170,12 @@ impl Conversation {
                 let Some((tag, is_unseen)) = channel.delivering.take() else { return };
                 let correlation_id =
                     read_property(frame.payload(), Property::CorrelationId).unwrap_or_default();
-                let of = correlation_id.into_owned();
-                Conversation::send_event(&events, WorkerEvent::Delivered(of.clone()));
+                let delivered_id = correlation_id.into_owned();
+                Conversation::send_event(&events, WorkerEvent::Delivered(delivered_id.clone()));
                 if is_unseen {
-                    Conversation::send_event(&events, WorkerEvent::AutoAcked(of));
+                    Conversation::send_event(&events, WorkerEvent::AutoAcked(delivered_id));
                 } else if channel.in_flight.len() < FOLLOWED_MAX {
-                    channel.in_flight.insert(tag, of);
+                    channel.in_flight.insert(tag, delivered_id);
                 }
             }
             FrameKind::Method => channel.handle_broker_method(frame, &events),
@@ -191,8 +188,8 @@ impl Channel {
     fn handle_worker_method(
         &mut self,
         frame: &Frame,
-        watched: &WatchedQueues,
-        orders: &Interventions,
+        queues: &WatchedQueues,
+        interventions: &Interventions,
         events: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> FrameAction {
         let Some((method, fields)) = frame.payload().split_first_chunk::<4>() else {
@@ -207,7 +204,7 @@ impl Channel {
                 fields.skip(2);
                 let is_default = fields.read_text().is_empty();
                 self.publishing =
-                    Some(is_default && fields.read_text() == watched.reply_queue.as_bytes());
+                    Some(is_default && fields.read_text() == queues.reply_queue.as_bytes());
             }
             CONSUME => {
                 fields.skip(2);
@@ -220,13 +217,13 @@ impl Channel {
                 } else if is_unseen && self.auto_ack_tags.len() < FOLLOWED_MAX {
                     self.auto_ack_tags.insert(tag);
                 }
-                if queue == watched.queue.as_bytes() {
+                if queue == queues.queue.as_bytes() {
                     Conversation::send_event(events, WorkerEvent::Consuming);
                 }
             }
             GET => {
                 fields.skip(2);
-                if fields.read_text() == watched.queue.as_bytes() {
+                if fields.read_text() == queues.queue.as_bytes() {
                     Conversation::send_event(events, WorkerEvent::Consuming);
                 }
                 self.gets_auto_acked = fields.read_byte() & 1 != 0;
@@ -234,7 +231,7 @@ impl Channel {
             ACK => {
                 let settled = self.take_settled(fields.read_number(), fields.read_byte() & 1 != 0);
                 if let Some(correlation_id) =
-                    settled.iter().find(|of| orders.take_cut(of, CutPoint::Ack))
+                    settled.iter().find(|of| interventions.take_cut(of, CutPoint::Ack))
                 {
                     Conversation::send_event(
                         events,
@@ -251,17 +248,17 @@ impl Channel {
                 let requeues = if *method == NACK { 0b10 } else { 1 };
                 let is_multiple = *method == NACK && bits & 1 != 0;
                 let settled = self.take_settled(tag, is_multiple);
-                let is_tamed = settled
+                let is_prevented = settled
                     .iter()
-                    .any(|correlation_id| orders.is_requeue_prevented(correlation_id));
-                let requeue = bits & requeues != 0 && !is_tamed;
+                    .any(|correlation_id| interventions.is_requeue_prevented(correlation_id));
+                let requeue = bits & requeues != 0 && !is_prevented;
                 settled.into_iter().for_each(|of| {
                     Conversation::send_event(
                         events,
                         WorkerEvent::Nacked { correlation_id: of, requeue },
                     )
                 });
-                if is_tamed && bits & requeues != 0 {
+                if is_prevented && bits & requeues != 0 {
                     let mut raw = frame.raw.clone();
                     // The byte of the flags precedes the end of the frame.
                     if let [.., flags, _] = raw.as_mut_slice() {
@@ -324,9 +321,9 @@ struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn take(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        let (front, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
-        taken
+        front
     }
 
     fn skip(&mut self, count: usize) {
@@ -377,13 +374,13 @@ mod tests {
     }
 
     fn new_conversation() -> TestConversation {
-        let (tell, heard) = mpsc::unbounded_channel();
-        let orders = Rc::new(Interventions::default());
-        let watched = WatchedQueues { queue: "q".to_owned(), reply_queue: "r".to_owned() };
+        let (event_sender, event_receiver) = mpsc::unbounded_channel();
+        let interventions = Rc::new(Interventions::default());
+        let queues = WatchedQueues { queue: "q".to_owned(), reply_queue: "r".to_owned() };
         TestConversation {
-            conversation: Conversation::new(watched, orders.clone(), tell),
-            interventions: orders,
-            events: heard,
+            conversation: Conversation::new(queues, interventions.clone(), event_sender),
+            interventions,
+            events: event_receiver,
         }
     }
 

@@ -166,11 +166,11 @@ mod tests {
         assert!(matches!(frames.next(), Err(FrameError::TooLarge(_))));
         assert!(frames.bytes.len() < 16);
         let largest = u32::try_from(FRAME_BYTES_MAX - HEAD_BYTES - 1).unwrap();
-        for (size, is_taken) in [(largest, true), (largest + 1, false)] {
+        for (size, is_accepted) in [(largest, true), (largest + 1, false)] {
             let mut frames = FrameParser::default();
             frames.feed(&[3, 0, 1]);
             frames.feed(&size.to_be_bytes());
-            assert_eq!(frames.next() == Ok(None), is_taken);
+            assert_eq!(frames.next() == Ok(None), is_accepted);
         }
     }
 

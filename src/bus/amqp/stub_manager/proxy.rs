@@ -44,14 +44,14 @@ pub(super) struct Proxy {
 impl Proxy {
     pub(super) async fn open(
         broker: (String, u16),
-        watched: WatchedQueues,
+        queues: WatchedQueues,
         events: mpsc::UnboundedSender<WorkerEvent>,
     ) -> io::Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
         let state = Rc::new(ProxyState {
             broker,
-            queues: watched,
+            queues,
             interventions: Rc::new(Interventions::default()),
             events,
             open_connections: Cell::new(0),
@@ -126,12 +126,14 @@ async fn proxy_connection(worker: TcpStream, state: Rc<ProxyState>) {
     let _ = (worker.set_nodelay(true), broker.set_nodelay(true));
     let conversation =
         Conversation::new(state.queues.clone(), state.interventions.clone(), state.events.clone());
-    let talk = RefCell::new(conversation);
+    let shared_conversation = RefCell::new(conversation);
     let is_cut = tokio::select! {
-        cut = forward_frames(&worker, &broker, |frame| talk.borrow_mut().handle_worker_frame(frame)) =>
+        cut = forward_frames(&worker, &broker, |frame| {
+            shared_conversation.borrow_mut().handle_worker_frame(frame)
+        }) =>
             was_cut(cut, &state),
         cut = forward_frames(&broker, &worker, |frame| {
-            talk.borrow_mut().handle_broker_frame(frame);
+            shared_conversation.borrow_mut().handle_broker_frame(frame);
             FrameAction::Forward
         }) => was_cut(cut, &state),
         () = hang_up => false,

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Blocks the library's writes while a burst is handed over.
 #[derive(Debug, Default)]
 pub(in crate::bus::amqp) struct Burst {
-    is_held: Mutex<bool>,
+    is_active: Mutex<bool>,
     released: Condvar,
 }
 
@@ -28,14 +28,14 @@ impl Burst {
     /// Waits for the end of a burst. Called on the library's own thread, which serves one
     /// connection.
     pub(super) fn wait_for_end(&self) {
-        let mut is_held = self.lock();
-        while *is_held {
-            is_held = self.released.wait(is_held).unwrap_or_else(PoisonError::into_inner);
+        let mut is_active = self.lock();
+        while *is_active {
+            is_active = self.released.wait(is_active).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.is_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,14 +56,14 @@ mod tests {
     fn a_writer_waits_for_the_end_of_a_burst_and_for_nothing_else() {
         let burst = Arc::new(Burst::default());
         burst.wait_for_end();
-        let (held, is_over) = (burst.hold(), Arc::new(AtomicBool::new(false)));
+        let (guard, is_over) = (burst.hold(), Arc::new(AtomicBool::new(false)));
         let (other, seen) = (burst.clone(), is_over.clone());
         let writer = std::thread::spawn(move || {
             other.wait_for_end();
             seen.load(Ordering::SeqCst)
         });
         is_over.store(true, Ordering::SeqCst);
-        drop(held);
+        drop(guard);
         assert!(writer.join().expect("no panic"), "it wrote while the burst was held");
     }
 }

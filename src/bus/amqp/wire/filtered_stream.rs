@@ -47,7 +47,7 @@ pub(in crate::bus::amqp) async fn connect(
     mut uri: AMQPUri,
     properties: ConnectionProperties,
     tls: Arc<ClientConfig>,
-    ties: ConnectionHooks,
+    hooks: ConnectionHooks,
 ) -> lapin::Result<Connection> {
     let frame_bytes_max = uri.query.frame_max.filter(|max| *max > 0).unwrap_or(FRAME_BYTES_MAX);
     uri.query.frame_max = Some(frame_bytes_max);
@@ -55,7 +55,7 @@ pub(in crate::bus::amqp) async fn connect(
     let reactor = FilteringReactor {
         sockets: Tokio::current(),
         frame_bytes_max: frame_bytes_max as usize,
-        hooks: ties,
+        hooks,
     };
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), reactor.clone()));
     let open = async move |uri: AMQPUri, _| {
@@ -125,8 +125,8 @@ impl Reactor for FilteringReactor {
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let (guarded, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
-        async move { connecting.await.map(|socket| guarded.filter_stream(Box::new(socket))) }
+        let (reactor, connecting) = (self.clone(), self.sockets.tcp_connect_addr(address));
+        async move { connecting.await.map(|socket| reactor.filter_stream(Box::new(socket))) }
     }
 }
 
@@ -147,32 +147,31 @@ impl<S: AsyncRead + Unpin> AsyncRead for FilteredStream<S> {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        let guard = self.get_mut();
-        while guard.consumed == guard.filtered.len() {
-            guard.filtered.clear();
-            guard.consumed = 0;
-            if let Some(flow) = &guard.hooks.flow {
+        let this = self.get_mut();
+        while this.consumed == this.filtered.len() {
+            this.filtered.clear();
+            this.consumed = 0;
+            if let Some(flow) = &this.hooks.flow {
                 ready!(flow.poll_read_allowed(context));
-                guard.filter.set_counted_channel(flow.channel());
+                this.filter.set_counted_channel(flow.channel());
             }
-            let count = ready!(Pin::new(&mut guard.stream).poll_read(context, &mut guard.read))?;
+            let count = ready!(Pin::new(&mut this.stream).poll_read(context, &mut this.read))?;
             if count == 0 {
                 return Poll::Ready(Ok(0));
             }
-            guard
-                .filter
-                .filter(&guard.read[..count], &mut guard.filtered)
+            this.filter
+                .filter(&this.read[..count], &mut this.filtered)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            guard.hooks.returns.fetch_add(guard.filter.take_returns(), Ordering::AcqRel);
-            let bodies = guard.filter.take_body_bytes();
-            if let Some(flow) = &guard.hooks.flow {
+            this.hooks.returns.fetch_add(this.filter.take_returns(), Ordering::AcqRel);
+            let bodies = this.filter.take_body_bytes();
+            if let Some(flow) = &this.hooks.flow {
                 flow.record_read(bodies);
             }
         }
-        let passed = &guard.filtered[guard.consumed..];
+        let passed = &this.filtered[this.consumed..];
         let count = passed.len().min(buffer.len());
         buffer[..count].copy_from_slice(&passed[..count]);
-        guard.consumed += count;
+        this.consumed += count;
         Poll::Ready(Ok(count))
     }
 }

@@ -178,18 +178,18 @@ impl FrameFilter {
                     }
                     consumed
                 }
-                FilterState::Buffering(held) if held.missing > 0 => {
-                    let consumed = input.len().min(held.missing);
-                    let room = self
+                FilterState::Buffering(buffered) if buffered.missing > 0 => {
+                    let consumed = input.len().min(buffered.missing);
+                    let capacity = self
                         .frame_bytes_max
-                        .saturating_sub(HEAD_BYTES + END_BYTES + held.payload.len());
-                    held.payload.extend(&input[..consumed.min(room)]);
-                    held.missing -= consumed;
+                        .saturating_sub(HEAD_BYTES + END_BYTES + buffered.payload.len());
+                    buffered.payload.extend(&input[..consumed.min(capacity)]);
+                    buffered.missing -= consumed;
                     consumed
                 }
-                FilterState::Buffering(held) => {
+                FilterState::Buffering(buffered) => {
                     let frame = std::mem::replace(
-                        held,
+                        buffered,
                         BufferedFrame {
                             head: [0; HEAD_BYTES],
                             size: 0,
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_may_come_in_pieces_of_any_size() {
+    fn frames_may_arrive_in_pieces_of_any_size() {
         let expected = filtered(&mut FrameFilter::new(131_072), &deliveries());
         let input = deliveries();
         for cut in 0..=input.len() {
@@ -499,7 +499,10 @@ mod tests {
         for piece in frame.chunks(1_000) {
             passed.extend(filtered(&mut filter, piece));
             assert!(
-                !matches!(&filter.state, FilterState::Buffering(held) if held.payload.capacity() > 8_192),
+                !matches!(
+                    &filter.state,
+                    FilterState::Buffering(buffered) if buffered.payload.capacity() > 8_192
+                ),
                 "memory is bounded"
             );
         }

@@ -257,9 +257,9 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], UnsupportedHeader> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
+        let (front, rest) = self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(front)
     }
 
     fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
@@ -520,7 +520,11 @@ mod tests {
 
         /// Headers that are nearly valid.
         #[test]
-        fn a_damaged_header_is_supported_or_rejected(at in 0usize..200, byte: u8, cut in 0usize..40) {
+        fn a_damaged_header_is_supported_or_rejected(
+            at in 0usize..200,
+            byte: u8,
+            cut in 0usize..40
+        ) {
             let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\
                                  \x01tT\0\0\0\0\0\0\0\x09";
             let length = u32::try_from(table.len()).expect("short").to_be_bytes();

@@ -8,12 +8,13 @@ use futures_util::FutureExt;
 const QUEUE: &str = "price";
 const REPLIES: &str = "workflow-manager";
 
-fn event_loop(positions: &[TopicOffset]) -> (EventLoop, RecordedEvents) {
-    let (sink, heard) = RecordedEvents::channel();
+fn event_loop(offsets: &[TopicOffset]) -> (EventLoop, RecordedEvents) {
+    let (sink, events) = RecordedEvents::channel();
     let served = ServedQueues { worker_queues: vec![QUEUE.into()], ..ServedQueues::default() };
-    let outside = (sink, Rc::new(Cell::new(0)));
-    let link = EventLoop::new(Arc::new(test_support::section()), served, positions, outside);
-    (link.expect("clients"), heard)
+    let sink_and_count = (sink, Rc::new(Cell::new(0)));
+    let bus_loop =
+        EventLoop::new(Arc::new(test_support::section()), served, offsets, sink_and_count);
+    (bus_loop.expect("clients"), events)
 }
 
 fn topic(high: i64) -> TopicInfo {
@@ -29,8 +30,8 @@ fn missing_queues(events: &mut RecordedEvents) -> Vec<(Arc<str>, oneshot::Sender
     let reported = events.take_all().into_iter();
     reported
         .filter_map(|event| {
-            let BusEvent::QueueMissing { queue, journaled: taken } = event else { return None };
-            Some((queue, taken))
+            let BusEvent::QueueMissing { queue, journaled } = event else { return None };
+            Some((queue, journaled))
         })
         .collect()
 }
@@ -39,29 +40,29 @@ fn missing_queues(events: &mut RecordedEvents) -> Vec<(Arc<str>, oneshot::Sender
 /// process that nothing was lost.
 #[tokio::test]
 async fn a_missing_topic_is_created_once_its_loss_is_journaled() {
-    let (mut link, mut heard) = event_loop(&[]);
-    link.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Missing);
-    let (queue, taken) = missing_queues(&mut heard).pop().expect("told");
-    assert_eq!((&*queue, link.tasks.len()), (QUEUE, 1));
-    assert!(link.tasks.next().now_or_never().is_none(), "nothing is done before the answer");
-    assert!(link.publisher.is_topic_lost(QUEUE) && link.missing_topics.contains(QUEUE));
+    let (mut bus_loop, mut events) = event_loop(&[]);
+    bus_loop.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Missing);
+    let (queue, journaled) = missing_queues(&mut events).pop().expect("told");
+    assert_eq!((&*queue, bus_loop.tasks.len()), (QUEUE, 1));
+    assert!(bus_loop.tasks.next().now_or_never().is_none(), "nothing is done before the answer");
+    assert!(bus_loop.publisher.is_topic_lost(QUEUE) && bus_loop.missing_topics.contains(QUEUE));
     // A check that completes meanwhile changes nothing.
-    link.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Exists(topic(0)));
-    assert!(link.publisher.is_topic_lost(QUEUE));
-    taken.send(()).expect("waited for");
-    let done = link.tasks.next().await.expect("told");
+    bus_loop.handle_queue_topic(&QUEUE.into(), &BTreeMap::new(), TopicStatus::Exists(topic(0)));
+    assert!(bus_loop.publisher.is_topic_lost(QUEUE));
+    journaled.send(()).expect("waited for");
+    let done = bus_loop.tasks.next().await.expect("told");
     assert!(matches!(&done, CompletedTask::LossJournaled(queue) if &**queue == QUEUE));
-    link.handle_task(done);
-    assert_eq!((link.tasks.len(), link.missing_topics.len()), (1, 0), "now it is created");
+    bus_loop.handle_task(done);
+    assert_eq!((bus_loop.tasks.len(), bus_loop.missing_topics.len()), (1, 0), "now it is created");
 }
 
 #[tokio::test]
 async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check() {
-    let (mut link, mut heard) = event_loop(&[]);
+    let (mut bus_loop, mut events) = event_loop(&[]);
     let written = BTreeMap::from([(0, 7)]);
     let mut check = |high: i64| {
-        link.handle_queue_topic(&QUEUE.into(), &written, TopicStatus::Exists(topic(high)));
-        missing_queues(&mut heard).len()
+        bus_loop.handle_queue_topic(&QUEUE.into(), &written, TopicStatus::Exists(topic(high)));
+        missing_queues(&mut events).len()
     };
     assert_eq!(check(6), 0, "what a broker tells may be old");
     assert_eq!(check(7), 0, "and so it was");
@@ -71,39 +72,39 @@ async fn a_topic_that_ends_before_what_was_written_is_lost_at_the_second_check()
 
 #[tokio::test]
 async fn when_replies_are_lost_the_steps_of_all_queues_are_sent_again() {
-    let (mut link, mut heard) = event_loop(&[test_support::offset(REPLIES, 10)]);
-    link.publisher.enqueue(test_support::message("of a former definition"));
-    link.publisher.send_waiting();
-    link.handle_reply_topic(&TopicStatus::Missing, true);
+    let (mut bus_loop, mut events) = event_loop(&[test_support::offset(REPLIES, 10)]);
+    bus_loop.publisher.enqueue(test_support::message("of a former definition"));
+    bus_loop.publisher.send_waiting();
+    bus_loop.handle_reply_topic(&TopicStatus::Missing, true);
     let reported: BTreeSet<Arc<str>> =
-        missing_queues(&mut heard).into_iter().map(|(queue, _)| queue).collect();
+        missing_queues(&mut events).into_iter().map(|(queue, _)| queue).collect();
     assert_eq!(reported, ["of a former definition".into(), QUEUE.into()].into());
 }
 
 /// Brokers that return may have another topic of the same name.
 #[tokio::test]
 async fn nothing_is_read_while_brokers_are_unavailable() {
-    let (mut link, _heard) = event_loop(&[]);
-    link.brokers = BrokerState::Available;
-    link.handle_reply_topic(&TopicStatus::Exists(topic(0)), true);
-    assert!(link.reader.is_assigned);
-    link.handle_client_event(ClientEvent::AllBrokersDown);
-    assert!(!link.reader.is_assigned);
-    assert!(link.next_check_at <= clock::timer_now(), "they are looked for at once");
+    let (mut bus_loop, _events) = event_loop(&[]);
+    bus_loop.brokers = BrokerState::Available;
+    bus_loop.handle_reply_topic(&TopicStatus::Exists(topic(0)), true);
+    assert!(bus_loop.reader.is_assigned);
+    bus_loop.handle_client_event(ClientEvent::AllBrokersDown);
+    assert!(!bus_loop.reader.is_assigned);
+    assert!(bus_loop.next_check_at <= clock::timer_now(), "they are looked for at once");
 }
 
 #[tokio::test]
 async fn a_stop_waits_a_while_for_settlements_and_for_messages_while_brokers_are_available() {
-    let (mut link, _heard) = event_loop(&[]);
+    let (mut bus_loop, _events) = event_loop(&[]);
     let (later, now) = (clock::timer_now() + SETTLE_TIMEOUT, clock::timer_now());
-    assert!(link.can_stop(later));
+    assert!(bus_loop.can_stop(later));
     let content = Ok(super::super::record::ReplyContent::default());
-    link.reader.handle_topic_found(&topic(1)).expect("read");
+    bus_loop.reader.handle_topic_found(&topic(1)).expect("read");
     let record = super::super::record::ReplyRecord { partition: 0, offset: 0, content };
-    link.reader.deliver(record);
-    assert!(!link.can_stop(later) && link.can_stop(now));
-    link.publisher.enqueue(test_support::message(QUEUE));
-    assert!(link.can_stop(now), "no broker is there to take it");
-    link.brokers = BrokerState::Available;
-    assert!(!link.can_stop(now));
+    bus_loop.reader.deliver(record);
+    assert!(!bus_loop.can_stop(later) && bus_loop.can_stop(now));
+    bus_loop.publisher.enqueue(test_support::message(QUEUE));
+    assert!(bus_loop.can_stop(now), "no broker is there to take it");
+    bus_loop.brokers = BrokerState::Available;
+    assert!(!bus_loop.can_stop(now));
 }

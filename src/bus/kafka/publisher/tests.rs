@@ -12,18 +12,15 @@ struct TestPublisher {
     unconfirmed: Rc<Cell<usize>>,
 }
 
-fn new_publisher(
-    positions: &[TopicOffset],
-    change: impl FnOnce(&mut KafkaSection),
-) -> TestPublisher {
-    let (sink, heard) = RecordedEvents::channel();
+fn new_publisher(offsets: &[TopicOffset], change: impl FnOnce(&mut KafkaSection)) -> TestPublisher {
+    let (sink, events) = RecordedEvents::channel();
     let mut section = test_support::section();
     change(&mut section);
     let unconfirmed = Rc::new(Cell::new(0));
-    let outside = (sink, unconfirmed.clone());
+    let sink_and_count = (sink, unconfirmed.clone());
     let publisher =
-        KafkaPublisher::new(Arc::new(section), positions, outside, test_support::context());
-    TestPublisher { publisher: publisher.expect("a client"), events: heard, unconfirmed }
+        KafkaPublisher::new(Arc::new(section), offsets, sink_and_count, test_support::context());
+    TestPublisher { publisher: publisher.expect("a client"), events, unconfirmed }
 }
 
 impl TestPublisher {
@@ -133,8 +130,8 @@ fn written_offsets_are_read_from_the_journal_and_reported_to_it() {
         let reported = rig.events.take_all().into_iter();
         reported
             .filter_map(|event| {
-                let BusEvent::OffsetReached(position) = event else { return None };
-                Some(position)
+                let BusEvent::OffsetReached(reached) = event else { return None };
+                Some(reached)
             })
             .collect::<Vec<_>>()
     };
@@ -170,15 +167,15 @@ fn a_message_whose_topic_is_missing_waits_for_it() {
 /// A producer that is closed does not wait for all its reports.
 #[test]
 fn unreported_messages_are_sent_again_once_the_producer_is_closed() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (event_sender, mut event_receiver) = mpsc::unbounded_channel();
     let mut rig = new_publisher(&[], |_| ());
-    rig.publisher.context = EventContext(tell);
+    rig.publisher.context = EventContext(event_sender);
     rig.publish(2);
     rig.publisher.needs_new_producer = true;
     assert_eq!(rig.publisher.replace_producer_if_needed(), Ok(()));
     // Both messages are in the producer that is closed. Nobody receives its reports.
     let last = loop {
-        match told.blocking_recv().expect("the clients are there") {
+        match event_receiver.blocking_recv().expect("the clients are there") {
             ClientEvent::ProducerClosed { last } => break last,
             ClientEvent::Delivered { .. } | ClientEvent::Error(_) | ClientEvent::AllBrokersDown => {
             }

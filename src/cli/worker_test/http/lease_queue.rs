@@ -82,14 +82,14 @@ impl StubLeaseQueue {
         queue: &str,
         log: EventLog,
         address: SocketAddr,
-        asks: mpsc::Sender<PendingRequest>,
+        requests: mpsc::Sender<PendingRequest>,
         server: ServerHandle,
     ) -> StubLeaseQueue {
         StubLeaseQueue {
             queue: queue.to_owned(),
             log,
             address,
-            requests: asks,
+            requests,
             server,
             entries: Vec::new(),
             waiters: VecDeque::new(),
@@ -117,7 +117,9 @@ impl StubLeaseQueue {
                             entry.state = MessageState::AttemptOver;
                         }
                     }
-                    Some(QueueCommand::CancelWhenLeased(number)) => self.cancel_when_leased = Some(number),
+                    Some(QueueCommand::CancelWhenLeased(number)) => {
+                        self.cancel_when_leased = Some(number)
+                    }
                     Some(QueueCommand::Clear) => {
                         (self.cut, self.cancel_when_leased) = (None, None);
                         self.entries.iter_mut().for_each(|entry| entry.state = MessageState::Done);
@@ -127,9 +129,9 @@ impl StubLeaseQueue {
                         return;
                     }
                 },
-                ask = requests.recv() => {
-                    let Some(ask) = ask else { return };
-                    if let Some(responder) = self.handle_request(ask) {
+                received = requests.recv() => {
+                    let Some(request) = received else { return };
+                    if let Some(responder) = self.handle_request(request) {
                         self.restart().await;
                         drop(responder);
                     }
@@ -184,10 +186,13 @@ impl StubLeaseQueue {
         self.waiters.retain(|waiter| !waiter.responder.is_closed());
         loop {
             let now = clock::timer_now();
-            let most = self.waiters.front().map_or(0, |waiter| waiter.max.unwrap_or(1));
-            let is_ready = |entry: &&mut QueuedMessage| matches!(entry.state, MessageState::Waiting(at) if at <= now);
+            let message_max = self.waiters.front().map_or(0, |waiter| waiter.max.unwrap_or(1));
+            let is_ready = |entry: &&mut QueuedMessage| match entry.state {
+                MessageState::Waiting(at) => at <= now,
+                MessageState::Leased(_) | MessageState::Done | MessageState::AttemptOver => false,
+            };
             let ready: Vec<&mut QueuedMessage> =
-                self.entries.iter_mut().filter(is_ready).take(most).collect();
+                self.entries.iter_mut().filter(is_ready).take(message_max).collect();
             if ready.is_empty() {
                 return;
             }
@@ -214,7 +219,7 @@ impl StubLeaseQueue {
 
     /// Handles a request of a worker. Returns the responder if the response is to be lost.
     fn handle_request(&mut self, request: PendingRequest) -> Option<oneshot::Sender<StubResponse>> {
-        let PendingRequest { queue, delivery: of, call, responder: answer } = request;
+        let PendingRequest { queue, delivery: delivery_key, call, responder: answer } = request;
         let respond = |response: StubResponse, responder: oneshot::Sender<StubResponse>| {
             // Sending fails if the worker has gone.
             let _ = responder.send(response);
@@ -228,7 +233,7 @@ impl StubLeaseQueue {
             );
             return respond(StubResponse::problem(404, &detail), answer);
         }
-        let Some((id, delivery)) = of else {
+        let Some((id, delivery)) = delivery_key else {
             if let WorkerCall::Receive { wait, lease, max, vhost } = call {
                 self.log.add(None, ObservedEvent::Connected);
                 let (until, lease) = (clock::timer_now() + wait, lease.unwrap_or(LEASE_DEFAULT));
@@ -245,8 +250,8 @@ impl StubLeaseQueue {
         let Some(at) = self.entries.iter().position(|entry| entry.message.id() == id) else {
             let stray = format!("a call about the message {}", shorten(&id));
             self.log.add(None, ObservedEvent::Unexpected(Text::new(&stray)));
-            let taken = json!({ "taken": false, "reason": "unknown_job" });
-            return respond(StubResponse::json(&taken), answer);
+            let reply_body = json!({ "taken": false, "reason": "unknown_job" });
+            return respond(StubResponse::json(&reply_body), answer);
         };
         let number = self.entries[at].message.number;
         match call {
@@ -307,12 +312,12 @@ impl StubLeaseQueue {
             self.log.add(Some(number), ObservedEvent::ConnectionCut);
             return Some(responder);
         }
-        let taken = if is_open {
+        let outcome = if is_open {
             json!({ "taken": true })
         } else {
             json!({ "taken": false, "reason": "duplicate" })
         };
-        let _ = responder.send(StubResponse::json(&taken));
+        let _ = responder.send(StubResponse::json(&outcome));
         None
     }
 

@@ -24,7 +24,7 @@ fn whole_numbers_and_decimals_are_compared_without_rounding() {
         ("1 < double('NaN')", "`<` cannot be applied to int and double"),
         ("double('NaN') >= 1", "`>=` cannot be applied to double and int"),
     ] {
-        let told = evaluate_text(text).expect_err(text);
-        assert!(told.contains(why), "{text}: {told}");
+        let error = evaluate_text(text).expect_err(text);
+        assert!(error.contains(why), "{text}: {error}");
     }
 }
