@@ -390,6 +390,14 @@ fn a_thread_that_does_not_end_does_not_hold_up_the_end_of_the_process() {
             let count = client.count(REPLY_QUEUE);
             when(count == Some((0, 1)), format!("{count:?}"))
         });
+        if faults != CUT_OFF {
+            // What is shown of a job comes from its actor; after a second, from the journal.
+            let path = format!("/api/job/{id}/step/bad");
+            eventually("a thread stands still", || {
+                let is_answered = daemon.api.answers_within(&path, Duration::from_millis(500));
+                when(!is_answered, "the job is shown")
+            });
+        }
         let begun = Instant::now();
         let code = daemon.stop().code();
         assert!(code == Some(1) || (code == Some(0) && faults != CUT_OFF), "{faults}: {code:?}");

@@ -3,6 +3,7 @@
 use super::{DEADLINE, JobView, eventually};
 use serde_json::Value;
 use std::fmt::Display;
+use std::time::Duration;
 use ureq::http::{Request, StatusCode};
 use uuid::Uuid;
 
@@ -94,6 +95,17 @@ impl Api {
             headers: headers.collect(),
             text,
         })
+    }
+
+    /// Whether a page is answered within this time.
+    pub(crate) fn answers_within(&self, path: &str, timeout: Duration) -> bool {
+        let mut request = Request::builder().uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(()).unwrap();
+        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
+        self.agent.run(request).is_ok()
     }
 
     /// Creates a job, which must be accepted, and gives its id.
