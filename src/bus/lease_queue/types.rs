@@ -124,8 +124,8 @@ pub struct ReplyOutcome {
     pub until: Option<Instant>,
 }
 
-/// Where the reply to a delivery goes, below the address of the API; `query`: which desk it is, as
-/// a key and its value.
+/// Returns where the reply to a delivery goes, below the address of the API; `query` says which
+/// lease queue it is, as a key and its value.
 pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &str)>) -> String {
     let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
     let query = match query {
