@@ -317,7 +317,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         }
     };
     #[cfg(not(feature = "grpc"))]
-    let () = start_grpc;
+    let () = grpc;
     let server_handle = server.handle();
     tracing::info!(
         %address,

@@ -144,8 +144,8 @@ fn make_kafka_bus(
 /// Refuses a bus over Kafka. It is only a safeguard: without Kafka in the build, settings with such
 /// a bus are refused when they are read.
 #[cfg(not(feature = "kafka"))]
-fn kafka(_: &KafkaSection, key: &BusKey, _: BusOptions) -> Result<BusMaker, StartError> {
-    Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.bus)))
+fn make_kafka_bus(_: &KafkaSection, key: &BusKey, _: BusOptions) -> Result<BusMaker, StartError> {
+    Err(StartError::Bus(format!("this build has no Kafka, which the bus \"{}\" needs", key.name)))
 }
 
 /// Returns the options of a bus that calls web services; `None`: the bus is of another kind.
