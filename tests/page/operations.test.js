@@ -166,7 +166,7 @@ test('the record: slider, keys and address say the same', async () => {
     await page.waitForSelector('.record-row');
     await page.locator('.record-row', { hasText: 'stock' }).locator('button', { hasText: '15 B' }).first().click();
     await page.waitForFunction(() => /"reserved": 16/.test(document.querySelector('.record-open')?.textContent ?? ''));
-  }, { expected: /400/ });
+  }, { expected: /404/ });
 });
 
 test('what happens is shown as it happens, and a hidden page asks nothing', async () => {
