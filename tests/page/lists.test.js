@@ -147,7 +147,8 @@ test('the overview, the items of a fan-out and the record stand still under the 
     const fail = async (/** @type {number} */ many) => {
       for (const id of await jobs(many)) await manager.fail(id, 'only', 'it broke');
     };
-    const held = async (/** @type {Page} */ page, /** @type {string} */ row, /** @type {() => Promise<string>} */ grow) => {
+    const held = async (/** @type {import('./browser.js').On} */ { page, settled }, /** @type {string} */ row, /** @type {() => Promise<string>} */ grow) => {
+      await settled();
       await page.locator(row).nth(1).hover();
       const before = await page.locator(row).allInnerTexts();
       await says(page, await grow());
@@ -163,17 +164,18 @@ test('the overview, the items of a fan-out and the record stand still under the 
     const many = await manager.create('many', { items: Array.from({ length: 40 }, (_, n) => n) });
     const children = await manager.children(many, 'all');
     for (const { job } of children.slice(10, 14)) await manager.fail(job, 'work', 'no');
-    await on(browser, manager, async ({ page, go }) => {
+    await on(browser, manager, async (view) => {
+      const { page, go } = view;
       await go('#/');
       await page.waitForSelector('.failed-list li');
-      await held(page, '.failed-list li', async () => { await fail(3); return '3 new'; });
+      await held(view, '.failed-list li', async () => { await fail(3); return '3 new'; });
       await go(`#/job/${many}/step/all`);
       await page.waitForFunction(() => document.querySelectorAll('.items-table tbody tr').length === 4);
-      await held(page, '.items-table tbody tr', async () => { for (const { job } of children.slice(0, 2)) await manager.fail(job, 'work', 'no'); return '2 new'; });
+      await held(view, '.items-table tbody tr', async () => { for (const { job } of children.slice(0, 2)) await manager.fail(job, 'work', 'no'); return '2 new'; });
       await go(`#/job/${children[20].job}?view=record`);
       await page.waitForSelector('.record-row:nth-child(2) .record-kind');
       const { entries } = await manager.light(children[20].job);
-      await held(page, '.record-row', async () => {
+      await held(view, '.record-row', async () => {
         for (let n = 1; n < 4; n += 1) await manager.post(`job/${children[20].job}/step/work?type=progress`, { message: `${n} of 3` });
         return `${(await manager.light(children[20].job)).entries - entries} new`;
       });
