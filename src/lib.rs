@@ -67,8 +67,8 @@
 //! tells it what becomes of them. What both faces mean by a receipt, a lease and a reply is in
 //! `api/leases`.
 //!
-//! A **web service that is called**: `bus/push` keeps the message in a lease queue until the service
-//! may be called, and makes a reply of its answer; a later one comes through `api/worker`.
+//! A **web service that is called**: `bus/push` keeps the message in a lease queue until the
+//! service may be called, and makes a reply of its answer; a later one comes through `api/worker`.
 //!
 //! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until it is settled. How far
 //! the topic is read goes to `actors/journal`, which writes it after the commits.
