@@ -3,7 +3,7 @@
 
 use super::calls::{all_steps, message_queue};
 use super::diagnostics::Diagnostics;
-use super::draft::WorkflowDraft;
+use super::draft::{StepDraft, WorkflowDraft};
 use super::values::LocatedText;
 use crate::engine::Definition;
 use crate::engine::text::quote;
@@ -45,6 +45,37 @@ pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &m
     (report.task, report.step) = (None, None);
 }
 
+/// A step that sends messages.
+pub(super) struct SendingStep<'a> {
+    /// The name of its task, if it is in one.
+    pub(super) task: Option<&'a LocatedText>,
+    pub(super) step: &'a StepDraft,
+    pub(super) queue: &'a LocatedText,
+    /// The name of the bus.
+    pub(super) bus: &'a str,
+}
+
+/// Returns the steps whose messages go to buses of one kind. Which kind a bus has follows from the
+/// settings, if they are known, else from its name.
+pub(super) fn steps_on_bus<'a>(
+    kind: BusKind,
+    draft: &'a WorkflowDraft,
+    settings: Option<&'a Settings>,
+) -> impl Iterator<Item = SendingStep<'a>> {
+    all_steps(draft).filter_map(move |(task, step)| {
+        let queue = message_queue(step)?;
+        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
+            Some(bus) => bus.text.as_str(),
+            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
+        };
+        let found = match settings {
+            Some(settings) => settings.bus_kind(bus),
+            None => BusKind::ALL.into_iter().find(|kind| kind.name() == bus),
+        };
+        (found == Some(kind)).then_some(SendingStep { task, step, queue, bus })
+    })
+}
+
 /// Refuses steps that call web services which cannot be called, or that have no timeout. Checks the
 /// settings if they are known.
 pub(super) fn check_services(
@@ -52,19 +83,7 @@ pub(super) fn check_services(
     settings: Option<&Settings>,
     report: &mut Diagnostics,
 ) {
-    for (task, step) in all_steps(draft) {
-        let Some(queue) = message_queue(step) else { continue };
-        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
-            Some(bus) => bus.text.as_str(),
-            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
-        };
-        let is_push = match settings {
-            Some(settings) => settings.bus_kind(bus) == Some(BusKind::Push),
-            None => bus == BusKind::Push.name(),
-        };
-        if !is_push {
-            continue;
-        }
+    for SendingStep { task, step, queue, bus } in steps_on_bus(BusKind::Push, draft, settings) {
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
         if let Some(objection) =

@@ -1,6 +1,6 @@
 //! Checks steps whose messages go to topics of Kafka.
 
-use super::calls::{all_steps, message_queue};
+use super::buses::{SendingStep, steps_on_bus};
 use super::diagnostics::Diagnostics;
 use super::draft::{StepDraft, WorkflowDraft};
 use super::values::LocatedText;
@@ -14,19 +14,7 @@ pub(super) fn check_topics(
     settings: Option<&Settings>,
     report: &mut Diagnostics,
 ) {
-    for (task, step) in all_steps(draft) {
-        let Some(queue) = message_queue(step) else { continue };
-        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
-            Some(bus) => bus.text.as_str(),
-            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
-        };
-        let kind = match settings {
-            Some(settings) => settings.bus_kind(bus),
-            None => BusKind::ALL.into_iter().find(|kind| kind.name() == bus),
-        };
-        if kind != Some(BusKind::Kafka) {
-            continue;
-        }
+    for SendingStep { task, step, queue, bus } in steps_on_bus(BusKind::Kafka, draft, settings) {
         report.task = task.map(|task| task.text.clone());
         report.step = step.name.as_ref().map(|name| name.text.clone());
         let topic = settings.and_then(|known| Some(known.kafka_bus(bus)?.topic(&queue.text)));
