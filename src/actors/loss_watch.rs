@@ -231,10 +231,9 @@ async fn count_waiting(
     handles.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited =
             wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
-        let is_call = wait.queue.starts_with(Definition::CALL_QUEUE_PREFIX);
         if passivated_at < began
             && has_waited
-            && !is_call
+            && !Definition::is_call_queue(&wait.queue)
             && handles.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
         {
             *waiting.entry(wait.queue.clone()).or_default() += 1;

@@ -113,7 +113,7 @@ pub(super) fn step_message(
     ];
     let state = job.origin().trace.as_ref().and_then(|request_trace| request_trace.state.as_ref());
     headers.extend(state.map(|state| Header::from_text("tracestate", state.as_ref())));
-    if run.queue.starts_with(Definition::CALL_QUEUE_PREFIX) {
+    if Definition::is_call_queue(&run.queue) {
         // How many levels of calls and child jobs are above the job that calls.
         headers.push(Header::from_number("depth", job.origin().depth));
     }

@@ -483,6 +483,11 @@ impl Definition {
         format!("{}{workflow}", Self::CALL_QUEUE_PREFIX)
     }
 
+    /// Returns whether a workflow takes calls on a queue of this name.
+    pub fn is_call_queue(queue: &str) -> bool {
+        queue.starts_with(Self::CALL_QUEUE_PREFIX)
+    }
+
     /// Returns the name for users: `<vhost>/<name>`, or the name alone.
     pub fn full_name(&self) -> String {
         if self.vhost.is_empty() {

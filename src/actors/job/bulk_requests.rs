@@ -25,7 +25,7 @@ impl JobActor {
         let old = self.confirmed_steps_on_bus(&scan.bus).filter(has_waited);
         let queues = old
             .map(|step| &job.graph().step(step).queue)
-            .filter(|queue| !queue.starts_with(Definition::CALL_QUEUE_PREFIX));
+            .filter(|queue| !Definition::is_call_queue(queue));
         scan.add_steps(queues);
     }
 
