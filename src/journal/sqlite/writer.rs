@@ -81,18 +81,7 @@ impl JournalWriter {
         let lock = acquire_lock(&path, &file)?;
         let reserve = Reserve::for_journal(&path);
         let mut shm = Shm::for_journal(&path);
-        let no_space_error = || JournalError::Failed {
-            file: file.to_string(),
-            what: "no room on its disk for SQLite's -shm".to_owned(),
-            remedy: Remedy::WaitForSpace,
-        };
-        let opened = match &mut shm {
-            Some(_) if reserve.is_short_of(shm::EXTRA_BYTES) => Err(no_space_error()),
-            Some(shm) => schema::open(&path, options, &file)
-                .and_then(|opened| shm.allocate().map(|()| opened).map_err(|_| no_space_error())),
-            None => schema::open(&path, options, &file),
-        };
-        let connection = match opened {
+        let connection = match open_connection(&path, options, &file, (&reserve, shm.as_mut())) {
             Ok(connection) => connection,
             Err(error) => {
                 lock.discard();
@@ -373,6 +362,27 @@ impl JournalWriter {
         self.is_locked.set(error.remedy() == Remedy::WaitForLock);
         error
     }
+}
+
+/// Opens the file, with room for its `-shm` where SQLite does not see to that.
+fn open_connection(
+    path: &Path,
+    options: &JournalOptions,
+    file: &str,
+    (reserve, shm): (&Reserve, Option<&mut Shm>),
+) -> Result<Connection, JournalError> {
+    let Some(shm) = shm else { return schema::open(path, options, file) };
+    let no_space_error = || JournalError::Failed {
+        file: file.to_owned(),
+        what: "no room on its disk for SQLite's -shm".to_owned(),
+        remedy: Remedy::WaitForSpace,
+    };
+    if reserve.is_short_of(shm::EXTRA_BYTES) {
+        return Err(no_space_error());
+    }
+    let connection = schema::open(path, options, file)?;
+    shm.allocate().map_err(|_| no_space_error())?;
+    Ok(connection)
 }
 
 fn acquire_lock(path: &Path, file: &str) -> Result<FileLock, JournalError> {
