@@ -321,9 +321,7 @@ impl Parameter {
         }
         parameter
     }
-}
 
-impl Parameter {
     fn full_description(&self) -> String {
         match self.needs {
             Some(other) => {
