@@ -28,7 +28,8 @@ fn may_use(from: &str, to: &str) -> bool {
         || to == "faults"
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Adds the Rust files below a folder.
+pub(crate) fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {

@@ -1,9 +1,10 @@
 //! One word for one thing: names use the words of `docs/glossary.md`, and none that it has
 //! replaced.
 
+use crate::floors;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Words that no name may have as a part, each with what to say instead.
 const RETIRED: &[(&str, &str)] = &[
@@ -29,17 +30,6 @@ const RETIRED: &[(&str, &str)] = &[
 const RETIRED_FUNCTIONS: &[&str] = &[
     "ask", "heard", "kept", "look", "looked", "of", "said", "say", "shown", "taken", "tell", "told",
 ];
-
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// Returns the code of a file: comments and the insides of strings are blank, lines stay.
 fn without_comments_and_strings(text: &str) -> String {
@@ -133,7 +123,7 @@ fn no_name_has_a_word_that_the_glossary_has_replaced() {
     let retired: BTreeMap<&str, &str> = RETIRED.iter().copied().collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    rust_files(&root.join("src"), &mut files);
+    floors::files(&root.join("src"), &mut files);
     let mut found = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).expect("readable");

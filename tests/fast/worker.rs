@@ -76,21 +76,22 @@ async fn none_waits(api: &Api) {
     assert_eq!(none.status, StatusCode::NO_CONTENT);
 }
 
-async fn job(api: &Api) -> Value {
-    api.get(&format!("/api/job/{ID}"), &[]).await.json()
+async fn until(api: &Api, fits: impl Fn(&Value) -> bool) -> Value {
+    until_page(api, &format!("/api/job/{ID}"), fits).await
 }
 
-async fn until(api: &Api, fits: impl Fn(&Value) -> bool) -> Value {
+/// Asks for a page again and again, until it fits.
+async fn until_page(api: &Api, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let seen = async {
         loop {
-            let seen = job(api).await;
+            let seen = api.get(path, &[]).await.json();
             if fits(&seen) {
                 return seen;
             }
             actix_rt::task::yield_now().await;
         }
     };
-    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time")
+    actix_rt::time::timeout(DEADLINE, seen).await.unwrap_or_else(|_| panic!("{path} in time"))
 }
 
 #[test]
@@ -556,23 +557,10 @@ fn who_goes_away_while_messages_are_collected_takes_none_with_it() {
 
 /// Waits until both messages of a ranked job are in their queue.
 async fn until_both_wait(api: &Api) {
-    let seen = async {
-        while api.get("/api/queue/ranks", &[]).await.json()["messages"] != 2 {
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time");
+    until_page(api, "/api/queue/ranks", |queue| queue["messages"] == 2).await;
 }
 
 async fn until_none_is_lent(api: &Api) {
-    let seen = async {
-        let lent = async || {
-            let queue = api.get("/api/queue/price", &[]).await.json();
-            queue["leases"].as_array().map_or(0, Vec::len)
-        };
-        while lent().await > 0 {
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time");
+    let none = |queue: &Value| queue["leases"].as_array().is_none_or(Vec::is_empty);
+    until_page(api, "/api/queue/price", none).await;
 }

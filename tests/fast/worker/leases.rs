@@ -1,8 +1,8 @@
 //! Leases: they end, are taken up again, and outlive the process.
 
 use super::{
-    DEADLINE, ID, WORKFLOW, create, give_back, none_waits, post, receive, reply, served, tell,
-    until,
+    ID, WORKFLOW, create, give_back, none_waits, post, receive, reply, served, tell, until,
+    until_page,
 };
 use crate::http::{Answer, Api, serving_in};
 use actix_web::http::StatusCode;
@@ -14,16 +14,9 @@ use workflow_manager::settings::Settings;
 async fn until_journaled(api: &Api, message: &Answer) {
     let delivery: u64 = message.header("delivery").parse().expect("a number");
     let is_lease = |entry: &Value| entry["kind"] == "step.leased" && entry["delivery"] == delivery;
-    let seen = async {
-        loop {
-            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json();
-            if record["entries"].as_array().expect("a list").iter().any(is_lease) {
-                return;
-            }
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, seen).await.expect("its lease is journaled");
+    let has_lease =
+        |record: &Value| record["entries"].as_array().expect("a list").iter().any(is_lease);
+    until_page(api, &format!("/api/job/{ID}/entries"), has_lease).await;
 }
 
 /// One manager after the other on the same journal; the second gets what the first leaves.

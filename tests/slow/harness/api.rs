@@ -4,7 +4,7 @@ use super::{DEADLINE, JobView, eventually};
 use serde_json::Value;
 use std::fmt::Display;
 use std::time::Duration;
-use ureq::http::{Request, StatusCode};
+use ureq::http::{Request, StatusCode, request};
 use uuid::Uuid;
 
 const RESPONSE_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -72,10 +72,7 @@ impl Api {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> Result<Answer, ureq::Error> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
+        let mut request = self.request(method, path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -97,13 +94,17 @@ impl Api {
         })
     }
 
+    fn request(&self, method: &str, path: &str) -> request::Builder {
+        let request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => request.header("Authorization", format!("Bearer {token}")),
+            None => request,
+        }
+    }
+
     /// Whether a page is answered within this time.
     pub(crate) fn answers_within(&self, path: &str, timeout: Duration) -> bool {
-        let mut request = Request::builder().uri(format!("{}{path}", self.base));
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let request = request.body(()).unwrap();
+        let request = self.request("GET", path).body(()).unwrap();
         let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
         self.agent.run(request).is_ok()
     }
