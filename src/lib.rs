@@ -15,8 +15,8 @@
 //! - **4** [`service`]: what systemd is told: ready, status, the watchdog
 //! - **3** [`workflow_test`]: tests of workflows by their users: the engine in virtual time, with
 //!   scripted workers
-//! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, announcer; mail
-//!   below them, the door and the manager above; the outbox through which effects leave
+//! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, notifier;
+//!   inputs below them, the manager and its handle above; the outbox through which effects leave
 //! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
 //!   the webhook; spans, from records at their ends
 //! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
@@ -30,30 +30,31 @@
 //!
 //! # The straight lines
 //!
-//! A **reply**: `bus/amqp/consumer`, `lane` → `event_sink` in `actors/bus` (what a bus reports
-//! becomes mail) → `actors/router` (correlation id → mailbox) → `actors/job` → `actors/rules` →
-//! `take` in [`engine::decision`] (`decide`, `evolve`; `follow`: what starts next) →
+//! A **reply**: `bus/amqp/consumer`, `queue_consumer` → `event_sink` in `actors/bus` (what a bus
+//! reports becomes an input) → `actors/router` (correlation id → mailbox) → `actors/job` →
+//! `actors/rules` → `handle_input` in [`engine::decision`] (`decide`, `evolve`; `advance`: what
+//! starts next) →
 //! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch →
 //! `actors/bus` → `bus/amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
-//! A **creation**: `api/jobs` → [`actors::door`] → `actors/router` (an id of the client's:
-//! `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
-//! [`engine::Job::create_for`] → `actors/journal` → 201 → the first dispatches. A child job starts
-//! by an effect that enters at the router; its end is an input to its parent.
+//! A **creation**: `api/jobs` → [`actors::manager_handle`] → `actors/router` (an id of the
+//! client's: `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
+//! [`engine::Job::create_for_caller`] → `actors/journal` → 201 → the first dispatches. A child job
+//! starts by an effect that enters at the router; its end is an input to its parent.
 //!
-//! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` → [`actors::door`] →
-//! `actors/router` → `actors/job/requests`, where both meet. After the commit messages that wait in
-//! a queue of the embedded bus are withdrawn, the client has its answer, and each child job gets an
-//! order, which enters at the router, as the start of the child job did. A child job that is
-//! cancelled by an order passes the order on to its own child jobs; it does not report to its
-//! parent.
+//! A **cancel**: `DELETE` by `api/jobs`, `POST …/cancel` by `api/operations` →
+//! [`actors::manager_handle`] → `actors/router` → `actors/job/requests`, where both meet. After the
+//! commit messages that wait in a queue of the embedded bus are withdrawn, the client has its
+//! answer, and each child job gets an order, which enters at the router, as the start of the child
+//! job did. A child job that is cancelled by an order passes the order on to its own child jobs; it
+//! does not report to its parent.
 //!
 //! A **start**: `journal` rebuilds the jobs that are open, each with the effects that may have been
 //! lost ([`engine::Job::open_effects`]) → `actors/manager` → `actors/router` starts their actors,
 //! parents first → their effects leave. Buses deliver once the router has these jobs in its
-//! mailbox. Those that have no room in memory are at rest.
+//! mailbox. Those that have no room in memory are passivated.
 //!
-//! A job **at rest** is under way, and in the journal alone: memory is short, and it only waits
+//! A **passivated** job is under way, and in the journal alone: memory is short, and it only waits
 //! (`actors/job/passivation`), or a start had no room for it. What comes for it →
 //! `actors/router/passivation`, which stashes it → `actors/archive` rebuilds the job → the router
 //! starts its actor, and hands on what was stashed.
@@ -98,7 +99,7 @@
 //!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
-//! - Actors tell each other by mail. What threads share besides is counted or flagged with atomics,
+//! - Actors send each other inputs. What threads share besides is counted or flagged with atomics,
 //!   or is behind a lock in one of the files that `tests/fast/floors.rs` lists, each with what its
 //!   lock guards. The engine knows no lock; the router and the jobs own none, and hold one only to
 //!   look something up or to count.
@@ -112,7 +113,7 @@
 //!
 //! [`engine::entry`] (what goes in and comes out), [`engine::decision`] (the loop: `decide`, then
 //! `evolve`, each in a file of its name), [`engine::job`], [`engine::fanout`], [`engine::json`];
-//! then [`actors::mail`], [`actors::job`], [`actors::journal`], [`actors::router`],
+//! then [`actors::inputs`], [`actors::job`], [`actors::journal`], [`actors::router`],
 //! [`actors::manager`]; then [`journal`], [`bus`], [`api`].
 
 pub mod access;

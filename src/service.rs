@@ -5,8 +5,8 @@
 //! | when | what |
 //! |---|---|
 //! | the journal is recovered | `STATUS=` |
-//! | the API listens, and a [round](door::round) through all three actors is over | `READY=1` |
-//! | each further round is over | `WATCHDOG=1`, if the service manager wants it |
+//! | the API listens, and a [probe](manager_handle::probe_liveness) has passed | `READY=1` |
+//! | each further probe has passed | `WATCHDOG=1`, if the service manager wants it |
 //! | the number of jobs or a check of readiness has changed | `STATUS=` |
 //! | SIGHUP, and the end of its reload | `RELOADING=1` with `MONOTONIC_USEC=`, `READY=1` |
 //! | a stop begins | `STOPPING=1`, with `EXTEND_TIMEOUT_USEC=` |
