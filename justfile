@@ -13,7 +13,7 @@ check:
 
 # All tests that need no server.
 test *NAMES:
-    cargo test --locked --features {{features}} --lib --test fast {{NAMES}}
+    cargo test --locked --workspace --features {{features}} --lib --test fast {{NAMES}}
 
 # Before you hand in: what CI runs.
 verify *STAGES:

@@ -27,11 +27,11 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
-use workflow_manager::api::grpc;
-use workflow_manager::api::grpc::wire::Kind;
-use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::Message;
+use workflow_manager::grpc;
+use workflow_manager::grpc::wire::Kind;
+use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{ServerAddress, Settings};
 

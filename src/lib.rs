@@ -2,40 +2,45 @@
 //!
 //! # The map
 //!
-//! A file imports only from floors below and from its own module; on floor 1 all may use
-//! [`settings`], [`times`], [`clock`] and [`budget`], and everywhere [`faults`]
-//! (`tests/fast/floors.rs` holds it to that). Where a comment names a file in `docs/`, that file
-//! states the rule for users. The floors, with their modules and what these are for:
+//! Each folder of `src/` is a crate. A crate uses those below it, which its `Cargo.toml` names; the
+//! reasons for foreign crates stand in the `Cargo.toml` of the workspace. This crate is a front:
+//! under one name it gives tests, benches and examples what the others have. Where a comment names
+//! a file in `docs/`, that file states the rule for users. From top to bottom:
 //!
-//! - **6** `main.rs`, [`cli`]: arguments → settings → manager → exit code; the client commands
-//! - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
-//!   workers, health and metrics; the document that describes them (`api/openapi`); the files of
-//!   the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`)
-//! - **4** [`reload`]: the workflow files, read again while the manager runs
-//! - **4** [`service`]: what systemd is told: ready, status, the watchdog
-//! - **3** [`workflow_test`]: tests of workflows by their users: the engine in virtual time, with
-//!   scripted workers
-//! - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, notifier;
-//!   inputs below them, the manager and its handle above; the outbox through which effects leave
-//! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
-//!   the webhook; spans, from records at their ends
-//! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
-//!   [`budget`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
-//!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
-//!   process hold; the record, as traits, and in SQLite; transports
-//! - **0** [`engine`]: the rules, as plain data and functions
-//! - **0** [`signature`], [`trust`]: how others can tell that a call comes from us; whose
-//!   certificates we believe
-//! - **0** [`faults`]: where tests break the daemon; nothing without the feature `failpoints`
+//! - `main.rs`: arguments → settings → manager → exit code
+//! - [`cli`]: the client commands; `doctor`, `work`, `worker-test`; tests of workflows by their
+//!   users ([`cli::workflow_test`]: the engine in virtual time, with scripted workers)
+//! - [`grpc`]: workers over gRPC
+//! - `daemon`: all that runs in the daemon, on floors of its own (`tests/fast/floors.rs` holds them):
+//!   - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
+//!     workers, health and metrics; the document that describes them (`api/openapi`); the files of
+//!     the page, which is a client of it (`page/`)
+//!   - **4** [`reload`]: the workflow files, read again while the manager runs. [`service`]: what
+//!     systemd is told: ready, status, the watchdog
+//!   - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, notifier;
+//!     inputs below them, the manager and its handle above; the outbox through which effects leave
+//!   - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the
+//!     streams, the webhook; spans, from records at their ends
+//!   - **1** [`access`], [`load`], [`settings`], [`view`], [`telemetry`], [`budgets`]: who may do
+//!     what; YAML → definitions; typed settings; how a job is shown; metrics and logs; bounds on
+//!     what clients make the process hold
+//! - [`amqp`], [`kafka`]: a bus each, with all that speaks to its broker
+//! - [`bus`]: transports as a trait; embedded queues and their leases; calls of web services
+//! - [`journal`]: the record, as traits, and in SQLite
+//! - `base`: [`clock`] (time and chance), [`times`] (as text), [`values`] of settings, [`budget`],
+//!   [`signature`], [`trust`] (how others can tell that a call comes from us; whose certificates we
+//!   believe), [`networks`], [`web_address`], [`faults`] (where tests break the daemon; nothing
+//!   without the feature `failpoints`)
+//! - [`engine`]: the rules, as plain data and functions
 //!
 //! # The straight lines
 //!
-//! A **reply**: `bus/amqp/consumer`, `queue_consumer` → `event_sink` in `actors/bus` (what a bus
+//! A **reply**: `amqp/consumer`, `queue_consumer` → `event_sink` in `actors/bus` (what a bus
 //! reports becomes an input) → `actors/router` (correlation id → mailbox) → `actors/job` →
 //! `actors/rules` → `handle_input` in [`engine::decision`] (`decide`, `evolve`; `advance`: what
 //! starts next) →
 //! `actors/journal` (entries of many jobs, one commit) → `actors/outbox`: ack, dispatch →
-//! `actors/bus` → `bus/amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
+//! `actors/bus` → `amqp` → the broker's confirm → `actors/bus` → the job → a lagging entry.
 //!
 //! A **creation**: `api/jobs` → [`actors::manager_handle`] → `actors/router` (an id of the
 //! client's: `actors/archive` looks it up; known: the same answer, or a conflict) → `actors/job` →
@@ -63,19 +68,19 @@
 //! it, and its reply goes from `api/worker` by the same lease queue to the router; the disposition
 //! after the commit is the answer to the worker.
 //!
-//! A **worker over gRPC** has a stream of its own: `api/grpc/admission` (who it is) →
-//! `api/grpc/stream`, which asks the same lease queue for as many messages as the worker wants, and
+//! A **worker over gRPC** has a stream of its own: `grpc/admission` (who it is) →
+//! `grpc/stream`, which asks the same lease queue for as many messages as the worker wants, and
 //! tells it what becomes of them. What both faces mean by a receipt, a lease and a reply is in
 //! `api/leases`.
 //!
 //! A **web service that is called**: `bus/push` keeps the message in a lease queue until the
 //! service may be called, and makes a reply of its answer; a later one comes through `api/worker`.
 //!
-//! A **reply over Kafka** is a record of a topic: `bus/kafka` keeps it until it is settled. How far
+//! A **reply over Kafka** is a record of a topic: `kafka` keeps it until it is settled. How far
 //! the topic is read goes to `actors/journal`, which writes it after the commits.
 //!
 //! A **call** is a message on a workflow's queue that asks for a job. It is a creation that enters
-//! like a reply: `bus/amqp/workflow_queues` → `actors/router` → `actors/job` → `actors/journal` →
+//! like a reply: `amqp/workflow_queues` → `actors/router` → `actors/job` → `actors/journal` →
 //! ack. Its sender, the *caller*, gets the end of the job as a worker gets a step message: the bus
 //! keeps it until the broker's confirm, which is journaled. Until then the job is not closed.
 //!
@@ -93,9 +98,9 @@
 //!   a refused call, once the broker has the refusal. At once only what nothing can follow from: no
 //!   job could take it, nobody waits for an answer, or it cannot be read and was put aside. Dropped
 //!   unsettled it goes back to its queue.
-//! - Each resource has one user: lapin in `bus/amqp`, rdkafka in `bus/kafka`, rusqlite in
+//! - Each resource has one user: lapin in `amqp`, rdkafka in `kafka`, rusqlite in
 //!   `journal/sqlite`, the YAML crate in `load` and `settings/text`, the CEL crate in
-//!   `engine/expression`, `config` in `settings`, tonic in `api/grpc`, prost there and in `traces`,
+//!   `engine/expression`, `config` in `settings`, tonic in `grpc`, prost there and in `traces`,
 //!   `sd_notify` in `service`.
 //! - Which jobs take input is one table: `actors/routes.rs`, the only `DashMap`. The router alone
 //!   writes it. No disk is read where replies pass: the archive reads for the router.
@@ -116,28 +121,16 @@
 //! then [`actors::inputs`], [`actors::job`], [`actors::journal`], [`actors::router`],
 //! [`actors::manager`]; then [`journal`], [`bus`], [`api`].
 
-pub mod access;
-pub mod actors;
-pub mod api;
-pub mod budget;
-pub mod bus;
-pub mod cli;
-pub mod clock;
-pub mod engine;
-pub mod events;
-pub mod faults;
-pub mod journal;
-pub mod load;
-pub mod reload;
-pub mod service;
-pub mod settings;
-pub mod signature;
-pub mod telemetry;
-pub mod times;
-pub mod traces;
-pub mod trust;
-pub mod view;
-pub mod workflow_test;
+pub use base::{budget, clock, faults, networks, signature, times, trust, values, web_address};
+pub use daemon::{
+    access, actors, api, budgets, events, load, reload, service, settings, telemetry, traces, view,
+};
+pub use {amqp, bus, cli, engine, journal};
+
+#[cfg(feature = "grpc")]
+pub use grpc;
+#[cfg(feature = "kafka")]
+pub use kafka;
 
 #[cfg(all(test, not(feature = "failpoints")))]
 compile_error!(

@@ -16,13 +16,13 @@ use workflow_manager::actors::common::Common;
 #[cfg(feature = "grpc")]
 use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::manager;
-#[cfg(feature = "grpc")]
-use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
 use workflow_manager::clock;
 use workflow_manager::engine::Definition;
+#[cfg(feature = "grpc")]
+use workflow_manager::grpc::GrpcServer;
 use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Overrides, Settings};
 use workflow_manager::telemetry::log;
@@ -361,7 +361,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
 #[cfg(feature = "grpc")]
 async fn start_grpc(handles: Arc<ActorHandles>) -> Result<Option<GrpcServer>> {
     let listen = handles.common.settings.grpc.listen;
-    let server = api::grpc::start(handles).await.with_context(|| {
+    let server = workflow_manager::grpc::start(handles).await.with_context(|| {
         let listen = listen.map_or_else(String::new, |listen| listen.to_string());
         format!("cannot listen on {listen}; choose another address in grpc.listen")
     })?;

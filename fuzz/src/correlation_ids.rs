@@ -6,7 +6,7 @@ use super::world::World;
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
 use std::sync::Arc;
-use workflow_manager::bus::amqp::parse_dead_letter;
+use workflow_manager::amqp::parse_dead_letter;
 use workflow_manager::engine::id::is_valid_name;
 use workflow_manager::engine::{
     CorrelationId, Definition, Dependency, Graph, Input, Message, Reply, Sender, Step, StepIndex,

@@ -3,9 +3,7 @@
 
 use super::bytes_in::Choices;
 use lapin::protocol::basic::parse_properties;
-use workflow_manager::bus::amqp::wire::{
-    FrameFilter, ORIGINAL_HEADER, REASON_HEADER, check_header,
-};
+use workflow_manager::amqp::wire::{FrameFilter, ORIGINAL_HEADER, REASON_HEADER, check_header};
 
 const FRAME_BYTES_MAX: usize = 16_384;
 const FRAME_END: u8 = 0xce;

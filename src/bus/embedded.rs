@@ -13,9 +13,9 @@ use super::{
     ERROR_KIND, EventSink, Header, Publication, QueueStatus, ServedQueues, SettleCommand,
     Settlement,
 };
-use crate::engine::{Sender, TraceContext};
-use crate::settings::EMBEDDED_REPLY_QUEUE as REPLIES;
+use crate::kind::EMBEDDED_REPLY_QUEUE as REPLIES;
 use bytes::Bytes;
+use engine::{Sender, TraceContext};
 use futures_util::future::LocalBoxFuture;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -182,7 +182,7 @@ pub enum BusNotice {
 pub type EventSink = Arc<dyn Fn(BusEvent) + Send + Sync>;
 
 /// Runs a task of a bus, and reports a panic of it: a bus that is half dead must not look alive.
-pub(super) async fn run_reporting_panic(sink: EventSink, run: impl Future<Output = ()>) {
+pub async fn run_reporting_panic(sink: EventSink, run: impl Future<Output = ()>) {
     let _reporter = PanicReporter(sink);
     run.await;
 }

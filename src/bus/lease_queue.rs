@@ -26,8 +26,8 @@ use queues::{LeaseQueueState, Queue, WaitingMessage};
 use receive::LeaseResult;
 
 use super::{AttemptEnd, BusEvent, EventSink, Publication, QueueStatus, RemainingLease};
-use crate::budget::Permit;
-use crate::clock;
+use base::budget::Permit;
+use base::clock;
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,23 +8,24 @@
 //! closed, keeps each until the broker has confirmed it, and then returns the publication's confirm
 //! token. It reports all that happens through one [`EventSink`].
 
-pub mod amqp;
 mod confirm_token;
 pub mod embedded;
-mod event;
+pub mod event;
 pub mod event_topic;
-#[cfg(feature = "kafka")]
-pub mod kafka;
+mod kafka_section;
+mod kind;
 pub mod lease_queue;
 pub mod push;
 mod queue_status;
 
 pub use confirm_token::{ConfirmPayload, ConfirmToken};
 pub use event::{BusEvent, BusNotice, BusState, CallOutcome, EventSink, TopicOffset};
+pub use kafka_section::{KafkaSection, Properties, check_topic};
+pub use kind::{BusCapabilities, BusKind, EMBEDDED_REPLY_QUEUE, Withdrawal};
 pub use queue_status::{EndpointFailure, QueueDepth, QueueStatus};
 
-use crate::engine::{QueueDeclaration, Sender, TraceContext};
 use bytes::Bytes;
+use engine::{Message, QueueDeclaration, Sender, TraceContext};
 use futures_util::future::LocalBoxFuture;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -128,6 +129,22 @@ impl fmt::Debug for Body {
 impl From<Bytes> for Body {
     fn from(text: Bytes) -> Body {
         Body(BodyContent::Ready(text))
+    }
+}
+
+impl LazyBody for Message {
+    fn to_bytes(&self) -> Bytes {
+        self.to_text().into()
+    }
+
+    fn len(&self) -> usize {
+        self.encoded_len()
+    }
+}
+
+impl From<Message> for Body {
+    fn from(message: Message) -> Body {
+        Body::from_lazy(message)
     }
 }
 
@@ -364,7 +381,7 @@ impl Settlement {
     }
 
     /// Adds a guard that is dropped when the delivery is settled.
-    fn with_guard(self, guard: Option<impl Any + Send>) -> Settlement {
+    pub fn with_guard(self, guard: Option<impl Any + Send>) -> Settlement {
         // Fields cannot be moved out of a type that implements `Drop`.
         let mut settlement = self;
         settlement.guard = guard.map(|hold| Box::new(hold) as SettleGuard);

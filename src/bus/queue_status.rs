@@ -1,6 +1,6 @@
 //! The status of queues, as a bus reports it.
 
-use crate::engine::Timestamp;
+use engine::Timestamp;
 
 /// What a bus knows of a queue at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

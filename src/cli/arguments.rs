@@ -9,10 +9,10 @@ mod tokens;
 mod work;
 mod worker_test;
 
-use crate::engine::JobId;
-use crate::settings::{DurationSetting, Overrides};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use daemon::settings::{DurationSetting, Overrides};
+use engine::JobId;
 use std::path::PathBuf;
 
 pub use contexts::{AddArguments, ContextCommand};

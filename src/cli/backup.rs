@@ -2,7 +2,7 @@
 
 use super::arguments::{BackupArguments, RestoreArguments};
 use super::error::ClientError;
-use crate::journal::{self, BackupSummary, JournalError};
+use journal::{self, BackupSummary, JournalError};
 use serde_json::json;
 use std::io::Write;
 use std::num::NonZero;

@@ -2,12 +2,10 @@
 
 use super::check_json::print_json;
 use super::phrases::format_count;
-use crate::engine::text::{escape, escape_lines};
-use crate::engine::{
-    Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate,
-};
-use crate::load::{Diagnostic, LoadErrors, LoadedWorkflows, load_files_or_stdin};
-use crate::settings::Settings;
+use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows, load_files_or_stdin};
+use daemon::settings::Settings;
+use engine::text::{escape, escape_lines};
+use engine::{Definition, FanOutKeys, Graph, GraphIndex, OnFailure, Step, StepIndex, Tolerate};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};

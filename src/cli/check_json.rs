@@ -1,7 +1,7 @@
 //! The output of `check --json`. Its keys are those of the workflow file.
 
-use crate::load::{Diagnostic, LoadErrors, LoadedWorkflows};
-use crate::view::DefinitionView;
+use daemon::load::{Diagnostic, LoadErrors, LoadedWorkflows};
+use daemon::view::DefinitionView;
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -3,8 +3,8 @@
 use super::arguments::ReachArguments;
 use super::error::ClientError;
 use super::target::ManagerTarget;
-use crate::engine::text::{escape, escape_lines};
-use crate::trust::Authorities;
+use base::trust::Authorities;
+use engine::text::{escape, escape_lines};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use ureq::http::{HeaderMap, Response, StatusCode};

@@ -3,14 +3,12 @@
 
 use super::check;
 use super::error::ClientError;
-use crate::engine::text::escape;
-use crate::engine::{Definition, JobId, JobState};
-use crate::journal::{
-    JobFilter, JobNumber, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder,
-};
-use crate::load::load_files_or_stdin;
-use crate::settings::Settings;
 use crate::workflow_test::{Change, diff_definitions, differences_under};
+use daemon::load::load_files_or_stdin;
+use daemon::settings::Settings;
+use engine::text::escape;
+use engine::{Definition, JobId, JobState};
+use journal::{JobFilter, JobNumber, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;

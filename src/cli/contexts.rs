@@ -5,9 +5,9 @@ use super::arguments::{AddArguments, ContextCommand, FormatArguments, TimeArgume
 use super::error::ClientError;
 use super::listing::{ListStyle, Listing};
 use super::table::{ColumnRole, Table};
-use crate::engine::text::{did_you_mean, escape, find_byte_order_mark, quote};
-use crate::service;
-use crate::settings::files;
+use daemon::service;
+use daemon::settings::files;
+use engine::text::{did_you_mean, escape, find_byte_order_mark, quote};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::to_raw_value;

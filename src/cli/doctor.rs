@@ -16,7 +16,7 @@ use super::error::ClientError;
 use super::phrases::format_count;
 use super::screen::{Screen, print_json};
 use super::target::{ManagerTarget, TargetSource};
-use crate::engine::text::escape;
+use engine::text::escape;
 use finding::{Finding, Severity};
 use installation::{Installation, to_loopback};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use super::arguments::ReachArguments;
 use super::client::Client;
 use super::error::ClientError;
-use crate::engine::text::escape_lines;
+use engine::text::escape_lines;
 use std::io::Write;
 
 /// Prints each check, and returns an error if one fails. With `live` it checks only whether the

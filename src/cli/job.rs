@@ -9,8 +9,8 @@ use super::responses::{CompletedResponse, JobResponse, StepResponse, parse_list,
 use super::screen::Screen;
 use super::table::{ColumnRole, Table};
 use super::text::Text;
-use crate::engine::text::escape;
-use crate::engine::{JobId, Millis};
+use engine::text::escape;
+use engine::{JobId, Millis};
 use serde::Deserialize;
 use std::io::Write;
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ use super::client::Client;
 use super::error::ClientError;
 use super::responses::parse_response;
 use super::text::Text;
-use crate::engine::JobId;
+use engine::JobId;
 use serde::Deserialize;
 
 /// How many matching jobs are listed.

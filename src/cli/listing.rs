@@ -114,7 +114,7 @@ fn escape_formula(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::ColumnRole;
+    use crate::table::ColumnRole;
 
     #[test]
     fn each_format_has_all_rows() {

@@ -40,9 +40,10 @@ mod watch;
 mod whoami;
 mod work;
 mod worker_test;
+pub mod workflow_test;
 
-use crate::load::json_schema;
-use crate::settings::Settings;
+use daemon::load::json_schema;
+use daemon::settings::Settings;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -4,8 +4,8 @@
 use super::error::ClientError;
 use super::follow::{FollowEvent, JobFollower};
 use super::responses::JobResponse;
-use crate::clock;
-use crate::times;
+use base::clock;
+use base::times;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The terminal or file to which the output goes: its width, its colours, and the format of times.
 
 use super::arguments::{TimeArguments, TimeStyle};
-use crate::clock;
-use crate::engine::Timestamp;
-use crate::engine::text::escape;
-use crate::times;
+use base::clock;
+use base::times;
 use console::Term;
+use engine::Timestamp;
+use engine::text::escape;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write, stdout};
 

@@ -8,7 +8,7 @@ use super::responses::{parse_list, parse_response};
 use super::screen::print_json;
 use super::table::{ColumnRole, Table};
 use super::text::Text;
-use crate::engine::text::{did_you_mean, quote};
+use engine::text::{did_you_mean, quote};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;

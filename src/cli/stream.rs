@@ -3,7 +3,7 @@
 
 use super::error::ClientError;
 use super::text::Text;
-use crate::engine::JobId;
+use engine::JobId;
 use serde::Deserialize;
 use std::io::{BufRead, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};

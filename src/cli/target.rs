@@ -4,8 +4,8 @@
 use super::arguments::{ReachArguments, address};
 use super::contexts::{Contexts, ManagerContext};
 use super::error::ClientError;
-use crate::settings::check_client_variable;
-use crate::telemetry::log::print;
+use daemon::settings::check_client_variable;
+use daemon::telemetry::log::print;
 use std::fmt;
 
 /// The address at which a manager listens by default.

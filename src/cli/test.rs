@@ -1,8 +1,8 @@
 //! `test`: runs tests of workflows, and prints their outcomes.
 
-use crate::engine::Millis;
-use crate::engine::text::{escape, escape_lines};
 use crate::workflow_test::{TestOutcome, run_tests};
+use engine::Millis;
+use engine::text::{escape, escape_lines};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Text from a manager's responses, which may contain input of anybody.
 
-use crate::engine::text::escape;
+use engine::text::escape;
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;

@@ -2,10 +2,10 @@
 
 use super::arguments::{NewTokenArguments, TokenCommand};
 use super::error::ClientError;
-use crate::access::{generate_token, hash_token};
-use crate::engine::text::quote;
-use crate::faults;
-use crate::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
+use base::faults;
+use daemon::access::{generate_token, hash_token};
+use daemon::settings::{Scope, TOKEN_CHARS_MIN, TokenSettings, is_token_name};
+use engine::text::quote;
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -159,7 +159,7 @@ fn print_hash(out: &mut dyn Write) -> Result<(), ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::arguments::ScopeArgument;
+    use crate::arguments::ScopeArgument;
 
     fn arguments(name: &str, file: &Path) -> NewTokenArguments {
         NewTokenArguments {

@@ -56,7 +56,7 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         Context, Decision, Definition, Effect, Graph, Input, JobId, JobState, Limits, Message,
         Operation, Origin, Recorded, Reply, Sender, Step, Timestamp,
     };

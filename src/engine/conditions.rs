@@ -137,7 +137,7 @@ impl Scope for JobScope<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         Context, Decision, Definition, Graph, Input, JobId, Limits, Origin, Reply, Sender, Step,
         Timestamp,
     };
@@ -224,8 +224,7 @@ mod tests {
 
     #[test]
     fn a_step_that_the_budget_leaves_nothing_for_fails_with_that_reason() {
-        let continues =
-            |step: Step| Step { on_failure: crate::engine::OnFailure::Continue, ..step };
+        let continues = |step: Step| Step { on_failure: crate::OnFailure::Continue, ..step };
         let steps = (0..3)
             .map(|n| continues(step(&format!("costly{n}"), Some(COSTLY), None)))
             .chain([step("cheap", Some("true"), None)]);
@@ -269,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_while_a_job_was_paused_is_evaluated_when_it_goes_on() {
-        use crate::engine::Operation;
+        use crate::Operation;
         let (mut job, _) = created(vec![
             step("a", None, None),
             step("b", None, Some("steps.a.status == 'COMPLETED' && !has(input.m)")),

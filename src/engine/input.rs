@@ -197,11 +197,11 @@ pub enum Instruction {
 
 /// The reasons in orders to child jobs: the same while the manager runs and after a restart.
 pub(super) mod reasons {
-    pub(in crate::engine) const JOB_FAILED: &str = "the job it belongs to failed";
-    pub(in crate::engine) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
-    pub(in crate::engine) const STEP_FAILED: &str = "its step failed";
-    pub(in crate::engine) const STEP_CANCELLED: &str = "its step was cancelled";
-    pub(in crate::engine) const STEP_PAUSES: &str = "its step begins again after a pause";
+    pub(crate) const JOB_FAILED: &str = "the job it belongs to failed";
+    pub(crate) const JOB_CANCELLED: &str = "the job it belongs to was cancelled";
+    pub(crate) const STEP_FAILED: &str = "its step failed";
+    pub(crate) const STEP_CANCELLED: &str = "its step was cancelled";
+    pub(crate) const STEP_PAUSES: &str = "its step begins again after a pause";
 }
 
 /// An operation that is asked for, by which principal, and why.

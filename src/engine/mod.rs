@@ -53,6 +53,8 @@ pub mod id;
 pub mod input;
 pub mod job;
 pub mod json;
+#[cfg(feature = "openapi")]
+mod openapi;
 mod operations;
 pub mod origin;
 pub mod queue_declaration;
@@ -60,7 +62,7 @@ mod recover;
 mod reply;
 pub mod state;
 pub mod step;
-pub(crate) mod text;
+pub mod text;
 pub mod time;
 pub mod trace;
 mod value_bytes;

@@ -11,7 +11,7 @@ const CORRECTED_BYTES_MAX: usize = 40;
 
 /// Returns whether a character, printed as it is, could move a terminal's cursor, begin a line, or
 /// reverse the reading order.
-pub(crate) fn is_unsafe_to_print(character: char) -> bool {
+pub fn is_unsafe_to_print(character: char) -> bool {
     let is_line_break = matches!(character, '\u{2028}' | '\u{2029}');
     let is_direction = matches!(
         character,
@@ -23,7 +23,7 @@ pub(crate) fn is_unsafe_to_print(character: char) -> bool {
 /// Makes a text from outside safe to print: one line, with control characters, line breaks and
 /// direction marks escaped, as in `\n` and `\u{1b}`. All output for people goes through here; JSON
 /// does not (that of the log has its own escapes for the same).
-pub(crate) fn escape(text: &str) -> Cow<'_, str> {
+pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe_to_print) {
         return Cow::Borrowed(text);
     }
@@ -34,12 +34,12 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
 }
 
 /// Escapes as [`escape`] does, for a text whose line breaks are ours.
-pub(crate) fn escape_lines(text: &str) -> String {
+pub fn escape_lines(text: &str) -> String {
     text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the encoding whose byte-order mark stands at the beginning, where no character is meant.
-pub(crate) fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
+pub fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xef, 0xbb, 0xbf, ..] => Some("UTF-8"),
         [0xff, 0xfe, ..] => Some("UTF-16 LE"),
@@ -49,7 +49,7 @@ pub(crate) fn find_byte_order_mark(text: &[u8]) -> Option<&'static str> {
 }
 
 /// Explains what is wrong with a text that is no JSON, in words for people.
-pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
+pub fn explain_json_error(error: &serde_json::Error) -> String {
     // How the parser's message for a word such as `nope` or `None` begins.
     const UNKNOWN_WORD: &str = "expected ident";
     // How its messages for half of a surrogate pair begin.
@@ -68,7 +68,7 @@ pub(crate) fn explain_json_error(error: &serde_json::Error) -> String {
 }
 
 /// A writer that escapes all that is written through it.
-pub(crate) struct EscapingWriter<'w, W>(pub(crate) &'w mut W);
+pub struct EscapingWriter<'w, W>(pub &'w mut W);
 
 impl<W: Write> Write for EscapingWriter<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -88,12 +88,12 @@ impl<W: Write> Write for EscapingWriter<'_, W> {
 }
 
 /// Returns at most `bytes_max` bytes of `text`; if it is cut, its end says so.
-pub(crate) fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
+pub fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
     truncate_beginning(text, bytes_max, text.len())
 }
 
 /// Truncates as [`truncate`] does, where `text` is the beginning of a text of `bytes` in all.
-pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
+pub fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> Cow<'_, str> {
     if text.len().max(bytes) <= bytes_max {
         return Cow::Borrowed(text);
     }
@@ -106,12 +106,12 @@ pub(crate) fn truncate_beginning(text: &str, bytes_max: usize, bytes: usize) -> 
 }
 
 /// Returns `text` in double quotes, without control characters, cut when long.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     format!("\"{}\"", shorten(text))
 }
 
 /// Returns `text` without control characters, cut when long.
-pub(crate) fn shorten(text: &str) -> String {
+pub fn shorten(text: &str) -> String {
     let mut shortened = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == SHORTENED_CHARACTERS_MAX {
@@ -128,7 +128,7 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 /// Returns the candidate that `word` most likely stands for, if any is close.
-pub(crate) fn find_nearest<'a>(
+pub fn find_nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
@@ -152,16 +152,13 @@ pub(crate) fn find_nearest<'a>(
 }
 
 /// Returns `; did you mean "x"?`, or nothing.
-pub(crate) fn did_you_mean<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> String {
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     find_nearest(word, candidates)
         .map_or_else(String::new, |meant| format!("; did you mean {}?", quote(meant)))
 }
 
 /// Renders `"a", "b" and "c"`.
-pub(crate) fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
+pub fn enumerate_quoted<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
     let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
     match quoted.pop() {
         None => String::new(),

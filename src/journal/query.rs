@@ -1,7 +1,7 @@
 //! The parameters and results of a journal's queries.
 
 use super::record::JobNumber;
-use crate::engine::{
+use engine::{
     Definition, DefinitionHash, Graph, Job, JobId, JobState, Message, Recorded, StepIndex,
     Timestamp,
 };

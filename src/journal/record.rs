@@ -1,7 +1,7 @@
 //! What is written to a journal, the result of a deletion, and the space a journal uses on the
 //! disk.
 
-use crate::engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
+use engine::{Decision, JobId, JobState, Origin, Recorded, StepIndex, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 use super::error::JournalError;
 use super::query::JobAtEntry;
 use super::record::{JobNumber, NewJob};
-use crate::engine::{
+use engine::{
     Definition, Effect, Entry, Job, JobId, Message, Order, Origin, ParentItem, Recorded, StepIndex,
     Timestamp,
 };

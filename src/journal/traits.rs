@@ -9,7 +9,7 @@ use super::query::{
 };
 use super::record::{Deletion, DiskUsage, JobNumber, Notice, NoticeNumber, Record, StoredOffset};
 use super::recover::{JobTreeHandler, RecoveredJob};
-use crate::engine::{
+use engine::{
     Definition, DefinitionHash, Job, JobId, JobState, Millis, Recorded, StepIndex, Timestamp,
 };
 use std::collections::{BTreeSet, HashMap};

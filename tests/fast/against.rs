@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli;
+use workflow_manager::cli::workflow_test::differences_under;
 use workflow_manager::engine::JobId;
 use workflow_manager::journal::{Reader, Records};
 use workflow_manager::load::load_text;
-use workflow_manager::workflow_test::differences_under;
 
 const ORDERS: &str = "
 workflows:

@@ -8,11 +8,11 @@ use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
+use workflow_manager::bus::EMBEDDED_REPLY_QUEUE as REPLIES;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Delivery, Disposition, SettleCommand, Settlement};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
-use workflow_manager::settings::EMBEDDED_REPLY_QUEUE as REPLIES;
 use workflow_manager::settings::Settings;
 
 async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings)) -> Manager {

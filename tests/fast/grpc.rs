@@ -24,10 +24,10 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 use workflow_manager::actors::manager;
-use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
-use workflow_manager::api::grpc::wire::{Gone, Taken};
-use workflow_manager::api::grpc::{self, GrpcServer};
 use workflow_manager::bus::embedded::Workers;
+use workflow_manager::grpc::wire::to_worker::Say as Tell;
+use workflow_manager::grpc::wire::{Gone, Taken};
+use workflow_manager::grpc::{self, GrpcServer};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Secret, Settings};
 

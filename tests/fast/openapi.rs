@@ -20,7 +20,7 @@ const OTHER_NAMES: [&str; 1] = ["/api/workflows/{rest}"];
 
 /// The methods of each path, as the routes in the code say it.
 fn routed() -> BTreeMap<String, BTreeSet<String>> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api/mod.rs");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon/api/mod.rs");
     let text = fs::read_to_string(file).expect("readable");
     let mut paths: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for part in text.split("resource(\"").skip(1) {

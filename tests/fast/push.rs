@@ -18,7 +18,7 @@ use workflow_manager::clock;
 use workflow_manager::engine::{Job, JobId, JobState, Message};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{
-    BusSettings, DurationSetting, EndpointSettings, PushBus, Secret, Settings,
+    BusSettings, DurationSetting, EndpointSettings, PushBusSection, Secret, Settings,
 };
 
 /// A workflow with one step for the service `price` of the bus `hooks`.
@@ -35,7 +35,7 @@ fn settings(folder: &Path, service: &Service) -> Settings {
     settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
     settings.push.retry_min = DurationSetting(Duration::from_millis(20));
     let endpoints = [("price".to_owned(), EndpointSettings::from_url(&service.url()))];
-    let hooks = PushBus { endpoints: endpoints.into() };
+    let hooks = PushBusSection { endpoints: endpoints.into() };
     settings.buses.insert("hooks".to_owned(), BusSettings::Push(hooks));
     settings
 }

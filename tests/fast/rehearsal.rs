@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use workflow_manager::cli::workflow_test::run_tests;
 use workflow_manager::load::load_files;
-use workflow_manager::workflow_test::run_tests;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

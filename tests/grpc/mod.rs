@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
-use workflow_manager::api::grpc::wire::from_worker::Say;
-use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
-use workflow_manager::api::grpc::wire::{
+use workflow_manager::grpc::wire::from_worker::Say;
+use workflow_manager::grpc::wire::to_worker::Say as Tell;
+use workflow_manager::grpc::wire::{
     ExtendRequest, FromWorker, Hello, Kind, NackRequest, ReplyRequest, StepMessage, ToWorker, Want,
 };
 

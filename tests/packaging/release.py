@@ -4,6 +4,7 @@
 usage: tests/packaging/release.py DIRECTORY
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -60,16 +61,29 @@ def told_of(text: str) -> None:
     told = {(component["name"], component["version"]) for component in bill["components"]}
     without = [component["name"] for component in bill["components"] if not component.get("licenses")]
     assert not without, f"without a licence: {without}"
-    with open(f"{ROOT}/Cargo.toml", "rb") as file:
-        named = tomllib.load(file)["dependencies"]
-    direct = {detail.get("package", name) if isinstance(detail, dict) else name for name, detail in named.items()
-              if not (isinstance(detail, dict) and detail.get("optional"))}
+    shared = dependencies("Cargo.toml", "workspace", "dependencies")
+    named = {}
+    for manifest in ["Cargo.toml", *glob.glob("src/*/Cargo.toml", root_dir=ROOT)]:
+        # Some are the choice of a feature.
+        if manifest not in ("src/grpc/Cargo.toml", "src/kafka/Cargo.toml"):
+            named |= dependencies(manifest, "dependencies")
+    chosen = {name for name, detail in named.items() if not detail.get("optional")}
+    packages = {name: detail.get("package", name) if isinstance(detail, dict) else name for name, detail in shared.items()}
+    direct = {packages[name] for name in chosen}
     names = {name for name, _ in told}
     assert direct <= names, f"direct dependencies are missing: {direct - names}"
     with open(f"{ROOT}/Cargo.lock", "rb") as file:
         locked = {(package["name"], package["version"]) for package in tomllib.load(file)["package"]}
     assert told <= locked, f"not in Cargo.lock: {told - locked}"
     print(f"  release: a valid bill of materials, {len(told)} components")
+
+
+def dependencies(manifest: str, *keys: str) -> dict:
+    with open(f"{ROOT}/{manifest}", "rb") as file:
+        table = tomllib.load(file)
+    for key in keys:
+        table = table[key]
+    return table
 
 
 main()

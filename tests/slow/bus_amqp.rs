@@ -12,7 +12,7 @@ use lapin::options::{BasicConsumeOptions, BasicGetOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use std::rc::Rc;
 use std::sync::Arc;
-use workflow_manager::bus::amqp::AmqpSettings;
+use workflow_manager::amqp::AmqpSettings;
 use workflow_manager::bus::{Bus, BusNotice, BusState, Delivery, ServedQueues};
 use workflow_manager::engine::JobId;
 use workflow_manager::settings::ReplyQueueType;

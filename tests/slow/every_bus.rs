@@ -8,16 +8,16 @@ use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::actors::transport::{self, BusOptions};
-use workflow_manager::api::grpc::GrpcServer;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{
     Address, Addressee, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EventSink, Header,
     Lifetime, Publication, ServedQueues,
 };
 use workflow_manager::engine::{Job, JobId, JobState, Message};
+use workflow_manager::grpc::GrpcServer;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{
-    AmqpSection, BusSettings, EndpointSettings, PushBus, ServerAddress, Settings,
+    AmqpSection, BusSettings, EndpointSettings, PushBusSection, ServerAddress, Settings,
 };
 #[cfg(feature = "kafka")]
 use {std::time::Duration, workflow_manager::settings::DurationSetting};
@@ -137,7 +137,7 @@ fn services(gate_is_open: bool) -> BusSettings {
         let url = format!("http://127.0.0.1:{}/{queue}", service.port);
         (queue.to_owned(), EndpointSettings::from_url(&url))
     };
-    BusSettings::Push(PushBus { endpoints: QUEUES.into_iter().map(endpoint).collect() })
+    BusSettings::Push(PushBusSection { endpoints: QUEUES.into_iter().map(endpoint).collect() })
 }
 
 impl Transport {
@@ -201,14 +201,13 @@ impl Transport {
             }
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let grpc =
-            match workflow_manager::api::grpc::start(manager.handles().clone()).await.unwrap() {
-                Some(server) => {
-                    let worker = Remote::start(server.address, &remote, 16, work);
-                    Some((server, worker))
-                }
-                None => None,
-            };
+        let grpc = match workflow_manager::grpc::start(manager.handles().clone()).await.unwrap() {
+            Some(server) => {
+                let worker = Remote::start(server.address, &remote, 16, work);
+                Some((server, worker))
+            }
+            None => None,
+        };
         (manager, Others { _of_brokers: others, grpc })
     }
 }
@@ -290,7 +289,7 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
             )));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let server = workflow_manager::api::grpc::start(manager.handles().clone()).await.unwrap();
+        let server = workflow_manager::grpc::start(manager.handles().clone()).await.unwrap();
         let server = server.expect("it is on");
         let queues = ["remote-echo", "remote-mark", "remote-left"];
         let remote = Remote::start(server.address, &queues, 16, |queue, body| {

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 use uuid::Uuid;
-use workflow_manager::api::grpc::wire::Kind;
-use workflow_manager::api::grpc::wire::to_worker::Say as Tell;
+use workflow_manager::grpc::wire::Kind;
+use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::settings::Settings;
 
 use crate::harness::{Daemon, Setup, free_port, when, within};

@@ -2,8 +2,8 @@
 
 use super::queues::QueuePosition;
 use super::revocation::RevocationSender;
-use crate::bus::{BusEvent, Publication, RemainingLease};
-use crate::clock;
+use crate::{BusEvent, Publication, RemainingLease};
+use base::clock;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -4,8 +4,8 @@ use super::in_flight::InFlight;
 use super::queues::{LeaseQueueState, WaitingMessage};
 use super::revocation::{RevocationSender, RevokeReason};
 use super::{LeaseQueue, NotLeased};
-use crate::bus::Publication;
-use crate::clock;
+use crate::Publication;
+use base::clock;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -104,7 +104,7 @@ impl LeaseQueue {
 
     /// Ends leases on time until the lease queue is closed. Messages that were delivered too often
     /// go to `dead`.
-    pub(in crate::bus) async fn run_lease_expiry(
+    pub(crate) async fn run_lease_expiry(
         lease_queue: Arc<LeaseQueue>,
         mut dead: impl FnMut(Publication),
     ) {

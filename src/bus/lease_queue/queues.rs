@@ -3,7 +3,7 @@
 use super::NotLeased;
 use super::in_flight::InFlight;
 use super::revocation::{RevocationSender, RevokeReason};
-use crate::bus::Publication;
+use crate::Publication;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicUsize;

@@ -1,7 +1,7 @@
 //! How a worker receives the next message: it waits for the message, and for the budget to send it.
 
 use super::{LeaseQueue, LeasedMessage, ReceiveOptions, WorkerCountGuard};
-use crate::budget::{Permit, ResourceBudget};
+use base::budget::{Permit, ResourceBudget};
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;

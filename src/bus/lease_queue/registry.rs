@@ -1,7 +1,7 @@
 //! The registry of a process's lease queues.
 
 use super::LeaseQueue;
-use crate::bus::BusKey;
+use crate::BusKey;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -11,7 +11,7 @@ pub struct LeaseQueues(RwLock<BTreeMap<BusKey, Weak<LeaseQueue>>>);
 
 impl LeaseQueues {
     /// Registers the lease queue of a bus.
-    pub(in crate::bus) fn add(&self, bus: BusKey, lease_queue: &Arc<LeaseQueue>) {
+    pub(crate) fn add(&self, bus: BusKey, lease_queue: &Arc<LeaseQueue>) {
         let weak = Arc::downgrade(lease_queue);
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(bus, weak);
     }

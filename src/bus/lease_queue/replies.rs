@@ -1,9 +1,9 @@
 //! Replies and rejections from workers, and how they are settled.
 
 use super::{LeaseQueue, NotCommitted, NotLeased, ReplyOutcome, WorkerReply};
-use crate::bus::{BusEvent, DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
-use crate::engine::{Rejected, Sender};
+use crate::{BusEvent, DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
 use bytes::Bytes;
+use engine::{Rejected, Sender};
 use tokio::sync::mpsc;
 
 impl LeaseQueue {

@@ -4,8 +4,8 @@
 use super::in_flight::InFlight;
 use super::queues::{Queue, WaitingMessage};
 use super::{LeaseQueue, NotLeased};
-use crate::bus::{AttemptEnd, BusEvent, RemainingLease};
-use crate::clock;
+use crate::{AttemptEnd, BusEvent, RemainingLease};
+use base::clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

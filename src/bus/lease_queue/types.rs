@@ -1,10 +1,10 @@
 //! The types of a lease queue's interface.
 
 use super::revocation::RevocationSender;
-use crate::budget::{MessageBudget, Permit};
-use crate::bus::{Body, Header};
-use crate::engine::Sender;
+use crate::{Body, Header};
+use base::budget::{MessageBudget, Permit};
 use bytes::Bytes;
+use engine::Sender;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Interprets the answer of a web service: one table, without I/O.
 
-use crate::bus::{Body, CallOutcome, ERROR_KIND};
+use crate::{Body, CallOutcome, ERROR_KIND};
 use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;

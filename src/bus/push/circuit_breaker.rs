@@ -1,9 +1,9 @@
 //! The circuit breaker: a web service may be called at once, or, while nothing can be delivered to
 //! it, once after each pause.
 
-use crate::bus::EndpointFailure;
-use crate::clock;
-use crate::engine::Timestamp;
+use crate::EndpointFailure;
+use base::clock;
+use engine::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 

@@ -2,13 +2,14 @@
 
 use super::answer::{Answer, CallResult, interpret};
 use super::resolver::{AddressDenied, CheckedResolver};
-use crate::bus::lease_queue::{LeasedMessage, reply_path};
-use crate::bus::{BusKey, Header, HeaderValue};
-use crate::clock;
-use crate::settings::{Networks, ip_address, parse_web_address};
-use crate::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
-use crate::times;
-use crate::trust::Authorities;
+use crate::lease_queue::{LeasedMessage, reply_path};
+use crate::{BusKey, Header, HeaderValue};
+use base::clock;
+use base::networks::Networks;
+use base::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
+use base::times;
+use base::trust::Authorities;
+use base::web_address::{ip_address, parse_web_address};
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
 use reqwest::redirect::Policy;

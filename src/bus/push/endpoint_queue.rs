@@ -4,12 +4,10 @@
 use super::answer::CallResult;
 use super::circuit_breaker::{BackoffSettings, CallKind, CircuitBreaker};
 use super::endpoint_client::{Endpoint, EndpointClient};
-use crate::bus::lease_queue::{
-    LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, WorkerReply,
-};
-use crate::bus::{BusEvent, BusNotice, EndpointFailure, EventSink, Header};
-use crate::clock;
-use crate::engine::Sender;
+use crate::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, WorkerReply};
+use crate::{BusEvent, BusNotice, EndpointFailure, EventSink, Header};
+use base::clock;
+use engine::Sender;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted, LocalBoxFuture};
 use futures_util::stream::FuturesUnordered;

@@ -10,6 +10,7 @@
 //! resolver         addresses, checked as connections are made
 //! endpoint_client  a message as a request, and the answer
 //! circuit_breaker  when a service may be called
+//! section          the settings
 //! endpoint_queue   the messages of one service: calls at once, aborts, replies
 //! ```
 
@@ -18,9 +19,11 @@ mod circuit_breaker;
 mod endpoint_client;
 mod endpoint_queue;
 mod resolver;
+mod section;
 
 pub use circuit_breaker::BackoffSettings;
 pub use endpoint_client::{Endpoint, EndpointClient, EndpointClientSettings, ProbeError};
+pub use section::{EndpointSettings, NetworkSettings, PushBusSection, PushSection};
 
 use super::lease_queue::{LeasePolicy, LeaseQueue, LeaseQueues};
 use super::{

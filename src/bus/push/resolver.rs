@@ -1,7 +1,7 @@
 //! Resolves the names of web services, and checks the addresses when a connection is made, so that
 //! a name cannot change its address between check and use.
 
-use crate::settings::Networks;
+use base::networks::Networks;
 use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::io;
@@ -71,7 +71,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Creates a resolver that gives every name these addresses.
-    pub(in crate::bus::push) fn resolve_all_to(
+    pub(in crate::push) fn resolve_all_to(
         addresses: &[&str],
         networks: Networks,
     ) -> CheckedResolver {

@@ -1,6 +1,6 @@
 //! The reference to a job: its id, or a prefix of it.
 
-use crate::engine::JobId;
+use engine::JobId;
 use std::str::FromStr;
 
 /// The fewest digits of a prefix.

@@ -72,7 +72,7 @@ pub enum SearchOrder {
 
 impl SearchOrder {
     /// Returns the value of the query parameter.
-    pub(in crate::cli) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             SearchOrder::Newest => "newest",
             SearchOrder::Oldest => "oldest",
@@ -165,8 +165,8 @@ pub struct RedispatchArguments {
 /// A condition on the status of a step: `--filter STEP=STATUS`, `--status STEP=STATUS`.
 #[derive(Clone, Debug)]
 pub struct StepStatusFilter {
-    pub(in crate::cli) step: String,
-    pub(in crate::cli) status: String,
+    pub(crate) step: String,
+    pub(crate) status: String,
 }
 
 impl std::str::FromStr for StepStatusFilter {

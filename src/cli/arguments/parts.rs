@@ -3,8 +3,8 @@
 
 use super::job_ref::JobRef;
 use super::reach::{ClientArguments, ListArguments, TimeArguments, span};
-use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
+use daemon::settings::DurationSetting;
 
 /// Which child jobs `job ID` lists.
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! The arguments that select a manager, and the format of what is printed.
 
-use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
+use daemon::settings::DurationSetting;
 use ureq::http::Uri;
 
 const WHICH_MANAGER: &str = "Which manager";
@@ -104,7 +104,7 @@ pub enum TimeStyle {
 }
 
 /// Parses the address of a manager: the argument `--server`.
-pub(in crate::cli) fn address(text: &str) -> Result<String, String> {
+pub(crate) fn address(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_address = host.is_some_and(|host| !host.is_empty() && !host.starts_with('/'))
         && text.parse::<Uri>().is_ok();

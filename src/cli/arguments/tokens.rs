@@ -1,7 +1,7 @@
 //! `token`: tokens for the HTTP API.
 
-use crate::settings::Scope;
 use clap::{Args, Subcommand, ValueEnum};
+use daemon::settings::Scope;
 use std::path::PathBuf;
 
 /// The commands of `token`.

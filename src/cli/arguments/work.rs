@@ -1,8 +1,8 @@
 //! Arguments of `work`.
 
 use super::reach::{ReachArguments, span};
-use crate::settings::DurationSetting;
 use clap::Args;
+use daemon::settings::DurationSetting;
 use std::ffi::OsString;
 
 /// Arguments of `work`.

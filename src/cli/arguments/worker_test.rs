@@ -1,8 +1,8 @@
 //! Arguments of `worker-test`.
 
 use super::reach::span;
-use crate::settings::DurationSetting;
 use clap::{Args, ValueEnum};
+use daemon::settings::DurationSetting;
 use std::ffi::OsString;
 
 /// Arguments of `worker-test`.

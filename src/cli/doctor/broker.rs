@@ -2,10 +2,10 @@
 
 use super::finding::Finding;
 use super::installation::Installation;
-use crate::bus::amqp::{AmqpSettings, BrokerProbe, PolicyStatus, probe_broker};
-use crate::bus::{QueueStatus, ServedQueues};
-use crate::engine::text::quote;
-use crate::settings::{AmqpSection, BusKind, Settings};
+use amqp::{AmqpSettings, BrokerProbe, PolicyStatus, probe_broker};
+use bus::{QueueStatus, ServedQueues};
+use daemon::settings::{AmqpSection, BusKind, Settings};
+use engine::text::quote;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::finding::Finding;
 use super::installation::Installation;
-use crate::access::{CertificateStore, EXPIRY_WARNING_S};
-use crate::clock;
-use crate::times;
+use base::clock;
+use base::times;
+use daemon::access::{CertificateStore, EXPIRY_WARNING_S};
 
 const CERTIFICATE: &str = "tls";
 

@@ -2,7 +2,7 @@
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Severity {
+pub(crate) enum Severity {
     /// All is well.
     Ok,
     /// It works, but may stop working, or does not work as intended.
@@ -12,7 +12,7 @@ pub(in crate::cli) enum Severity {
 }
 
 impl Severity {
-    pub(in crate::cli) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Severity::Ok => "ok",
             Severity::Warning => "warning",
@@ -23,22 +23,22 @@ impl Severity {
 
 /// The result of a check, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Finding {
-    pub(in crate::cli) severity: Severity,
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
     /// The name of the check, in one word.
-    pub(in crate::cli) check: &'static str,
+    pub(crate) check: &'static str,
     /// What was found.
-    pub(in crate::cli) text: String,
+    pub(crate) text: String,
     /// What to do. Empty if all is well.
-    pub(in crate::cli) to_do: String,
+    pub(crate) to_do: String,
 }
 
 impl Finding {
-    pub(in crate::cli) fn ok(check: &'static str, text: impl Into<String>) -> Finding {
+    pub(crate) fn ok(check: &'static str, text: impl Into<String>) -> Finding {
         Finding { severity: Severity::Ok, check, text: text.into(), to_do: String::new() }
     }
 
-    pub(in crate::cli) fn warning(
+    pub(crate) fn warning(
         check: &'static str,
         text: impl Into<String>,
         to_do: impl Into<String>,
@@ -46,7 +46,7 @@ impl Finding {
         Finding { severity: Severity::Warning, check, text: text.into(), to_do: to_do.into() }
     }
 
-    pub(in crate::cli) fn error(
+    pub(crate) fn error(
         check: &'static str,
         text: impl Into<String>,
         to_do: impl Into<String>,

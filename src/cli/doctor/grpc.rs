@@ -3,7 +3,7 @@
 
 use super::finding::Finding;
 use super::installation::{Installation, to_loopback};
-use crate::api::grpc::probe::{ProbeTarget, probe_port};
+use grpc::probe::{ProbeTarget, probe_port};
 use std::time::Duration;
 use url::Url;
 

@@ -1,12 +1,12 @@
 //! Checks of this machine: settings, workflow files, the journal and its disk.
 
 use super::finding::Finding;
-use crate::cli::arguments::SettingsArguments;
-use crate::cli::phrases::format_count;
-use crate::engine::Definition;
-use crate::journal::Reader;
-use crate::load;
-use crate::settings::Settings;
+use crate::arguments::SettingsArguments;
+use crate::phrases::format_count;
+use daemon::load;
+use daemon::settings::Settings;
+use engine::Definition;
+use journal::Reader;
 use rustix::fs::{Access, access, statvfs};
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -3,8 +3,8 @@
 use super::broker::format_location;
 use super::finding::Finding;
 use super::installation::Installation;
-use crate::bus::kafka::{TopicSurvey, survey_topics};
-use crate::engine::text::{enumerate_quoted, quote};
+use engine::text::{enumerate_quoted, quote};
+use kafka::{TopicSurvey, survey_topics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,14 +2,14 @@
 //! queues.
 
 use super::finding::Finding;
-use crate::cli::client::Client;
-use crate::cli::error::ClientError;
-use crate::cli::list_commands::QueueResponse;
-use crate::cli::responses::{parse_list, parse_response};
-use crate::cli::target::ManagerTarget;
-use crate::cli::whoami::ManagerResponse;
-use crate::clock;
-use crate::engine::text::quote;
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::list_commands::QueueResponse;
+use crate::responses::{parse_list, parse_response};
+use crate::target::ManagerTarget;
+use crate::whoami::ManagerResponse;
+use base::clock;
+use engine::text::quote;
 use ureq::http::StatusCode;
 
 const MANAGER: &str = "manager";

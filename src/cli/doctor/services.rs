@@ -4,11 +4,11 @@
 use super::broker::{format_location, queues_on_bus};
 use super::finding::Finding;
 use super::installation::Installation;
-use crate::actors::transport::service_client;
-use crate::bus::BusKey;
-use crate::bus::push::ProbeError;
-use crate::engine::text::quote;
-use crate::settings::{is_url, parse_web_address};
+use base::web_address::{is_url, parse_web_address};
+use bus::BusKey;
+use bus::push::ProbeError;
+use daemon::actors::transport::service_client;
+use engine::text::quote;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 
 use super::super::error::ClientError;
 use super::tail::Tail;
-use crate::engine::text::escape;
-use crate::service;
+use daemon::service;
+use engine::text::escape;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! The end of a program's standard error.
 
-use crate::engine::text::escape_lines;
+use engine::text::escape_lines;
 
 /// How much of it is kept, in bytes.
 const TAIL_BYTES_MAX: usize = 2048;

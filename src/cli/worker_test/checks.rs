@@ -144,7 +144,7 @@ pub(super) fn is_confirmed_before_ack(seen: &[LoggedEvent]) -> bool {
 mod tests {
     use super::super::event_log::Properties;
     use super::*;
-    use crate::clock;
+    use base::clock;
     use bytes::Bytes;
 
     fn reply(kind: ReplyKind, body: &'static str) -> ObservedEvent {

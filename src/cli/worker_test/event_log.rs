@@ -1,8 +1,8 @@
 //! The log of what a worker did, in order.
 
-use crate::clock;
-use crate::engine::text::truncate;
+use base::clock;
 use bytes::Bytes;
+use engine::text::truncate;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;

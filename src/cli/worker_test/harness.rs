@@ -12,7 +12,7 @@ use super::messages::{MessageFactory, ROUND_TRIP_KEYS, ROUND_TRIP_VALUES, TestMe
 use super::process::WorkerProcess;
 use super::report::{CaseOutcome, Reporter};
 use super::stub_transport::StubTransport;
-use crate::clock;
+use base::clock;
 use serde_json::Value;
 use std::time::Duration;
 

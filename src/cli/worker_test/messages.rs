@@ -1,8 +1,8 @@
 //! The messages that are sent to a worker.
 
 use super::super::error::ClientError;
-use crate::clock;
-use crate::engine::JobId;
+use base::clock;
+use engine::JobId;
 use serde_json::Value;
 
 /// The name of the workflow in all messages.

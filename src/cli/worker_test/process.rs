@@ -2,10 +2,10 @@
 //! too. Its output is forwarded to standard error, line by line and escaped.
 
 use super::super::error::ClientError;
-use crate::clock;
-use crate::engine::text::{escape, truncate};
-use crate::service;
-use crate::telemetry::log::print;
+use base::clock;
+use daemon::service;
+use daemon::telemetry::log::print;
+use engine::text::{escape, truncate};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
 use std::io::{self, Read};

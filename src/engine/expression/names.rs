@@ -2,8 +2,8 @@
 //! determine which part of the data an evaluation needs.
 
 use super::source::{DEPTH_MAX, ExpressionError, Source};
-use crate::engine::state::StepState;
-use crate::engine::text::{did_you_mean, enumerate_quoted, quote};
+use crate::state::StepState;
+use crate::text::{did_you_mean, enumerate_quoted, quote};
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! What a condition reads of its job.
 
-use crate::engine::json::Message;
+use crate::json::Message;
 
 /// The variables that a condition reads.
 pub trait Scope {

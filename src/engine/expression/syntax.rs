@@ -1,7 +1,7 @@
 //! Explains text that is not CEL: what is wrong, and what to write instead.
 
 use super::source::{DEPTH_MAX, ExpressionError};
-use crate::engine::text::{quote, shorten};
+use crate::text::{quote, shorten};
 use cel::ParseErrors;
 
 /// How the parser's errors begin when a text does not follow the grammar.

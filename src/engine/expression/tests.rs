@@ -1,7 +1,7 @@
 mod comparisons;
 
 use super::*;
-use crate::engine::json::Message;
+use crate::json::Message;
 use proptest::prelude::*;
 use std::cell::Cell;
 

@@ -4,8 +4,8 @@
 use super::cost::CostBudget;
 use super::names::RequiredPart;
 use super::scope::Scope;
-use crate::engine::json::Message;
-use crate::engine::text::{explain_json_error, quote, shorten};
+use crate::json::Message;
+use crate::text::{explain_json_error, quote, shorten};
 use cel::common::types::{
     CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt,
 };

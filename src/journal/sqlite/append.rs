@@ -11,10 +11,10 @@ use super::row_format::{
 };
 use super::status_table::WriteError;
 use super::writer::{JournalWriter, fail_point};
-use crate::engine::{Definition, DefinitionHash, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::record::{JobNumber, Record};
-use crate::journal::recover::JobRow;
+use crate::error::JournalError;
+use crate::record::{JobNumber, Record};
+use crate::recover::JobRow;
+use engine::{Definition, DefinitionHash, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

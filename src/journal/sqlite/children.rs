@@ -3,10 +3,10 @@
 use super::file_rows::FileRows;
 use super::reader::{Reader, to_job_id};
 use super::search::has_reason;
-use crate::engine::{JobId, JobState, StepIndex, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord};
-use crate::journal::record::JobNumber;
+use crate::error::JournalError;
+use crate::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord};
+use crate::record::JobNumber;
+use engine::{JobId, JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 use std::sync::Arc;
@@ -182,7 +182,7 @@ fn build_query(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::sqlite::empty_journal;
+    use crate::sqlite::empty_journal;
 
     #[test]
     fn pages_of_child_jobs_read_an_index_in_order_and_failed_ones_have_their_own() {

@@ -5,8 +5,8 @@
 //! entries, and completes the job's rows. Until then its confirms are read from `confirmed`.
 
 use super::row_format::InnerDecision;
-use crate::engine::{Entry, StepEntry};
-use crate::journal::record::{JobNumber, Record};
+use crate::record::{JobNumber, Record};
+use engine::{Entry, StepEntry};
 use std::collections::{BTreeMap, HashMap};
 
 /// The rows of `confirmed` that are still needed, and for which jobs.

@@ -1,9 +1,9 @@
 //! Queries of the definitions that stored jobs run.
 
 use super::reader::Reader;
-use crate::engine::{Definition, DefinitionHash, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::query::DefinitionUse;
+use crate::error::JournalError;
+use crate::query::DefinitionUse;
+use engine::{Definition, DefinitionHash, Timestamp};
 use rusqlite::OptionalExtension;
 use std::sync::Arc;
 

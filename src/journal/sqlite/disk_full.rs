@@ -12,7 +12,7 @@ use super::reserve::{Reserve, WritePurpose};
 use super::schema::{self, JournalOptions, WRITE_BUSY_TIMEOUT_MS};
 use super::shm::Shm;
 use super::writer::JournalWriter;
-use crate::journal::error::{JournalError, Remedy};
+use crate::error::{JournalError, Remedy};
 use rustix::fs::statvfs;
 use std::fs;
 use std::time::Duration;

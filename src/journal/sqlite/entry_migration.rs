@@ -4,12 +4,12 @@
 use super::row_format::{
     checksum, damaged_entry, entry_checksum, to_journal_error, to_json, to_sql_number,
 };
-use crate::engine::{
+use crate::error::JournalError;
+use crate::record::JobNumber;
+use engine::{
     Caller, CallerEntry, Entry, Failure, FanOutEntry, JobEntry, JobId, Json, Message, Progress,
     StepEntry, StepIndex, Timestamp,
 };
-use crate::journal::error::JournalError;
-use crate::journal::record::JobNumber;
 use rusqlite::{Connection, Row, params};
 use serde::Deserialize;
 use std::collections::HashMap;

@@ -5,10 +5,10 @@ use super::row_format::{
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, to_journal_error,
     to_recorded, to_sql_number,
 };
-use crate::engine::Recorded;
-use crate::journal::error::JournalError;
-use crate::journal::record::JobNumber;
-use crate::journal::recover::{ChildKey, JobRow, JobRows};
+use crate::error::JournalError;
+use crate::record::JobNumber;
+use crate::recover::{ChildKey, JobRow, JobRows};
+use engine::Recorded;
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// The rows of a journal file.

@@ -7,7 +7,7 @@
 //! sqlite.org/walformat.html; an index of another version is not read.
 
 use super::files::{FileIdentity, sibling};
-use crate::journal::error::FileLoss;
+use crate::error::FileLoss;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -5,7 +5,7 @@
 //! link names the file, the lock is the same. Two hard links are two resolved paths of one file, so
 //! a file with more than one is refused.
 
-use crate::journal::error::JournalError;
+use crate::error::JournalError;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;

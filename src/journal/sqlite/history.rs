@@ -3,11 +3,11 @@
 
 use super::reader::Reader;
 use super::schema;
-use crate::engine::{Job, JobId, Recorded, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::query::{JobAtEntry, RecordHead, RecordPage};
-use crate::journal::record::JobNumber;
-use crate::journal::recover::{JobRow, JobRows};
+use crate::error::JournalError;
+use crate::query::{JobAtEntry, RecordHead, RecordPage};
+use crate::record::JobNumber;
+use crate::recover::{JobRow, JobRows};
+use engine::{Job, JobId, Recorded, Timestamp};
 use rusqlite::Connection;
 use std::path::Path;
 

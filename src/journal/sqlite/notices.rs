@@ -5,8 +5,8 @@
 use super::reader::Reader;
 use super::row_format::{SELECT_NOTICES, parse_notice_row, to_journal_error};
 use super::writer::JournalWriter;
-use crate::journal::error::JournalError;
-use crate::journal::record::{Notice, NoticeNumber};
+use crate::error::JournalError;
+use crate::record::{Notice, NoticeNumber};
 use rusqlite::params;
 
 impl JournalWriter {

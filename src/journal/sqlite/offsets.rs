@@ -3,8 +3,8 @@
 use super::reader::Reader;
 use super::row_format::{SELECT_OFFSETS, for_each_row, offset_checksum, parse_offset_row};
 use super::writer::{JournalWriter, fail_point};
-use crate::journal::error::JournalError;
-use crate::journal::record::StoredOffset;
+use crate::error::JournalError;
+use crate::record::StoredOffset;
 use rusqlite::params;
 
 impl JournalWriter {

@@ -11,10 +11,10 @@ use super::row_format::{
 use super::status_table::WriteError;
 use super::unprojected::{StatusChange, StatusChanges, Unprojected};
 use super::writer::{JournalWriter, fail_point};
-use crate::engine::{JobState, Timestamp};
-use crate::journal::error::{JournalError, Remedy};
-use crate::journal::record::JobNumber;
-use crate::journal::recover::{JobRow, JobSnapshot, Rebuilder};
+use crate::error::{JournalError, Remedy};
+use crate::record::JobNumber;
+use crate::recover::{JobRow, JobSnapshot, Rebuilder};
+use engine::{JobState, Timestamp};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,18 +1,16 @@
 //! The reading end of a journal in a file, as the manager asks it.
 
 use super::reader::Reader;
-use crate::engine::{
-    Definition, DefinitionHash, Job, JobId, JobState, Recorded, StepIndex, Timestamp,
-};
-use crate::journal::error::JournalError;
-use crate::journal::query::{
+use crate::error::JournalError;
+use crate::query::{
     ChildCursor, ChildFilter, ChildRow, DefinitionUse, EndedCursor, ItemRow, JobAtEntry,
     JobCreation, JobFilter, ParentRecord, RecordHead, RecordPage, SearchHit, SearchOrder,
     StatusFilter, StatusRow, StoredJob,
 };
-use crate::journal::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
-use crate::journal::recover::RecoveredJob;
-use crate::journal::traits::Records;
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::recover::RecoveredJob;
+use crate::traits::Records;
+use engine::{Definition, DefinitionHash, Job, JobId, JobState, Recorded, StepIndex, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 
 use super::status_table::WriteError;
 use super::writer::JournalWriter;
-use crate::engine::{JobId, Millis, Timestamp};
-use crate::journal::error::{JournalError, Remedy};
-use crate::journal::record::{DeletedJob, Deletion, JobNumber};
+use crate::error::{JournalError, Remedy};
+use crate::record::{DeletedJob, Deletion, JobNumber};
+use engine::{JobId, Millis, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// The result of a deletion transaction.

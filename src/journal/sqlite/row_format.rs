@@ -1,9 +1,9 @@
 //! The format of rows: their columns and checksums.
 
-use crate::engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
-use crate::journal::error::{JournalError, Remedy};
-use crate::journal::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
-use crate::journal::recover::JobRow;
+use crate::error::{JournalError, Remedy};
+use crate::record::{JobNumber, Notice, NoticeNumber, StoredOffset};
+use crate::recover::JobRow;
+use engine::{DefinitionHash, Entry, JobId, Recorded, Timestamp};
 use rusqlite::{Connection, ErrorCode, Row, params};
 
 /// Returns the checksum of a text, which binds it to a number.

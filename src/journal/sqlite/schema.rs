@@ -7,7 +7,7 @@ use super::row_format::{
     parse_offset_row, to_journal_error,
 };
 use super::{entry_migration, files, schema_objects, status_table};
-use crate::journal::error::JournalError;
+use crate::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 
 use super::row_format::to_journal_error;
 use super::status_table::is_status_table_name;
-use crate::journal::error::JournalError;
+use crate::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ impl SchemaObject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::sqlite::empty_journal;
+    use crate::sqlite::empty_journal;
 
     /// Returns the error for a journal to which this was done.
     fn refusal(sql: &str) -> Option<String> {

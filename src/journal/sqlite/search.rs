@@ -2,10 +2,10 @@
 
 use super::reader::{Reader, to_job_id};
 use super::status_table::{StatusTable, quote_identifier};
-use crate::engine::{JobState, StepIndex, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::query::{JobFilter, SearchHit, SearchOrder};
-use crate::journal::record::JobNumber;
+use crate::error::JournalError;
+use crate::query::{JobFilter, SearchHit, SearchOrder};
+use crate::record::JobNumber;
+use engine::{JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
@@ -246,9 +246,9 @@ pub(super) fn has_reason(state: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::JobId;
-    use crate::journal::query::ParentKey;
-    use crate::journal::sqlite::empty_journal;
+    use crate::query::ParentKey;
+    use crate::sqlite::empty_journal;
+    use engine::JobId;
     use uuid::Uuid;
 
     /// Returns SQLite's query plan for a filter, beyond the job with this number.

@@ -3,10 +3,10 @@
 //! up nobody.
 
 use super::reader::Reader;
-use crate::engine::{JobState, Timestamp};
-use crate::journal::error::JournalError;
-use crate::journal::query::EndedCursor;
-use crate::journal::record::JobNumber;
+use crate::error::JournalError;
+use crate::query::EndedCursor;
+use crate::record::JobNumber;
+use engine::{JobState, Timestamp};
 use rusqlite::params;
 
 const SELECT_CREATIONS: &str = "SELECT number, workflow, created FROM jobs INDEXED BY jobs_top
@@ -78,7 +78,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::sqlite::empty_journal;
+    use crate::sqlite::empty_journal;
 
     #[test]
     fn both_queries_read_an_index_in_order() {

@@ -9,8 +9,8 @@
 use super::file_rows::FileRows;
 use super::status_table::{StatusTable, TableLayout, WriteError};
 use super::unprojected::StatusChanges;
-use crate::journal::record::JobNumber;
-use crate::journal::recover::Rebuilder;
+use crate::record::JobNumber;
+use crate::recover::Rebuilder;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

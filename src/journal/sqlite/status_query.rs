@@ -2,9 +2,9 @@
 
 use super::reader::Reader;
 use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable, quote_identifier};
-use crate::journal::error::JournalError;
-use crate::journal::query::{StatusFilter, StatusRow};
-use crate::journal::record::JobNumber;
+use crate::error::JournalError;
+use crate::query::{StatusFilter, StatusRow};
+use crate::record::JobNumber;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 

@@ -2,11 +2,11 @@
 
 use super::file_rows::FileRows;
 use super::unprojected::StatusChange;
-use crate::engine::{Definition, JobState, StepIndex};
-use crate::journal::error::JournalError;
-use crate::journal::record::JobNumber;
-use crate::journal::recover::{JobSnapshot, Rebuilder};
-use crate::times::format_rfc3339;
+use crate::error::JournalError;
+use crate::record::JobNumber;
+use crate::recover::{JobSnapshot, Rebuilder};
+use base::times::format_rfc3339;
+use engine::{Definition, JobState, StepIndex};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::collections::hash_map::Entry;

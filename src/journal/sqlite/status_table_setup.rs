@@ -3,8 +3,8 @@
 use super::row_format::to_journal_error;
 use super::status_table::{RowCount, StatusTable, WriteError, count_root_jobs};
 use super::writer::JournalWriter;
-use crate::engine::Definition;
-use crate::journal::error::JournalError;
+use crate::error::JournalError;
+use engine::Definition;
 use std::collections::HashMap;
 
 impl JournalWriter {

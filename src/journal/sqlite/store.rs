@@ -4,12 +4,12 @@
 use super::reader::Reader;
 use super::schema::JournalOptions;
 use super::writer::JournalWriter;
-use crate::engine::{Definition, Millis, Timestamp};
-use crate::journal::error::{FileLoss, JournalError};
-use crate::journal::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
-use crate::journal::recover::JobTreeHandler;
-use crate::journal::recover::RecoveredJob;
-use crate::journal::traits::{Journal, Records};
+use crate::error::{FileLoss, JournalError};
+use crate::record::{Deletion, DiskUsage, JobNumber, NoticeNumber, Record, StoredOffset};
+use crate::recover::JobTreeHandler;
+use crate::recover::RecoveredJob;
+use crate::traits::{Journal, Records};
+use engine::{Definition, Millis, Timestamp};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

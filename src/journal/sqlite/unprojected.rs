@@ -1,8 +1,8 @@
 //! Changes that are committed but not yet in the projected tables.
 
-use crate::engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
-use crate::journal::record::{JobNumber, Record};
-use crate::journal::recover::JobRow;
+use crate::record::{JobNumber, Record};
+use crate::recover::JobRow;
+use engine::{CallerEntry, Entry, Job, JobId, JobState, StepIndex, Timestamp};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use tonic::Code;
-use workflow_manager::api::grpc::wire::{
+use workflow_manager::grpc::wire::{
     ExtendRequest, Kind, NackRequest, ReceiveRequest, ReplyRequest, StepMessage,
 };
 

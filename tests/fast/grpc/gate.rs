@@ -7,7 +7,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
-use workflow_manager::api::grpc::wire::{Hello, Kind, ReceiveRequest, ReplyRequest};
+use workflow_manager::grpc::wire::{Hello, Kind, ReceiveRequest, ReplyRequest};
 use workflow_manager::settings::{Names, WorkerToken};
 
 fn with_worker(settings: &mut Settings) {

@@ -4,7 +4,7 @@
 use prost_types::FileDescriptorSet;
 use std::fs;
 use std::path::Path;
-use workflow_manager::api::grpc::wire::DESCRIPTORS;
+use workflow_manager::grpc::wire::DESCRIPTORS;
 
 const SERVER: &str = "/// Generated server implementations.";
 const CLIENT: &str = "/// Generated client implementations.";
@@ -44,7 +44,7 @@ fn the_generated_code_is_what_the_proto_file_says() {
         ),
         (
             "tests/grpc/client.rs",
-            format!("{GENERATED}use workflow_manager::api::grpc::wire::*;\n{CLIENT}{client}"),
+            format!("{GENERATED}use workflow_manager::grpc::wire::*;\n{CLIENT}{client}"),
         ),
     ];
     let is_writing = std::env::var_os("WRITE_GENERATED").is_some();

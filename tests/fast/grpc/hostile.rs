@@ -4,7 +4,7 @@ use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use tonic::Code;
-use workflow_manager::api::grpc::wire::{Hello, Kind, ReceiveRequest};
+use workflow_manager::grpc::wire::{Hello, Kind, ReceiveRequest};
 
 /// How HTTP/2 begins: the preface, and empty settings.
 const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -340,8 +340,8 @@ fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
     let mut socket = connect(rig);
     socket.write_all(BEGIN).expect("written");
     frame(&mut socket, 1, 4, &head_of_call(rig, "Work"));
-    let say = workflow_manager::api::grpc::wire::from_worker::Say::Hello(hello);
-    let said = workflow_manager::api::grpc::wire::FromWorker { say: Some(say) };
+    let say = workflow_manager::grpc::wire::from_worker::Say::Hello(hello);
+    let said = workflow_manager::grpc::wire::FromWorker { say: Some(say) };
     let mut data = framed(&said);
     data.push(0);
     data.extend_from_slice(&290_000_u32.to_be_bytes());

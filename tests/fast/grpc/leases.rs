@@ -3,9 +3,9 @@
 use super::calls::span;
 use super::*;
 use std::collections::HashMap;
-use workflow_manager::api::grpc::wire::{Hello, Kind, ReceiveRequest, ReplyRequest, StepMessage};
 use workflow_manager::clock;
 use workflow_manager::engine::Timestamp;
+use workflow_manager::grpc::wire::{Hello, Kind, ReceiveRequest, ReplyRequest, StepMessage};
 use workflow_manager::times;
 
 const MESSAGES: u32 = 500;

@@ -2,7 +2,7 @@
 //! keeps of them because nobody reads it.
 
 use super::*;
-use workflow_manager::api::grpc::wire::{Kind, ReceiveRequest};
+use workflow_manager::grpc::wire::{Kind, ReceiveRequest};
 
 /// What a message has besides its letters, and less than a unit of the room.
 const LETTERS: usize = 1_000_000;

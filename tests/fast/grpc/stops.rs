@@ -2,7 +2,7 @@
 
 use super::*;
 use tonic::Code;
-use workflow_manager::api::grpc::wire::Kind;
+use workflow_manager::grpc::wire::Kind;
 
 #[test]
 fn at_a_stop_workers_finish_what_they_have() {

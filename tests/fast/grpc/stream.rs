@@ -1,7 +1,7 @@
 //! A worker on a stream: credit, messages, replies, leases, and the stream's end.
 
 use super::*;
-use workflow_manager::api::grpc::wire::{Hello, Kind, Lease, ReceiveRequest};
+use workflow_manager::grpc::wire::{Hello, Kind, Lease, ReceiveRequest};
 
 #[test]
 fn a_worker_takes_messages_and_replies_on_one_stream() {
@@ -279,9 +279,8 @@ fn a_bad_message_costs_itself_alone() {
                 (message.receipt.as_str(), 0, "x".repeat(100_001), "too_large", "100000"),
             ] {
                 let (to, body) = (receipt.to_owned(), body.into());
-                let reply =
-                    workflow_manager::api::grpc::wire::ReplyRequest { receipt: to, kind, body };
-                worker.say(workflow_manager::api::grpc::wire::from_worker::Say::Reply(reply));
+                let reply = workflow_manager::grpc::wire::ReplyRequest { receipt: to, kind, body };
+                worker.say(workflow_manager::grpc::wire::from_worker::Say::Reply(reply));
                 let told = taken(&mut worker).await;
                 assert_eq!((told.receipt.as_str(), told.why_not.as_str()), (receipt, why));
                 assert!(!told.changed && told.detail.contains(detail), "{told:?}");

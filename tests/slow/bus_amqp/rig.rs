@@ -14,7 +14,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use uuid::Uuid;
-use workflow_manager::bus::amqp::{AmqpBus, AmqpSettings, Connector};
+use workflow_manager::amqp::{AmqpBus, AmqpSettings, Connector};
 use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, BusNotice, BusState, ConfirmPayload, ConfirmToken,
     Delivery, EventSink, Header, Lifetime, Publication, ServedQueues,

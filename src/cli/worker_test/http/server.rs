@@ -1,10 +1,10 @@
 //! The HTTP server: parses the requests of workers, and passes them to the lease queue.
 
-use crate::settings::DurationSetting;
 use actix_web::dev::ServerHandle;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
+use daemon::settings::DurationSetting;
 use serde_json::json;
 use std::io;
 use std::net::SocketAddr;

@@ -1,0 +1,267 @@
+//! The consuming connection: it consumes the reply queue and the queues of workflows.
+
+use super::connection::{self, ReconnectBackoff, channel_error};
+use super::inspect;
+use super::policy;
+use super::queue_consumer::{ConsumeEnd, QueueConsumer, Source};
+use super::queues::{QueueCheck, QueueDeclarer, short_string};
+use super::state::{AmqpState, ShutdownPhase, Side, wait_for_phase};
+use super::wire::delivery_budget::DeliveryFlow;
+use super::wire::filtered_stream::ConnectionHooks;
+use super::workflow_queues;
+use base::clock;
+use bus::BusEvent;
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::protocol::AMQPSoftError;
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long the first connection of a process waits until another consumer is gone. The broker may
+/// not have noticed yet that the previous process was killed.
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+const PREDECESSOR_PAUSE: Duration = Duration::from_millis(250);
+
+/// The interval at which the delivery budget is checked for room.
+const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+const CONSUMER_TAG: &str = "workflow-manager";
+
+/// Consumes over any number of connections, until the bus is closed.
+pub(super) async fn run(state: Rc<AmqpState>, mut phases: watch::Receiver<ShutdownPhase>) {
+    let mut backoff =
+        ReconnectBackoff::new(state.settings.reconnect_min, state.settings.reconnect_max);
+    let mut consumer = Consumer {
+        reply_consumer: QueueConsumer::new(state.clone(), Source::Replies),
+        state: state.clone(),
+    };
+    loop {
+        let opened = tokio::select! {
+            biased;
+            () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
+            opened = Box::pin(consumer.open_within_budget()) => opened,
+        };
+        let end = match opened {
+            Ok(opened) => {
+                let since = clock::timer_now();
+                tracing::info!(
+                    server = %state.address,
+                    queue = state.settings.reply_queue,
+                    "consuming replies"
+                );
+                state.state_reporter.set_up(Side::Consumer);
+                let end = consumer.consume(opened, &mut phases).await;
+                if since.elapsed() >= state.settings.reconnect_min {
+                    backoff.reset();
+                }
+                end
+            }
+            Err(end) => end,
+        };
+        match end {
+            ConsumerEnd::Closed => break,
+            ConsumerEnd::Fatal(reason) => {
+                tracing::error!(
+                    server = %state.address,
+                    reason,
+                    "the reply queue cannot be consumed"
+                );
+                state.state_reporter.set_down(Side::Consumer, &reason);
+                (state.sink)(BusEvent::Fatal(reason));
+                return;
+            }
+            ConsumerEnd::Lost(reason) => {
+                let pause = backoff.next_delay();
+                state.report_down(Side::Consumer, &reason, pause);
+                tokio::select! {
+                    () = wait_for_phase(&mut phases, ShutdownPhase::StopConsuming) => break,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+    }
+    state.state_reporter.set_down(Side::Consumer, "closed");
+}
+
+enum ConsumerEnd {
+    /// The bus is closed.
+    Closed,
+    /// The connection is lost; another attempt may help.
+    Lost(String),
+    /// No further attempt by this process would help.
+    Fatal(String),
+}
+
+struct Consumer {
+    state: Rc<AmqpState>,
+    reply_consumer: QueueConsumer,
+}
+
+struct OpenConsumer {
+    connection: Rc<Connection>,
+    flow: Arc<DeliveryFlow>,
+    channel: Channel,
+    deliveries: lapin::Consumer,
+}
+
+/// Why a connection could not consume.
+enum OpenError {
+    /// Another process consumes; how that was noticed.
+    InUse(String),
+    Other(String),
+}
+
+impl Consumer {
+    /// Opens a connection once deliveries of an earlier one leave room in the budget. Those that
+    /// are not settled yet are redelivered on the new connection.
+    async fn open_within_budget(&self) -> Result<OpenConsumer, ConsumerEnd> {
+        while !self.state.delivery_budget.has_capacity() {
+            tokio::time::sleep(BUDGET_POLL_INTERVAL).await;
+        }
+        self.open().await
+    }
+
+    async fn open(&self) -> Result<OpenConsumer, ConsumerEnd> {
+        let flow = DeliveryFlow::new(&self.state.delivery_budget);
+        let opening = self.state.address.open_with_hooks(
+            "replies",
+            ConnectionHooks { flow: Some(flow.clone()), ..ConnectionHooks::default() },
+        );
+        let connection = Rc::new(opening.await.map_err(ConsumerEnd::Lost)?);
+        let in_use_until = clock::timer_now() + PREDECESSOR_TIMEOUT;
+        // The jitter matters: of two processes that gave way to each other, one comes first the
+        // next time.
+        let mut backoff = ReconnectBackoff::new(PREDECESSOR_PAUSE / 2, PREDECESSOR_PAUSE);
+        loop {
+            match self.try_consume(&connection, &flow).await {
+                Ok(session) => return Ok(session),
+                Err(OpenError::Other(reason)) => return Err(ConsumerEnd::Lost(reason)),
+                Err(OpenError::InUse(how)) => {
+                    let queue = &self.state.settings.reply_queue;
+                    let reason = format!(
+                        "another process consumes the reply queue \"{queue}\" of {} ({how}); stop \
+                         it, or give this process a reply queue of its own with the setting \
+                         amqp.reply_queue",
+                        self.state.address
+                    );
+                    if self.reply_consumer.has_consumed() || self.state.settings.is_added_later {
+                        return Err(ConsumerEnd::Lost(reason));
+                    }
+                    if clock::timer_now() >= in_use_until {
+                        return Err(ConsumerEnd::Fatal(reason));
+                    }
+                    tokio::time::sleep(backoff.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    async fn try_consume(
+        &self,
+        connection: &Rc<Connection>,
+        flow: &Arc<DeliveryFlow>,
+    ) -> Result<OpenConsumer, OpenError> {
+        let settings = &self.state.settings;
+        let queue = settings.reply_queue.as_str();
+        let lost = |error: lapin::Error| OpenError::Other(self.state.address.explain(&error));
+        let queues = QueueDeclarer::new(connection.clone());
+        match queues.ensure_reply_queue(settings).await {
+            QueueCheck::Exists { consumers: 0, .. } => {}
+            QueueCheck::Exists { consumers, .. } => {
+                return Err(OpenError::InUse(format!("consumers: {consumers}")));
+            }
+            QueueCheck::Exclusive => {
+                return Err(OpenError::InUse(
+                    "it is an exclusive queue of another connection".to_owned(),
+                ));
+            }
+            QueueCheck::Missing => {
+                return Err(OpenError::Other(format!(
+                    "the reply queue \"{queue}\" was deleted while it was being declared"
+                )));
+            }
+            QueueCheck::Refused(broker_text) => {
+                return Err(OpenError::Other(format!(
+                    "the broker refuses the reply queue \"{queue}\": {broker_text}"
+                )));
+            }
+            QueueCheck::Lost(error) => return Err(lost(error)),
+        }
+        // A queue with a single active consumer allows no exclusive consumer. Only the count of
+        // consumers can tell there.
+        for exclusive in [true, false] {
+            let channel = connection.create_channel().await.map_err(lost)?;
+            channel.basic_qos(settings.prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+            flow.set_channel(channel.id());
+            let options = BasicConsumeOptions { exclusive, ..BasicConsumeOptions::default() };
+            match channel
+                .basic_consume(
+                    short_string(queue),
+                    CONSUMER_TAG.into(),
+                    options,
+                    FieldTable::default(),
+                )
+                .await
+            {
+                // Two processes may have found the queue free at the same time. Both give way then.
+                Ok(deliveries) => match queues.check(queue).await {
+                    QueueCheck::Exists { consumers, .. } if consumers > 1 => {
+                        return Err(OpenError::InUse(format!("consumers: {consumers}")));
+                    }
+                    QueueCheck::Lost(error) => return Err(lost(error)),
+                    QueueCheck::Exists { .. }
+                    | QueueCheck::Missing
+                    | QueueCheck::Exclusive
+                    | QueueCheck::Refused(_) => {
+                        return Ok(OpenConsumer {
+                            connection: connection.clone(),
+                            flow: flow.clone(),
+                            channel,
+                            deliveries,
+                        });
+                    }
+                },
+                Err(error) => match channel_error(&error) {
+                    Some((AMQPSoftError::ACCESSREFUSED, broker_text))
+                        if broker_text.contains("in exclusive use") =>
+                    {
+                        return Err(OpenError::InUse(broker_text.to_owned()));
+                    }
+                    Some((AMQPSoftError::ACCESSREFUSED, _)) if exclusive => {}
+                    _ => return Err(lost(error)),
+                },
+            }
+        }
+        Err(OpenError::Other(format!(
+            "the broker does not let this user consume the reply queue \"{queue}\""
+        )))
+    }
+
+    async fn consume(
+        &mut self,
+        session: OpenConsumer,
+        phases: &mut watch::Receiver<ShutdownPhase>,
+    ) -> ConsumerEnd {
+        let OpenConsumer { connection, flow, channel, deliveries } = session;
+        let workflow_queues = workflow_queues::start(&self.state, &connection, phases);
+        let policy = actix_rt::spawn(policy::maintain(self.state.clone()));
+        let declarations = actix_rt::spawn(inspect::remember_all_properties(self.state.clone()));
+        let ended = self.reply_consumer.serve(&channel, deliveries, Some(&flow), phases).await;
+        policy.abort();
+        declarations.abort();
+        workflow_queues.stop(matches!(ended, ConsumeEnd::Closed)).await;
+        // The connection is closed even if only the channel failed.
+        connection::close(&connection).await;
+        match ended {
+            ConsumeEnd::Closed => ConsumerEnd::Closed,
+            // Only call queues change their prefetch.
+            ConsumeEnd::PrefetchChanged | ConsumeEnd::Cancelled => ConsumerEnd::Lost(
+                "the broker ended the consumer: the reply queue was deleted or moved".to_owned(),
+            ),
+            ConsumeEnd::Failed(error) => ConsumerEnd::Lost(self.state.address.explain(&error)),
+        }
+    }
+}

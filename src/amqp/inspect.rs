@@ -1,0 +1,117 @@
+//! Inspects queues over its own connection, because inspections are rare and must not disturb the
+//! bus. Adds what the management API, if there is one, knows of the queues.
+
+use super::connection::{BrokerAddress, close};
+use super::management::ListedQueue;
+use super::queues::{QueueCheck, QueueDeclarer};
+use super::state::AmqpState;
+use bus::{QueueDepth, QueueStatus};
+use futures_util::future::join_all;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
+    let (checks, unacknowledged) =
+        tokio::join!(check_queues(&state, &queues), fetch_unacknowledged(&state, &queues));
+    match checks {
+        Err(reason) => vec![QueueStatus::Unknown(reason); queues.len()],
+        Ok(found) => found
+            .into_iter()
+            .zip(&queues)
+            .map(|(found, queue)| {
+                let status =
+                    queue_status(&state.address, found, unacknowledged.get(&**queue).copied());
+                match status {
+                    QueueStatus::Exists { messages, unacknowledged, consumers, .. } => {
+                        let is_full = state.full_queues.borrow().contains(queue);
+                        QueueStatus::Exists { messages, unacknowledged, consumers, is_full }
+                    }
+                    other @ (QueueStatus::Endpoint { .. }
+                    | QueueStatus::Missing
+                    | QueueStatus::Unknown(_)) => other,
+                }
+            })
+            .collect(),
+    }
+}
+
+/// Converts the check of a queue to its status.
+pub(super) fn queue_status(
+    address: &BrokerAddress,
+    found: QueueCheck,
+    unacknowledged: Option<u64>,
+) -> QueueStatus {
+    match found {
+        QueueCheck::Exists { consumers, messages } => {
+            QueueStatus::Exists { messages, unacknowledged, consumers, is_full: false }
+        }
+        QueueCheck::Missing => QueueStatus::Missing,
+        QueueCheck::Exclusive => {
+            QueueStatus::Unknown("it is an exclusive queue of another connection".to_owned())
+        }
+        QueueCheck::Refused(broker_text) => QueueStatus::Unknown(broker_text),
+        QueueCheck::Lost(error) => QueueStatus::Unknown(address.explain(&error)),
+    }
+}
+
+async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<QueueCheck>, String> {
+    let connection = Rc::new(state.address.open("inspecting").await?);
+    let declarer = QueueDeclarer::new(connection.clone());
+    let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
+    close(&connection).await;
+    Ok(found)
+}
+
+/// Returns the number of unacknowledged messages by queue. It is empty without the management API,
+/// or while that does not answer.
+async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap<String, u64> {
+    let Some(management) = state.management.clone() else { return HashMap::new() };
+    let vhost = state.address.vhost().to_owned();
+    let listed = match queues {
+        [queue] => {
+            let queue = queue.clone();
+            run_blocking(move || management.find_queue(&vhost, &queue).map(|found| vec![found]))
+                .await
+        }
+        _ => run_blocking(move || management.list_queues(&vhost)).await,
+    };
+    let known = listed.unwrap_or_default();
+    state.remember_properties(&known);
+    let counted = |counts: ListedQueue| Some((counts.name, counts.messages_unacknowledged?));
+    known.into_iter().filter_map(counted).collect()
+}
+
+/// Returns the depths of all queues of the virtual host.
+pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>, String> {
+    let management =
+        state.management.clone().ok_or("there is no management API (setting amqp.management)")?;
+    let vhost = state.address.vhost().to_owned();
+    let listed = run_blocking(move || management.list_queues(&vhost)).await?;
+    state.remember_properties(&listed);
+    Ok(listed
+        .into_iter()
+        .map(|ListedQueue { name, messages, .. }| QueueDepth { queue: name, messages })
+        .collect())
+}
+
+/// Remembers how the queues of the virtual host are declared, if the management API reports it.
+pub(super) async fn remember_all_properties(state: Rc<AmqpState>) {
+    let Some(management) = state.management.clone() else { return };
+    let vhost = state.address.vhost().to_owned();
+    match run_blocking(move || management.list_queues(&vhost)).await {
+        Ok(listed) => state.remember_properties(&listed),
+        Err(reason) => tracing::warn!(
+            reason,
+            "the broker does not tell how its queues are declared: one that vanishes is declared \
+             as the workflow file or the settings say"
+        ),
+    }
+}
+
+/// Runs blocking work on a thread of its own.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    actix_rt::task::spawn_blocking(work).await.map_err(|error| error.to_string()).flatten()
+}

@@ -1,0 +1,199 @@
+//! Parses deliveries: their properties and headers.
+
+use super::wire::{ORIGINAL_HEADER, REASON_HEADER};
+use bus::{DeadLetter, Delivery, Settlement};
+use bytes::Bytes;
+use engine::{Sender, TraceContext};
+use lapin::types::{AMQPValue, FieldTable};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Parses a message of the reply queue. `manager` is the manager's own user.
+pub(super) fn parse_reply(
+    delivery: lapin::message::Delivery,
+    settlement: Settlement,
+    manager: &str,
+) -> Delivery {
+    let properties = &delivery.properties;
+    let text = |property: &Option<lapin::types::ShortString>| {
+        property.as_ref().map(|text| text.as_str().to_owned())
+    };
+    // The broker verifies this property: it refuses a message of one user in the name of another.
+    let user = properties.user_id().as_ref().map(|user| user.as_str());
+    let (correlation_id, kind) = (text(properties.correlation_id()), text(properties.kind()));
+    let dead_letter = properties.headers().as_ref().and_then(parse_dead_letter);
+    let attempt =
+        properties.headers().as_ref().and_then(|headers| parse_number_header(headers, "attempt"));
+    // A dead letter was sent by the manager. Without its headers it is recognised by its id.
+    let message_id = dead_letter.as_ref().and_then(|_| text(properties.message_id()));
+    let from = match (user, &dead_letter) {
+        (Some(user), Some(_)) if user == manager => Sender::Manager,
+        (Some(user), _) => Sender::User(user.into()),
+        (None, _) => Sender::Unknown,
+    };
+    let mut parsed = Delivery::new(correlation_id, Bytes::from(delivery.data), settlement);
+    parsed.kind = kind;
+    parsed.attempt = attempt;
+    parsed.message_id = message_id;
+    parsed.dead_letter = dead_letter;
+    parsed.redelivered = delivery.redelivered;
+    parsed.sender = from;
+    parsed
+}
+
+/// Parses a message of a workflow's queue, with the properties that only a call has.
+pub(super) fn parse_call(
+    delivery: lapin::message::Delivery,
+    settlement: Settlement,
+    manager: &str,
+) -> Delivery {
+    let text = |property: &Option<lapin::types::ShortString>| {
+        property.as_ref().map(|text| text.as_str().to_owned())
+    };
+    let (message_id, reply_to) =
+        (text(delivery.properties.message_id()), text(delivery.properties.reply_to()));
+    let headers = delivery.properties.headers().as_ref();
+    let depth = headers.and_then(|headers| parse_number_header(headers, "depth"));
+    let trace = headers.and_then(parse_trace);
+    // A depth beyond `u16` is deeper than any limit.
+    let depth = depth.map(|depth| u16::try_from(depth).unwrap_or(u16::MAX));
+    let mut call = parse_reply(delivery, settlement, manager);
+    (call.message_id, call.reply_to) = (message_id, reply_to);
+    (call.depth, call.trace) = (depth, trace);
+    call
+}
+
+/// What is known of a message that cannot be read.
+pub(super) struct UnreadableContent {
+    pub(super) reason: String,
+    /// Its content header, as far as it was preserved.
+    pub(super) original: Vec<u8>,
+}
+
+/// An unreadable message on its way to the quarantine queue.
+pub(super) struct QuarantineRequest {
+    pub(super) queue: Arc<str>,
+    pub(super) unreadable: UnreadableContent,
+    pub(super) delivery: Delivery,
+}
+
+/// Sends unreadable messages to the quarantine task. They are not settled yet, so `amqp.prefetch`
+/// bounds their number; the quarantine budget bounds their bytes.
+pub(super) type QuarantineSender = mpsc::UnboundedSender<QuarantineRequest>;
+
+/// The longest reason in characters, for the sender may set the header to a long text.
+const REASON_CHARS_MAX: usize = 200;
+
+/// Returns what is known of this message if `wire` replaced its header.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is what `wire` sets")]
+pub(super) fn find_unreadable(delivery: &lapin::message::Delivery) -> Option<UnreadableContent> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    let reason = match headers.get(REASON_HEADER)? {
+        AMQPValue::LongString(text) => {
+            String::from_utf8_lossy(text.as_bytes()).chars().take(REASON_CHARS_MAX).collect()
+        }
+        _ => "its headers say so".to_owned(),
+    };
+    let original = match headers.get(ORIGINAL_HEADER) {
+        Some(AMQPValue::ByteArray(bytes)) => bytes.as_slice().to_vec(),
+        _ => Vec::new(),
+    };
+    Some(UnreadableContent { reason, original })
+}
+
+/// Parses the header `x-death`: a list, the latest death first.
+pub fn parse_dead_letter(headers: &FieldTable) -> Option<DeadLetter> {
+    let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else { return None };
+    let AMQPValue::FieldTable(latest) = deaths.as_slice().first()? else { return None };
+    let text = |key: &str| match latest.inner().get(key) {
+        Some(AMQPValue::LongString(text)) => {
+            Some(String::from_utf8_lossy(text.as_bytes()).into_owned())
+        }
+        Some(AMQPValue::ShortString(text)) => Some(text.as_str().to_owned()),
+        #[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+        _ => None,
+    };
+    Some(DeadLetter { queue: text("queue")?, reason: text("reason")? })
+}
+
+/// Parses the trace context that a message carries.
+fn parse_trace(headers: &FieldTable) -> Option<TraceContext> {
+    TraceContext::parse(text_header(headers, "traceparent")?, text_header(headers, "tracestate"))
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other type of value is a text")]
+fn text_header<'h>(headers: &'h FieldTable, name: &str) -> Option<&'h str> {
+    match headers.inner().get(name)? {
+        AMQPValue::ShortString(text) => Some(text.as_str()),
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
+        _ => None,
+    }
+}
+
+/// Parses a header that is a whole number of any type, or digits as text.
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "no other type of value is a whole number or a text"
+)]
+pub(super) fn parse_number_header(headers: &FieldTable, name: &str) -> Option<u32> {
+    match headers.inner().get(name)? {
+        AMQPValue::ShortShortInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortShortUInt(number) => Some(u32::from(*number)),
+        AMQPValue::ShortInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortUInt(number) => Some(u32::from(*number)),
+        AMQPValue::LongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::LongUInt(number) => Some(*number),
+        AMQPValue::LongLongInt(number) => u32::try_from(*number).ok(),
+        AMQPValue::ShortString(text) => parse_digits(text.as_str()),
+        AMQPValue::LongString(text) => parse_digits(std::str::from_utf8(text.as_bytes()).ok()?),
+        _ => None,
+    }
+}
+
+/// Parses digits alone, without sign or space.
+fn parse_digits(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::types::{LongString, ShortString};
+
+    fn parse_attempt(value: AMQPValue) -> Option<u32> {
+        let mut headers = FieldTable::default();
+        headers.insert("attempt".into(), value);
+        parse_number_header(&headers, "attempt")
+    }
+
+    #[test]
+    fn an_attempt_is_parsed_from_a_number_of_any_type_or_from_digits() {
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let accepted = [
+            AMQPValue::ShortShortInt(7),
+            AMQPValue::ShortShortUInt(7),
+            AMQPValue::ShortInt(7),
+            AMQPValue::ShortUInt(7),
+            AMQPValue::LongInt(7),
+            AMQPValue::LongUInt(7),
+            AMQPValue::LongLongInt(7),
+            AMQPValue::ShortString(ShortString::from("7")),
+            text("7"),
+        ];
+        accepted
+            .into_iter()
+            .for_each(|value| assert_eq!(parse_attempt(value.clone()), Some(7), "{value:?}"));
+        let rejected = [
+            AMQPValue::LongInt(-1),
+            AMQPValue::LongLongInt(1 << 40),
+            AMQPValue::Double(7.0),
+            AMQPValue::Boolean(true),
+            AMQPValue::Void,
+        ];
+        let texts = ["", "none", "+7", " 7", "7.0", "99999999999"].map(text);
+        rejected
+            .into_iter()
+            .chain(texts)
+            .for_each(|value| assert_eq!(parse_attempt(value.clone()), None, "{value:?}"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Settings of AMQP buses.
+
+use base::values::{DurationSetting, ServerAddress, deserialize_choice};
+use engine::{QueueArguments, QueueDeclaration, QueueType, check_argument};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::time::Duration;
+
+/// The longest name of a reply queue, in bytes: with `.unreadable` appended it is the name of
+/// another queue, and AMQP allows 255.
+pub const REPLY_QUEUE_BYTES_MAX: usize = 255 - ".unreadable".len();
+
+/// The shortest `lost_after`: by default a broker's statistics are up to 5 seconds old.
+const LOST_AFTER_MIN: Duration = Duration::from_secs(3);
+
+/// Returns the name of the quarantine queue, for messages that cannot be read.
+pub fn quarantine_queue(reply_queue: &str) -> String {
+    format!("{reply_queue}.unreadable")
+}
+
+/// The settings of section `amqp`, or a bus of this kind in section `buses`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct AmqpSection {
+    pub server: ServerAddress,
+    pub management: ServerAddress,
+    pub reply_queue: String,
+    pub reply_queue_type: ReplyQueueType,
+    pub queue_type: QueueTypeSetting,
+    pub queue_arguments: QueueArguments,
+    pub unreadable: UnreadableMessages,
+    pub prefetch: u16,
+    pub linger: DurationSetting,
+    pub replies_bytes_max: usize,
+    pub unconfirmed_max: usize,
+    pub unconfirmed_bytes_max: usize,
+    pub reconnect_min: DurationSetting,
+    pub reconnect_max: DurationSetting,
+    pub heartbeat: DurationSetting,
+    pub replies_first: DurationSetting,
+    pub lost_after: DurationSetting,
+    pub redispatch_lost: bool,
+}
+
+impl AmqpSection {
+    /// Returns whether a broker is configured.
+    pub fn has_server(&self) -> bool {
+        !self.server.0.is_empty()
+    }
+
+    /// Returns how workers' queues are declared if nothing else is known about them.
+    pub fn declaration(&self) -> QueueDeclaration {
+        let QueueTypeSetting(kind) = self.queue_type;
+        let arguments = (!self.queue_arguments.is_empty()).then(|| self.queue_arguments.clone());
+        QueueDeclaration { kind, arguments }
+    }
+
+    /// Checks the section, which is at `place`.
+    ///
+    /// # Errors
+    ///
+    /// Returns which setting is wrong, and what was expected.
+    pub fn validate(&self, place: &str) -> Result<(), String> {
+        let AmqpSection { heartbeat, reconnect_min, reconnect_max, lost_after, .. } = self;
+        if self.reply_queue.is_empty() || self.reply_queue.len() > REPLY_QUEUE_BYTES_MAX {
+            return Err(format!(
+                "{place}.reply_queue must have 1 to {REPLY_QUEUE_BYTES_MAX} bytes"
+            ));
+        }
+        for (name, value) in &self.queue_arguments {
+            let key = format!("{place}.queue_type");
+            if let Some(objection) = check_argument(name, value, &key) {
+                return Err(format!("{place}.queue_arguments: {objection}"));
+            }
+        }
+        if let Some(contradiction) = self.declaration().check_consistency() {
+            return Err(format!("{place}.queue_arguments: {contradiction}"));
+        }
+        if heartbeat.0.subsec_nanos() > 0
+            || !(1..=u64::from(u16::MAX)).contains(&heartbeat.0.as_secs())
+        {
+            return Err(format!(
+                "{place}.heartbeat is {heartbeat}, expected whole seconds, 1s to {}s",
+                u16::MAX
+            ));
+        }
+        if reconnect_min.0 > reconnect_max.0 {
+            return Err(format!(
+                "{place}.reconnect_min is {reconnect_min}, expected at most {place}.reconnect_max, \
+                 which is {reconnect_max}"
+            ));
+        }
+        if lost_after.0 < LOST_AFTER_MIN {
+            return Err(format!(
+                "{place}.lost_after is {lost_after}, expected at least {}",
+                DurationSetting(LOST_AFTER_MIN)
+            ));
+        }
+        if self.redispatch_lost && self.management.0.is_empty() {
+            return Err(format!(
+                "{place}.redispatch_lost needs the management API, which alone tells what a queue \
+                 holds: set {place}.management"
+            ));
+        }
+        for (name, value) in [
+            ("prefetch", u64::from(self.prefetch)),
+            ("replies_bytes_max", self.replies_bytes_max as u64),
+            ("unconfirmed_max", self.unconfirmed_max as u64),
+            ("unconfirmed_bytes_max", self.unconfirmed_bytes_max as u64),
+        ] {
+            if value == 0 {
+                return Err(format!("{place}.{name} is 0, expected at least 1"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The type of the workers' queues; `None` if it is not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTypeSetting(pub Option<QueueType>);
+
+impl Serialize for QueueTypeSetting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.map_or("", QueueType::name))
+    }
+}
+
+impl<'de> Deserialize<'de> for QueueTypeSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let choices = [
+            ("", QueueTypeSetting(None)),
+            ("classic", QueueTypeSetting(Some(QueueType::Classic))),
+            ("quorum", QueueTypeSetting(Some(QueueType::Quorum))),
+        ];
+        deserialize_choice(deserializer, &choices, "classic or quorum, or nothing")
+    }
+}
+
+/// The types that the reply queue may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplyQueueType {
+    /// A classic queue with an exclusive consumer.
+    Classic,
+    /// A quorum queue with a single active consumer and no delivery limit.
+    Quorum,
+}
+
+/// What happens to messages whose headers cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnreadableMessages {
+    /// They go to the queue `<amqp.reply_queue>.unreadable`.
+    Keep,
+    /// They are dropped.
+    Drop,
+}
+
+impl<'de> Deserialize<'de> for ReplyQueueType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_choice(
+            deserializer,
+            &[("classic", ReplyQueueType::Classic), ("quorum", ReplyQueueType::Quorum)],
+            "classic or quorum",
+        )
+    }
+}
+
+impl<'de> Deserialize<'de> for UnreadableMessages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_choice(
+            deserializer,
+            &[("keep", UnreadableMessages::Keep), ("drop", UnreadableMessages::Drop)],
+            "keep or drop",
+        )
+    }
+}

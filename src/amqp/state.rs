@@ -1,0 +1,237 @@
+//! The state that the tasks of an AMQP bus share: the phase of its shutdown, the queues that it
+//! serves, and the connection state that it reports.
+
+use super::connection::{BrokerAddress, LastReason, millis};
+use super::management::{ListedQueue, ManagementApi};
+use super::policy_lock::PolicyLock;
+use super::quarantine_budget::QuarantineBudget;
+use super::queue_properties::{Declarations, KnownProperties, QueueProperties};
+use super::received::QuarantineSender;
+use super::settings::AmqpSettings;
+use super::wire::delivery_budget::DeliveryBudget;
+use bus::{BusEvent, BusState, EventSink, ServedQueues};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How far the shutdown of the bus has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ShutdownPhase {
+    Open,
+    StopConsuming,
+    StopPublishing,
+}
+
+/// Waits until the shutdown has come to the phase `wanted`, or the bus is gone.
+pub(super) async fn wait_for_phase(
+    phases: &mut watch::Receiver<ShutdownPhase>,
+    wanted: ShutdownPhase,
+) {
+    let _ = phases.wait_for(|phase| *phase >= wanted).await;
+}
+
+/// The queues that are served now.
+#[derive(Clone, Debug)]
+pub(super) struct ActiveQueues {
+    /// Queues of workers: those of the loaded definitions, of earlier ones, and those published to
+    /// since.
+    pub(super) worker_queues: BTreeSet<Arc<str>>,
+    pub(super) call_queues: Vec<Arc<str>>,
+    /// The declarations that workflow files specify.
+    pub(super) declarations: Declarations,
+}
+
+impl ActiveQueues {
+    pub(super) fn from_served(served: ServedQueues) -> ActiveQueues {
+        ActiveQueues {
+            worker_queues: served.worker_queues.into_iter().collect(),
+            call_queues: served.call_queues,
+            declarations: served.declarations,
+        }
+    }
+}
+
+/// The state that the tasks of a bus share.
+pub(super) struct AmqpState {
+    pub(super) active_queues: watch::Sender<ActiveQueues>,
+    pub(super) known_properties: KnownProperties,
+    /// Queues that are full: the broker nacked the last message to them.
+    pub(super) full_queues: RefCell<HashSet<Arc<str>>>,
+    pub(super) settings: AmqpSettings,
+    pub(super) address: BrokerAddress,
+    pub(super) management: Option<ManagementApi>,
+    pub(super) sink: EventSink,
+    pub(super) state_reporter: Rc<StateReporter>,
+    pub(super) quarantine: QuarantineSender,
+    pub(super) quarantine_budget: QuarantineBudget,
+    pub(super) policy_lock: PolicyLock,
+    pub(super) delivery_budget: Arc<DeliveryBudget>,
+}
+
+impl AmqpState {
+    /// Returns how a queue is declared if it is missing.
+    pub(super) fn properties_for(&self, queue: &str) -> QueueProperties {
+        let active_queues = self.active_queues.borrow();
+        self.known_properties.properties_for(
+            queue,
+            active_queues.declarations.get(queue),
+            &self.settings.declaration,
+        )
+    }
+
+    /// Remembers how the served queues among these are declared at the broker.
+    pub(super) fn remember_properties(&self, listed: &[ListedQueue]) {
+        let active_queues = self.active_queues.borrow();
+        let calls = |name: &str| active_queues.call_queues.iter().any(|queue| **queue == *name);
+        self.known_properties
+            .record(listed, |name| active_queues.worker_queues.contains(name) || calls(name));
+    }
+
+    /// Reports that a side is down and retries after `pause`. Logs each reason once.
+    pub(super) fn report_down(&self, side: Side, reason: &str, pause: Duration) {
+        let (server, retry_in_ms) = (&self.address, millis(pause));
+        if self.state_reporter.is_new_reason(side, reason) {
+            tracing::warn!(
+                %server,
+                reason,
+                retry_in_ms,
+                "not connected to the broker (logged once for each reason)"
+            );
+        } else {
+            tracing::debug!(%server, ?side, reason, retry_in_ms, "not connected to the broker");
+        }
+        self.state_reporter.set_down(side, reason);
+    }
+}
+
+/// One of the two connections on which the state of the bus depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Publisher,
+    Consumer,
+}
+
+/// Combines the states of both sides into the state of the bus, and reports its changes.
+pub(super) struct StateReporter {
+    sink: EventSink,
+    sides: RefCell<SideStates>,
+}
+
+struct SideStates {
+    /// Why each side is down; `None`: it is up.
+    down_reasons: [Option<String>; 2],
+    blocked: Option<String>,
+    /// How long the broker has confirmed nothing.
+    unresponsive_for: Option<Duration>,
+    reported: BusState,
+    last_reasons: [LastReason; 2],
+}
+
+impl StateReporter {
+    pub(super) fn new(sink: EventSink) -> StateReporter {
+        let reported = BusState::Disconnected { reason: String::new() };
+        StateReporter {
+            sink,
+            sides: RefCell::new(SideStates {
+                down_reasons: [Some(String::new()), Some(String::new())],
+                blocked: None,
+                unresponsive_for: None,
+                reported,
+                last_reasons: Default::default(),
+            }),
+        }
+    }
+
+    pub(super) fn set_up(&self, side: Side) {
+        self.update(|sides| {
+            sides.down_reasons[side as usize] = None;
+            sides.last_reasons[side as usize] = LastReason::default();
+        });
+    }
+
+    pub(super) fn set_down(&self, side: Side, reason: &str) {
+        self.update(|sides| {
+            sides.down_reasons[side as usize] = Some(reason.to_owned());
+            if side == Side::Publisher {
+                sides.blocked = None;
+                sides.unresponsive_for = None;
+            }
+        });
+    }
+
+    /// Returns whether this reason is not logged yet. Both sides fail for the same reason, at each
+    /// attempt.
+    pub(super) fn is_new_reason(&self, side: Side, reason: &str) -> bool {
+        let mut sides = self.sides.borrow_mut();
+        let is_known = sides.last_reasons.iter().any(|last| last.is_last(reason));
+        sides.last_reasons[side as usize].record_if_new(reason) && !is_known
+    }
+
+    pub(super) fn set_blocked(&self, reason: Option<String>) {
+        self.update(|sides| sides.blocked = reason);
+    }
+
+    pub(super) fn set_unresponsive(&self, elapsed: Option<Duration>) {
+        self.update(|sides| sides.unresponsive_for = elapsed);
+    }
+
+    fn update(&self, change: impl FnOnce(&mut SideStates)) {
+        let mut sides = self.sides.borrow_mut();
+        change(&mut sides);
+        // A side that has not tried yet has no reason. The other's reason is reported then.
+        let reasons = || sides.down_reasons.iter().flatten();
+        let state = match (
+            reasons().find(|reason| !reason.is_empty()).or_else(|| reasons().next()),
+            &sides.blocked,
+            sides.unresponsive_for,
+        ) {
+            (Some(reason), ..) => BusState::Disconnected { reason: reason.clone() },
+            (None, Some(reason), _) => BusState::Blocked { reason: reason.clone() },
+            (None, None, Some(span)) => BusState::Unresponsive { elapsed: span },
+            (None, None, None) => BusState::Connected,
+        };
+        if state != sides.reported {
+            sides.reported = state.clone();
+            drop(sides);
+            (self.sink)(BusEvent::State(state));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn the_state_is_connected_only_when_both_sides_are() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let recorded = seen.clone();
+        let sink: EventSink = Arc::new(move |event| {
+            if let (BusEvent::State(state), Ok(mut seen)) = (event, recorded.lock()) {
+                seen.push(state.to_string());
+            }
+        });
+        let reporter = StateReporter::new(sink);
+        reporter.set_up(Side::Consumer);
+        reporter.set_up(Side::Publisher);
+        reporter.set_unresponsive(Some(Duration::from_secs(10)));
+        reporter.set_blocked(Some("low on memory".to_owned()));
+        reporter.set_down(Side::Consumer, "gone");
+        reporter.set_down(Side::Publisher, "gone");
+        reporter.set_up(Side::Publisher);
+        reporter.set_up(Side::Consumer);
+        let expected = [
+            "connected",
+            "connected, but the broker has confirmed nothing for 10s although messages wait for \
+             that: has the network stopped, or the broker?",
+            "publishing blocked by the broker: low on memory",
+            "not connected: gone",
+            "connected",
+        ];
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+}

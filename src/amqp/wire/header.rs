@@ -1,0 +1,548 @@
+//! Checks content headers as bytes: whether the library can handle one, and which substitute
+//! replaces one that it cannot.
+
+use std::borrow::Cow;
+
+/// The deepest nesting of arrays and tables in a header. The broker's own `x-death` nests two deep.
+pub const NESTING_MAX: usize = 16;
+
+/// The most values of a header, counting those in arrays and tables. Each takes some fifty bytes in
+/// the library, and may be a single byte on the wire.
+pub const VALUES_MAX: usize = 4_096;
+
+/// The header that says why a message is unreadable. The message of a sender who sets it is
+/// quarantined.
+pub const REASON_HEADER: &str = "x-workflow-manager-unreadable";
+
+/// The header with the bytes of the unreadable header, as far as there is room.
+pub const ORIGINAL_HEADER: &str = "x-workflow-manager-original-header";
+
+/// The class, weight and body size, which precede the property flags.
+const FIXED_BYTES: usize = 12;
+
+/// The class of messages.
+const CLASS_BASIC: [u8; 2] = 60u16.to_be_bytes();
+
+/// The property flags of a header that has only the table of headers.
+const FLAGS_HEADERS: u16 = 1 << 13;
+
+/// Why the library cannot handle a content header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnsupportedHeader {
+    /// A property that is a short text.
+    #[error("the property {0} is not UTF-8")]
+    InvalidText(Property),
+    /// The name of a header, at any depth.
+    #[error("the name of a header is not UTF-8")]
+    InvalidName,
+    /// More nesting than [`NESTING_MAX`].
+    #[error("its headers nest more than {NESTING_MAX} deep")]
+    TooDeep,
+    /// More values than [`VALUES_MAX`].
+    #[error("its headers have more than {VALUES_MAX} values")]
+    TooManyValues,
+    /// A value of a type that AMQP 0-9-1 and RabbitMQ do not have.
+    #[error("a header has a value of the unknown type {:?}", char::from(*.0))]
+    UnknownType(u8),
+    /// A length that reaches beyond the end of what contains it.
+    #[error("its content header ends within a value")]
+    Truncated,
+    /// Bytes after the last property.
+    #[error("its content header has {0} bytes too many")]
+    TrailingBytes(usize),
+    /// Flags of properties that do not exist.
+    #[error("its content header has unknown properties")]
+    UnknownFlags,
+    /// The whole header is larger than a frame may be.
+    #[error("its content header has {0} bytes, more than a frame may have")]
+    TooLarge(usize),
+}
+
+/// The properties of a message, in the order of their flags, the highest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "AMQP 0-9-1 names them")]
+pub enum Property {
+    ContentType,
+    ContentEncoding,
+    Headers,
+    DeliveryMode,
+    Priority,
+    CorrelationId,
+    ReplyTo,
+    Expiration,
+    MessageId,
+    Timestamp,
+    Type,
+    UserId,
+    AppId,
+    ClusterId,
+}
+
+impl Property {
+    const ALL: [Property; 14] = [
+        Property::ContentType,
+        Property::ContentEncoding,
+        Property::Headers,
+        Property::DeliveryMode,
+        Property::Priority,
+        Property::CorrelationId,
+        Property::ReplyTo,
+        Property::Expiration,
+        Property::MessageId,
+        Property::Timestamp,
+        Property::Type,
+        Property::UserId,
+        Property::AppId,
+        Property::ClusterId,
+    ];
+
+    /// Reads the bytes of the value, without their length.
+    fn read_value<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], UnsupportedHeader> {
+        match self {
+            Property::Headers => reader.read_long(),
+            Property::DeliveryMode | Property::Priority => reader.take(1),
+            Property::Timestamp => reader.take(8),
+            Property::ContentType
+            | Property::ContentEncoding
+            | Property::CorrelationId
+            | Property::ReplyTo
+            | Property::Expiration
+            | Property::MessageId
+            | Property::Type
+            | Property::UserId
+            | Property::AppId
+            | Property::ClusterId => reader.read_short(),
+        }
+    }
+
+    fn is_text(self) -> bool {
+        !matches!(
+            self,
+            Property::Headers | Property::DeliveryMode | Property::Priority | Property::Timestamp
+        )
+    }
+}
+
+impl std::fmt::Display for Property {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Property::ContentType => "content_type",
+            Property::ContentEncoding => "content_encoding",
+            Property::Headers => "headers",
+            Property::DeliveryMode => "delivery_mode",
+            Property::Priority => "priority",
+            Property::CorrelationId => "correlation_id",
+            Property::ReplyTo => "reply_to",
+            Property::Expiration => "expiration",
+            Property::MessageId => "message_id",
+            Property::Timestamp => "timestamp",
+            Property::Type => "type",
+            Property::UserId => "user_id",
+            Property::AppId => "app_id",
+            Property::ClusterId => "cluster_id",
+        })
+    }
+}
+
+/// Checks whether the library can handle the payload of this content header frame. A header of
+/// another class, or without the fixed part, is the broker's error: the library reports it.
+pub fn check_header(payload: &[u8]) -> Result<(), UnsupportedHeader> {
+    if !payload.starts_with(&CLASS_BASIC) {
+        return Ok(());
+    }
+    let Some(mut reader) = payload.get(FIXED_BYTES..).map(Reader) else { return Ok(()) };
+    let flags = reader.read_flags()?;
+    for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
+        let value = property.read_value(&mut reader)?;
+        if property == Property::Headers {
+            check_table(value)?;
+        } else if property.is_text() && std::str::from_utf8(value).is_err() {
+            return Err(UnsupportedHeader::InvalidText(property));
+        }
+    }
+    if reader.0.is_empty() { Ok(()) } else { Err(UnsupportedHeader::TrailingBytes(reader.0.len())) }
+}
+
+/// Reads one property of a header, as far as it is readable.
+pub(crate) fn read_property(payload: &[u8], wanted: Property) -> Option<Cow<'_, str>> {
+    let mut reader = Reader(payload.get(FIXED_BYTES..)?);
+    let flags = reader.read_flags().unwrap_or_default();
+    for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
+        let value = property.read_value(&mut reader).ok()?;
+        if property == wanted {
+            return Some(String::from_utf8_lossy(value));
+        }
+    }
+    None
+}
+
+/// Builds the substitute for a content header: for a body of the same size, with the reason and the
+/// original in its headers. `payload` may be truncated; without the fixed part there is no
+/// substitute.
+pub(super) fn substitute(
+    payload: &[u8],
+    reason: UnsupportedHeader,
+    frame_bytes_max: usize,
+) -> Option<Vec<u8>> {
+    let fixed = payload.get(..FIXED_BYTES)?;
+    let original = &payload[..payload.len().min(frame_bytes_max / 2)];
+    let why = reason.to_string();
+    let mut table = Vec::with_capacity(original.len() + 256);
+    for (name, kind, value) in
+        [(REASON_HEADER, b'S', why.as_bytes()), (ORIGINAL_HEADER, b'x', original)]
+    {
+        table.extend(u8::try_from(name.len()).ok()?.to_be_bytes());
+        table.extend(name.as_bytes());
+        table.push(kind);
+        table.extend(u32::try_from(value.len()).ok()?.to_be_bytes());
+        table.extend(value);
+    }
+    let length = u32::try_from(table.len()).ok()?.to_be_bytes();
+    Some([fixed, &FLAGS_HEADERS.to_be_bytes(), &length, &table].concat())
+}
+
+fn is_set(flags: u16, property: Property) -> bool {
+    flags & (1 << (15 - property as u16)) != 0
+}
+
+/// A table or array of which the rest is to be read.
+struct Container<'a> {
+    rest: Reader<'a>,
+    has_names: bool,
+}
+
+/// Checks a table without recursion.
+fn check_table(bytes: &[u8]) -> Result<(), UnsupportedHeader> {
+    let mut open = vec![Container { rest: Reader(bytes), has_names: true }];
+    let mut values = 0;
+    while let Some(container) = open.last_mut() {
+        if container.rest.0.is_empty() {
+            open.pop();
+            continue;
+        }
+        if container.has_names && std::str::from_utf8(container.rest.read_short()?).is_err() {
+            return Err(UnsupportedHeader::InvalidName);
+        }
+        values += 1;
+        if values > VALUES_MAX {
+            return Err(UnsupportedHeader::TooManyValues);
+        }
+        let kind = container.rest.take(1)?[0];
+        let inner = match kind {
+            b'V' => None,
+            b't' | b'b' | b'B' => container.rest.take(1).map(|_| None)?,
+            b's' | b'U' | b'u' => container.rest.take(2).map(|_| None)?,
+            b'I' | b'i' | b'f' => container.rest.take(4).map(|_| None)?,
+            b'D' => container.rest.take(5).map(|_| None)?,
+            b'L' | b'l' | b'd' | b'T' => container.rest.take(8).map(|_| None)?,
+            b'S' | b'x' => container.rest.read_long().map(|_| None)?,
+            b'A' | b'F' => Some(container.rest.read_long()?),
+            other => return Err(UnsupportedHeader::UnknownType(other)),
+        };
+        if let Some(bytes) = inner {
+            if open.len() == NESTING_MAX {
+                return Err(UnsupportedHeader::TooDeep);
+            }
+            open.push(Container { rest: Reader(bytes), has_names: kind == b'F' });
+        }
+    }
+    Ok(())
+}
+
+/// Reads fields from the front of bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], UnsupportedHeader> {
+        let (front, rest) = self.0.split_at_checked(count).ok_or(UnsupportedHeader::Truncated)?;
+        self.0 = rest;
+        Ok(front)
+    }
+
+    fn read_flags(&mut self) -> Result<u16, UnsupportedHeader> {
+        let bytes = self.take(2)?;
+        let flags = u16::from_be_bytes([bytes[0], bytes[1]]);
+        if flags & 0b11 == 0 { Ok(flags) } else { Err(UnsupportedHeader::UnknownFlags) }
+    }
+
+    /// Reads bytes that follow a length of one byte.
+    fn read_short(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
+        let length = self.take(1)?[0];
+        self.take(usize::from(length))
+    }
+
+    /// Reads bytes that follow a length of four bytes.
+    fn read_long(&mut self) -> Result<&'a [u8], UnsupportedHeader> {
+        let length = self.take(4)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        self.take(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::protocol::basic::parse_properties;
+    use lapin::types::AMQPValue;
+    use proptest::prelude::*;
+
+    const FRAME_BYTES_MAX: usize = 131_072;
+
+    /// Builds a payload of flags and the bytes of the properties.
+    fn payload(flags: u16, properties: &[u8]) -> Vec<u8> {
+        [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7][..], &flags.to_be_bytes(), properties].concat()
+    }
+
+    fn with_headers(table: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(table.len()).expect("short").to_be_bytes();
+        payload(FLAGS_HEADERS, &[&length[..], table].concat())
+    }
+
+    /// Builds a header `k` of this type, with these bytes.
+    fn header(kind: u8, value: &[u8]) -> Vec<u8> {
+        with_headers(&[&[1, b'k', kind][..], value].concat())
+    }
+
+    fn nested(kind: u8, times: usize) -> Vec<u8> {
+        let mut value = Vec::new();
+        for _ in 0..times {
+            let inner = if value.is_empty() {
+                Vec::new()
+            } else if kind == b'F' {
+                [&[1, b'k', kind][..], &value].concat()
+            } else {
+                [&[kind][..], &value].concat()
+            };
+            value =
+                [&u32::try_from(inner.len()).expect("short").to_be_bytes()[..], &inner].concat();
+        }
+        header(kind, &value)
+    }
+
+    /// Returns whether the library parses it to its end.
+    fn is_supported(payload: &[u8]) -> bool {
+        parse_properties(&payload[FIXED_BYTES..]).is_ok_and(|(rest, _)| rest.is_empty())
+    }
+
+    fn checked(payload: &[u8]) -> Result<(), UnsupportedHeader> {
+        let found = check_header(payload);
+        let stand_in = substitute(
+            payload,
+            found.err().unwrap_or(UnsupportedHeader::Truncated),
+            FRAME_BYTES_MAX,
+        )
+        .expect("a stand-in");
+        assert!(is_supported(&stand_in), "{found:?}");
+        assert_eq!(stand_in[..FIXED_BYTES], payload[..FIXED_BYTES], "the size of the body is kept");
+        assert!(stand_in.len() < FRAME_BYTES_MAX);
+        if found.is_ok() {
+            assert!(is_supported(payload), "borne: {payload:?}");
+        }
+        found
+    }
+
+    #[test]
+    fn every_short_text_must_be_utf8() {
+        for property in Property::ALL.into_iter().filter(|property| property.is_text()) {
+            let flags = 1 << (15 - property as u16);
+            assert_eq!(checked(&payload(flags, "\u{2}é".as_bytes())), Ok(()), "{property}");
+            for text in
+                [&[1, 0xe9][..], &[3, 0xff, 0xfe, 0x80], &[2, b'a', 0xc3], &[3, 0xed, 0xa0, 0x80]]
+            {
+                let bad = payload(flags, text);
+                assert_eq!(checked(&bad), Err(UnsupportedHeader::InvalidText(property)));
+                assert!(!is_supported(&bad), "the library bears it: {property}");
+            }
+            assert_eq!(checked(&payload(flags, &[5, b'a'])), Err(UnsupportedHeader::Truncated));
+            assert_eq!(checked(&payload(flags, &[])), Err(UnsupportedHeader::Truncated));
+        }
+    }
+
+    #[test]
+    fn exactly_the_value_types_of_the_library_are_accepted() {
+        let sizes = [
+            (b't', 1),
+            (b'b', 1),
+            (b'B', 1),
+            (b's', 2),
+            (b'U', 2),
+            (b'u', 2),
+            (b'I', 4),
+            (b'i', 4),
+            (b'f', 4),
+        ];
+        let more = [
+            (b'L', 8),
+            (b'l', 8),
+            (b'd', 8),
+            (b'T', 8),
+            (b'D', 5),
+            (b'V', 0),
+            (b'S', 4),
+            (b'x', 4),
+            (b'A', 4),
+            (b'F', 4),
+        ];
+        let known: std::collections::BTreeMap<u8, usize> = sizes.into_iter().chain(more).collect();
+        for kind in 0..=u8::MAX {
+            match known.get(&kind) {
+                Some(size) => {
+                    assert_eq!(
+                        checked(&header(kind, &vec![0; *size])),
+                        Ok(()),
+                        "{:?}",
+                        char::from(kind)
+                    );
+                    assert!(
+                        *size == 0 || checked(&header(kind, &vec![0; size - 1])).is_err(),
+                        "{:?}",
+                        char::from(kind)
+                    );
+                    assert!(
+                        checked(&header(kind, &vec![0; size + 1])).is_err(),
+                        "{:?}",
+                        char::from(kind)
+                    );
+                }
+                None => assert_eq!(
+                    checked(&header(kind, &[0; 8])),
+                    Err(UnsupportedHeader::UnknownType(kind))
+                ),
+            }
+        }
+        for kind in [b'S', b'x', b'A', b'F'] {
+            assert_eq!(checked(&header(kind, &[0xff; 4])), Err(UnsupportedHeader::Truncated));
+        }
+        assert_eq!(
+            checked(&header(b'S', &[0, 0, 0, 2, 0xff, 0xfe])),
+            Ok(()),
+            "a long text is bytes"
+        );
+    }
+
+    #[test]
+    fn names_must_be_utf8_at_any_depth() {
+        assert_eq!(
+            checked(&with_headers(&[2, 0xff, 0xfe, b'V'])),
+            Err(UnsupportedHeader::InvalidName)
+        );
+        assert_eq!(
+            checked(&header(b'F', &[0, 0, 0, 3, 1, 0xe9, b'V'])),
+            Err(UnsupportedHeader::InvalidName)
+        );
+        assert_eq!(
+            checked(&header(b'A', &[0, 0, 0, 8, b'F', 0, 0, 0, 3, 1, 0xe9, b'V'])),
+            Err(UnsupportedHeader::InvalidName)
+        );
+    }
+
+    #[test]
+    fn deep_nesting_is_found_without_recursion() {
+        for kind in [b'A', b'F'] {
+            assert_eq!(checked(&nested(kind, NESTING_MAX - 1)), Ok(()));
+            for times in [NESTING_MAX, 3_000, 20_000] {
+                assert_eq!(
+                    check_header(&nested(kind, times)),
+                    Err(UnsupportedHeader::TooDeep),
+                    "{times}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_small_values_are_rejected() {
+        let voids = |count: usize| {
+            header(
+                b'A',
+                &[&u32::try_from(count).expect("few").to_be_bytes()[..], &vec![b'V'; count]]
+                    .concat(),
+            )
+        };
+        assert_eq!(checked(&voids(VALUES_MAX - 1)), Ok(()));
+        assert_eq!(checked(&voids(VALUES_MAX)), Err(UnsupportedHeader::TooManyValues));
+    }
+
+    #[test]
+    fn bytes_around_the_properties_are_checked_too() {
+        assert_eq!(checked(&payload(0, &[])), Ok(()));
+        assert_eq!(checked(&payload(0, &[0])), Err(UnsupportedHeader::TrailingBytes(1)));
+        assert_eq!(checked(&payload(1, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(checked(&payload(2, &[])), Err(UnsupportedHeader::UnknownFlags));
+        assert_eq!(check_header(&payload(0, &[])[..13]), Err(UnsupportedHeader::Truncated));
+        assert_eq!(
+            (check_header(&[]), substitute(&[0; 11], UnsupportedHeader::Truncated, 4096)),
+            (Ok(()), None)
+        );
+        assert_eq!(
+            check_header(&[0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0xff]),
+            Ok(()),
+            "not a message"
+        );
+    }
+
+    #[test]
+    fn a_substitute_has_the_reason_and_the_original() {
+        let bad = payload(1 << 5, &[1, 0xe9]);
+        let stand_in =
+            substitute(&bad, UnsupportedHeader::InvalidText(Property::Type), FRAME_BYTES_MAX)
+                .expect("a stand-in");
+        let (_, properties) = parse_properties(&stand_in[FIXED_BYTES..]).expect("readable");
+        let headers = properties.headers().clone().expect("headers");
+        assert_eq!(
+            headers.inner().get(REASON_HEADER),
+            Some(&AMQPValue::LongString("the property type is not UTF-8".into()))
+        );
+        assert_eq!(headers.inner().get(ORIGINAL_HEADER), Some(&AMQPValue::ByteArray(bad.into())));
+    }
+
+    #[test]
+    fn a_property_is_read_as_far_as_it_is_valid() {
+        let flags = 1 << 10 | FLAGS_HEADERS;
+        let bad = payload(flags, &[&[0, 0, 0, 2, 0xff, 0xff][..], &[3, b'a', 0xe9, b'c']].concat());
+        assert_eq!(check_header(&bad), Err(UnsupportedHeader::Truncated));
+        assert_eq!(read_property(&bad, Property::CorrelationId).as_deref(), Some("a\u{fffd}c"));
+        assert_eq!(read_property(&bad, Property::Type), None);
+        assert_eq!(read_property(&bad[..16], Property::CorrelationId), None);
+    }
+
+    proptest! {
+        /// Bytes that are rarely a header at all.
+        #[test]
+        fn the_library_can_parse_whatever_passes_the_check(
+            flags: u16,
+            bytes in proptest::collection::vec(any::<u8>(), 0..200)
+        ) {
+            let _ = checked(&payload(flags & !0b11, &bytes));
+        }
+
+        /// Headers that are nearly valid.
+        #[test]
+        fn a_damaged_header_is_supported_or_rejected(
+            at in 0usize..200,
+            byte: u8,
+            cut in 0usize..40
+        ) {
+            let table: &[u8] = b"\x01kS\0\0\0\x03abc\x01fF\0\0\0\x09\x01aA\0\0\0\x02tV\
+                                 \x01tT\0\0\0\0\0\0\0\x09";
+            let length = u32::try_from(table.len()).expect("short").to_be_bytes();
+            let mut bytes = [
+                b"\x04json",
+                &length[..],
+                table,
+                &[2, 9],
+                b"\x05a:one",
+                b"\x02id",
+                b"\0\0\0\0\0\0\0\x09",
+                b"\x05error",
+            ]
+            .concat();
+            let flags =
+                1 << 15 | FLAGS_HEADERS | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 6 | 1 << 5;
+            prop_assert_eq!(checked(&payload(flags, &bytes)), Ok(()));
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            bytes.truncate(bytes.len() - cut.min(bytes.len()) * usize::from(byte & 1));
+            let _ = checked(&payload(flags, &bytes));
+        }
+    }
+}

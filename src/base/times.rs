@@ -1,0 +1,149 @@
+//! Formats and parses times: RFC 3339 in UTC, and whole seconds.
+
+use engine::Timestamp;
+use serde::{Serialize, Serializer};
+use std::time::{Duration, SystemTime};
+
+/// A time that is serialized as RFC 3339, with nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rfc3339Time(pub Timestamp);
+
+impl Serialize for Rfc3339Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_nanos(to_system_time(self.0)))
+    }
+}
+
+/// Formats a time as RFC 3339 with milliseconds: the texts sort like the times.
+pub fn format_rfc3339(at: Timestamp) -> String {
+    humantime::format_rfc3339_millis(to_system_time(at)).to_string()
+}
+
+/// Returns the whole seconds since 1970.
+pub fn unix_seconds(at: Timestamp) -> u64 {
+    u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
+}
+
+/// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
+/// offset the time would be ambiguous, so it is refused. A space is accepted for `+` and for `T`,
+/// because in a query `+` means a space.
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    let (local, offset) = split_offset(text)?;
+    // Only one offset is allowed; the library would accept a Z as well.
+    if local.ends_with(['Z', 'z']) {
+        return None;
+    }
+    let local = local.replacen(['t', ' '], "T", 1);
+    let is_early = local.get(..4)?.parse::<u16>().is_ok_and(|year| year < 1970);
+    // The library reads no time before 1970. It looks at one as at that of a later year.
+    let read = match local.get(4..) {
+        Some(rest) if is_early => humantime::parse_rfc3339_weak(&format!("1972{rest}")),
+        Some(_) | None => humantime::parse_rfc3339_weak(&local),
+    };
+    let since = read.ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    // Times beyond the year 2262 count as its end, those before 1970 as its beginning.
+    let utc =
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
+    Some(Timestamp(if is_early { 0 } else { utc.max(0) }))
+}
+
+/// The length of an offset such as `+01:00`.
+const OFFSET_LENGTH: usize = 6;
+
+/// Splits a time into its text without the offset, and the offset in seconds that its clock is
+/// ahead of UTC.
+fn split_offset(text: &str) -> Option<(&str, i64)> {
+    if let Some(local) = text.strip_suffix(['Z', 'z']) {
+        return Some((local, 0));
+    }
+    let (local, offset) =
+        text.len().checked_sub(OFFSET_LENGTH).and_then(|at| text.split_at_checked(at))?;
+    let sign = match offset.as_bytes() {
+        [b'+' | b' ', _, _, b':', _, _] => 1,
+        [b'-', _, _, b':', _, _] => -1,
+        _ => return None,
+    };
+    let number = |digits: &str, max: i64| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<i64>().ok().filter(|number| is_number && *number <= max)
+    };
+    Some((
+        local,
+        sign * (number(offset.get(1..3)?, 23)? * 3_600 + number(offset.get(4..6)?, 59)? * 60),
+    ))
+}
+
+/// Parses the pause in a header `Retry-After`: a number of seconds, or a time.
+pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    let nanoseconds = at.as_nanosecond().saturating_sub(i128::from(now.0));
+    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
+}
+
+fn to_system_time(at: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_a_number_of_seconds_or_a_time() {
+        let now = Timestamp(784_111_767_000_000_000);
+        assert_eq!(parse_retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        let until = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(parse_retry_after(until, now), Some(Duration::from_secs(10)));
+        assert_eq!(parse_retry_after(until, Timestamp(i64::MAX)), Some(Duration::ZERO));
+        assert_eq!(parse_retry_after("soon", now), None);
+        assert_eq!(parse_retry_after("-1", now), None);
+    }
+
+    #[test]
+    fn a_time_is_parsed_with_any_offset() {
+        let noon = parse_rfc3339("2026-01-31T12:00:00Z").expect("a time");
+        for same in [
+            "2026-01-31t12:00:00z",
+            "2026-01-31T12:00:00.000Z",
+            "2026-01-31T13:00:00+01:00",
+            "2026-01-31T13:00:00 01:00",
+            "2026-01-31 13:00:00 01:00",
+            "2026-01-31T06:30:00-05:30",
+            "2026-02-01T11:59:00.000000000+23:59",
+            "2026-01-31T12:00:00-00:00",
+        ] {
+            assert_eq!(parse_rfc3339(same), Some(noon), "{same}");
+        }
+        for early in
+            ["1970-01-01T00:00:00+01:00", "0926-05-16T07:28:58-01:44", "1969-12-31T23:59:59Z"]
+        {
+            assert_eq!(parse_rfc3339(early), Some(Timestamp(0)), "{early}");
+        }
+        let wrong = [
+            "",
+            "0926-13-16T07:28:58Z",
+            "noon",
+            "Z",
+            "+01:00",
+            "2026-01-31",
+            "2026-01-31T12:00:00",
+            "2026-01-31 12:00:00",
+            "2026-01-31T12:00:00.5",
+            "2026-01-31T12:00:00 Z",
+            "2026-01-31T12:00:00+24:00",
+            "2026-01-31T12:00:00+01:60",
+            "2026-01-31T12:00:00+1:00",
+        ];
+        for text in wrong.into_iter().chain([
+            "2026-01-31T12:00:00++1:00",
+            "2026-01-31T12:00:00Z+01:00",
+            "ü01:00",
+        ]) {
+            assert_eq!(parse_rfc3339(text), None, "{text}");
+        }
+    }
+}

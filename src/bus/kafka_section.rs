@@ -1,0 +1,376 @@
+//! Settings of buses over Kafka. They are here because they are read and checked by builds without
+//! Kafka too.
+
+use base::values::{DurationSetting, Names};
+use engine::text::quote;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// The longest name of a topic that a broker accepts, in bytes.
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// The most partitions with which a topic is created: each costs the brokers files and memory.
+const PARTITIONS_MAX: i32 = 10_000;
+
+/// The smallest `message_bytes_max`: a step message has headers of several hundred bytes.
+const MESSAGE_BYTES_MIN: usize = 4_096;
+
+/// The largest `message_bytes_max` that the client library can hold.
+const MESSAGE_BYTES_MAX: usize = 1_000_000_000;
+
+/// The placeholder for the topic in `group`.
+const TOPIC_PLACEHOLDER: &str = "{topic}";
+
+/// The properties of the client library that may be set: those of the connection, of
+/// authentication, and of the size of requests. A name that ends with a dot is a prefix.
+const ALLOWED_PROPERTIES: [&str; 22] = [
+    "api.version.",
+    "batch.num.messages",
+    "broker.address.",
+    "broker.version.fallback",
+    "client.",
+    "compression.",
+    "connections.max.idle.ms",
+    "debug",
+    "enable.ssl.certificate.verification",
+    "fetch.error.backoff.ms",
+    "fetch.wait.max.ms",
+    "https.",
+    "linger.ms",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "metadata.",
+    "receive.message.max.bytes",
+    "reconnect.backoff.",
+    "retry.backoff.",
+    "sasl.",
+    "security.protocol",
+    "socket.",
+];
+
+/// The prefix of further allowed properties, and those of them that could load a shared library.
+const TLS_PREFIX: &str = "ssl.";
+const CODE_LOADING_PREFIXES: [&str; 2] = ["ssl.engine.", "ssl.providers"];
+
+/// The properties that our guarantees depend on, or that follow from settings of this program, each
+/// with the setting to use instead, if there is one.
+const RESERVED_PROPERTIES: [(&str, &str); 28] = [
+    ("acks", ""),
+    ("allow.auto.create.topics", ""),
+    ("auto.commit.", ""),
+    ("auto.offset.reset", ""),
+    ("batch.size", ""),
+    ("bootstrap.servers", "servers"),
+    ("delivery.timeout.ms", ""),
+    ("enable.auto.", ""),
+    ("enable.gapless.guarantee", ""),
+    ("enable.idempotence", ""),
+    ("enable.partition.eof", ""),
+    ("fetch.max.bytes", "replies_bytes_max"),
+    ("fetch.message.max.bytes", "replies_bytes_max"),
+    ("fetch.min.bytes", ""),
+    ("group.", "group"),
+    ("isolation.level", ""),
+    ("max.poll.interval.ms", ""),
+    ("message.max.bytes", "message_bytes_max"),
+    ("message.send.max.retries", ""),
+    ("message.timeout.ms", ""),
+    ("metadata.broker.list", "servers"),
+    ("partitioner", ""),
+    ("queue.buffering.", "unconfirmed_max"),
+    ("queued.", "prefetch"),
+    ("request.required.acks", ""),
+    ("retries", ""),
+    ("session.timeout.ms", ""),
+    ("transactional.id", ""),
+];
+
+/// Parts of the names of properties whose values are never shown.
+const SECRET_PARTS: [&str; 8] =
+    ["assertion", "config", "jaas", "key", "password", "pem", "secret", "token"];
+
+/// The settings of section `kafka`, or a bus of this kind in section `buses`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct KafkaSection {
+    pub servers: Names,
+    pub reply_topic: String,
+    pub prefix: String,
+    pub group: String,
+    pub partitions: i32,
+    pub replication: i32,
+    pub retention: DurationSetting,
+    pub message_bytes_max: usize,
+    pub prefetch: usize,
+    pub replies_bytes_max: usize,
+    pub unconfirmed_max: usize,
+    pub unconfirmed_bytes_max: usize,
+    pub reconnect_min: DurationSetting,
+    pub reconnect_max: DurationSetting,
+    pub request_timeout: DurationSetting,
+    pub checked_every: DurationSetting,
+    pub properties: Properties,
+}
+
+/// Properties of the client library by name, with dots. The values of those that may be secrets are
+/// never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Properties(pub BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Properties {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let given = BTreeMap::<String, String>::deserialize(deserializer)?;
+        // The name of an environment variable has no dots; that of a property has no underscores.
+        let dotted = given.into_iter().map(|(name, value)| (name.replace('_', "."), value));
+        Ok(Properties(dotted.collect()))
+    }
+}
+
+impl Properties {
+    fn masked(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_secret = |name: &str| SECRET_PARTS.iter().any(|part| name.contains(part));
+        self.0.iter().map(move |(name, value)| {
+            let hides = is_secret(name) && !value.is_empty();
+            (name.as_str(), if hides { "***" } else { value.as_str() })
+        })
+    }
+}
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.masked()).finish()
+    }
+}
+
+impl Serialize for Properties {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.masked())
+    }
+}
+
+impl KafkaSection {
+    /// Returns the topic of a queue.
+    pub fn topic(&self, queue: &str) -> String {
+        format!("{}{queue}", self.prefix)
+    }
+
+    /// Returns the consumer group of the workers of a queue.
+    pub fn group(&self, queue: &str) -> String {
+        self.group.replace(TOPIC_PLACEHOLDER, &self.topic(queue))
+    }
+
+    /// Checks the section, which is at `place`.
+    ///
+    /// # Errors
+    ///
+    /// Returns which setting is wrong, and what was expected.
+    pub fn validate(&self, place: &str) -> Result<(), String> {
+        for server in &self.servers.0 {
+            check_server(server).map_err(|why| format!("{place}.servers: {why}"))?;
+        }
+        check_topic(&self.reply_topic).map_err(|why| format!("{place}.reply_topic: {why}"))?;
+        if !self.prefix.is_empty() {
+            check_topic(&self.prefix).map_err(|why| format!("{place}.prefix: {why}"))?;
+        }
+        if !self.group.contains(TOPIC_PLACEHOLDER) {
+            return Err(format!(
+                "{place}.group is {}, expected a text with {TOPIC_PLACEHOLDER} in it, which \
+                 stands for the topic: each topic has a group of its own",
+                quote(&self.group)
+            ));
+        }
+        if !(1..=PARTITIONS_MAX).contains(&self.partitions) {
+            return Err(format!(
+                "{place}.partitions is {}, expected 1 to {PARTITIONS_MAX}",
+                self.partitions
+            ));
+        }
+        if self.replication != -1 && !(1..=i32::from(i16::MAX)).contains(&self.replication) {
+            return Err(format!(
+                "{place}.replication is {}, expected the number of copies of each partition, or -1 \
+                 for what the broker chooses",
+                self.replication
+            ));
+        }
+        if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes_max) {
+            return Err(format!(
+                "{place}.message_bytes_max is {}, expected {MESSAGE_BYTES_MIN} to \
+                 {MESSAGE_BYTES_MAX}",
+                self.message_bytes_max
+            ));
+        }
+        if self.reconnect_min.0 > self.reconnect_max.0 {
+            return Err(format!(
+                "{place}.reconnect_min is {}, expected at most {place}.reconnect_max, which is {}",
+                self.reconnect_min, self.reconnect_max
+            ));
+        }
+        for (name, span) in [
+            ("retention", self.retention),
+            ("request_timeout", self.request_timeout),
+            ("checked_every", self.checked_every),
+        ] {
+            if span.0 < Duration::from_millis(1) || span.0.as_millis() > i32::MAX as u128 * 1_000 {
+                return Err(format!("{place}.{name} is {span}, expected some time, such as 10s"));
+            }
+        }
+        for (name, value) in [
+            ("prefetch", self.prefetch),
+            ("replies_bytes_max", self.replies_bytes_max),
+            ("unconfirmed_max", self.unconfirmed_max),
+            ("unconfirmed_bytes_max", self.unconfirmed_bytes_max),
+        ] {
+            if value == 0 {
+                return Err(format!("{place}.{name} is 0, expected at least 1"));
+            }
+        }
+        self.properties.0.keys().try_for_each(|name| {
+            check_property(name).map_err(|why| format!("{place}.properties: {why}"))
+        })
+    }
+}
+
+/// Checks that a property of the client library may be set.
+fn check_property(name: &str) -> Result<(), String> {
+    let matches = |rule: &str| name == rule || (rule.ends_with('.') && name.starts_with(rule));
+    if let Some((_, setting)) = RESERVED_PROPERTIES.iter().find(|(rule, _)| matches(rule)) {
+        let instead = if setting.is_empty() {
+            "leave it out".to_owned()
+        } else {
+            format!("set {setting} instead")
+        };
+        return Err(format!(
+            "{} is set by the manager itself, for its promise rests on it: {instead}",
+            quote(name)
+        ));
+    }
+    let is_allowed =
+        ALLOWED_PROPERTIES.iter().any(|rule| matches(rule)) || name.starts_with(TLS_PREFIX);
+    if is_allowed && !CODE_LOADING_PREFIXES.iter().any(|rule| name.starts_with(rule)) {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is none that can be set here; expected properties of librdkafka for the connection and \
+         for who asks, such as security.protocol, sasl.username or ssl.ca.location",
+        quote(name)
+    ))
+}
+
+fn check_server(server: &str) -> Result<(), String> {
+    let port = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match port {
+        Some((host, Ok(1..))) if !host.is_empty() && !server.contains("://") => Ok(()),
+        Some(_) | None => Err(format!(
+            "{} is no address of a broker, expected host:port, such as kafka-1:9092; TLS is set by \
+             properties: {{ security.protocol: SSL }}",
+            quote(server)
+        )),
+    }
+}
+
+/// Checks that a broker accepts this name for a topic.
+///
+/// # Errors
+///
+/// Returns why it does not.
+pub fn check_topic(name: &str) -> Result<(), String> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if name.is_empty() || name.len() > TOPIC_BYTES_MAX {
+        return Err(format!(
+            "the name of a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {}",
+            name.len()
+        ));
+    }
+    if !name.bytes().all(is_legal) || matches!(name, "." | "..") {
+        return Err(format!(
+            "{} cannot be the name of a topic: expected letters, digits, . _ and - alone",
+            quote(name)
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_that_break_guarantees_or_load_code_are_rejected() {
+        for name in [
+            "acks",
+            "enable.idempotence",
+            "enable.auto.commit",
+            "auto.commit.interval.ms",
+            "group.id",
+            "group.instance.id",
+            "message.timeout.ms",
+            "transactional.id",
+            "bootstrap.servers",
+            "fetch.max.bytes",
+        ] {
+            let why = check_property(name).expect_err(name);
+            assert!(why.contains("set by the manager itself"), "{why}");
+        }
+        assert!(
+            check_property("bootstrap.servers").expect_err("own").contains("set servers instead")
+        );
+        for name in [
+            "plugin.library.paths",
+            "ssl.engine.location",
+            "ssl.providers",
+            "test.mock.num.brokers",
+            "",
+            "x",
+        ] {
+            let why = check_property(name).expect_err(name);
+            assert!(why.contains("none that can be set here"), "{why}");
+        }
+        for name in [
+            "security.protocol",
+            "sasl.mechanism",
+            "sasl.password",
+            "ssl.ca.location",
+            "ssl.key.password",
+            "client.id",
+            "linger.ms",
+            "compression.type",
+            "metadata.max.age.ms",
+            "enable.ssl.certificate.verification",
+        ] {
+            assert_eq!(check_property(name), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_that_may_be_secrets_are_masked() {
+        let secrets = [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "ssl.keystore.password",
+            "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.config",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+        ];
+        let with = |name: &str| (name.to_owned(), "hidden".to_owned());
+        let mut properties: BTreeMap<String, String> = secrets.map(with).into();
+        properties.insert("security.protocol".into(), "SASL_SSL".into());
+        let properties = Properties(properties);
+        let rendered =
+            format!("{properties:?}{}", serde_json::to_string(&properties).expect("serialises"));
+        assert!(!rendered.contains("hidden") && rendered.contains("SASL_SSL"), "{rendered}");
+    }
+
+    #[test]
+    fn topic_names_are_those_that_brokers_accept() {
+        for name in ["a", "workflow-manager", "A.b_c-9"] {
+            assert_eq!(check_topic(name), Ok(()));
+        }
+        for name in ["", ".", "..", "a b", "a/b", "é", &"x".repeat(250)] {
+            assert!(check_topic(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Settings of buses that call web services.
+
+use base::networks::{Network, Networks};
+use base::values::{DurationSetting, Names, Secret, ServerAddress};
+use base::web_address::{ip_address, parse_web_address};
+use engine::text::quote;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Headers that every call has, or that belong to the connection.
+const RESERVED_CALL_HEADERS: [&str; 19] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "correlation-id",
+    "delivery",
+    "host",
+    "idempotency-key",
+    "job",
+    "attempt",
+    "message-id",
+    "priority",
+    "reply-to",
+    "te",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+    "workflow",
+    "x-signature-256",
+    "x-signature-timestamp",
+];
+
+/// Section `push`: the settings of all calls of web services.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct PushSection {
+    pub concurrency: usize,
+    pub calls_max: usize,
+    pub timeout: DurationSetting,
+    pub connect_timeout: DurationSetting,
+    pub retry_min: DurationSetting,
+    pub retry_max: DurationSetting,
+    pub retry_after_max: DurationSetting,
+    pub networks: NetworkSettings,
+}
+
+/// The settings of section `push.networks`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct NetworkSettings {
+    pub allow: Names,
+    pub deny: Names,
+}
+
+/// A bus of kind push: named web services.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushBusSection {
+    /// The services, by the names of their queues.
+    pub endpoints: BTreeMap<String, EndpointSettings>,
+}
+
+/// A web service. Settings that it lacks have the values of section `push`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointSettings {
+    /// The address to which each message is posted.
+    pub url: ServerAddress,
+    /// The most concurrent calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
+    /// How long one call may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<DurationSetting>,
+    /// Additional headers of each call.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Secret>,
+    /// The key of the signature; empty: calls are not signed.
+    #[serde(default)]
+    pub secret: Secret,
+}
+
+impl PushSection {
+    /// Returns the networks in which web services may be.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a setting is not a network.
+    pub fn networks(&self) -> Result<Networks, String> {
+        let all = |key: &str, names: &Names| -> Result<Vec<Network>, String> {
+            let networks = names.0.iter().map(|text| text.parse());
+            networks.collect::<Result<_, _>>().map_err(|why| format!("push.networks.{key}: {why}"))
+        };
+        let NetworkSettings { allow, deny } = &self.networks;
+        Ok(Networks { allow: all("allow", allow)?, deny: all("deny", deny)? })
+    }
+
+    /// Checks the section.
+    ///
+    /// # Errors
+    ///
+    /// Returns which setting is wrong, and what was expected.
+    pub fn validate(&self) -> Result<(), String> {
+        self.networks()?;
+        if self.calls_max == 0 {
+            return Err("push.calls_max is 0, expected at least 1".to_owned());
+        }
+        let spans = [
+            ("connect_timeout", self.connect_timeout),
+            ("retry_min", self.retry_min),
+            ("retry_after_max", self.retry_after_max),
+        ];
+        if let Some((name, _)) = spans.iter().find(|(_, span)| span.0.is_zero()) {
+            return Err(format!("push.{name} is 0s, expected some time, such as 1s"));
+        }
+        if self.retry_max.0 < self.retry_min.0 {
+            return Err(format!(
+                "push.retry_max is {}, less than push.retry_min, {}",
+                self.retry_max, self.retry_min
+            ));
+        }
+        self.validate_call("push", self.concurrency, self.timeout)
+    }
+
+    fn validate_call(
+        &self,
+        place: &str,
+        concurrency: usize,
+        timeout: DurationSetting,
+    ) -> Result<(), String> {
+        if concurrency == 0 {
+            return Err(format!("{place}.concurrency is 0, expected at least 1"));
+        }
+        if timeout.0 <= self.connect_timeout.0 {
+            return Err(format!(
+                "{place}.timeout is {timeout}, expected more than push.connect_timeout, {}: a call \
+                 that has not connected by then was not delivered",
+                self.connect_timeout
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl EndpointSettings {
+    /// Returns the settings of a web service that a step names by its address.
+    pub fn from_url(url: &str) -> EndpointSettings {
+        EndpointSettings {
+            url: ServerAddress(url.to_owned()),
+            concurrency: None,
+            timeout: None,
+            headers: BTreeMap::new(),
+            secret: Secret::default(),
+        }
+    }
+
+    /// Returns the most concurrent calls.
+    pub fn concurrency(&self, push: &PushSection) -> usize {
+        self.concurrency.unwrap_or(push.concurrency)
+    }
+
+    /// Returns how long one call may take.
+    pub fn timeout(&self, push: &PushSection) -> Duration {
+        self.timeout.unwrap_or(push.timeout).0
+    }
+
+    /// Checks the settings, which are at `place`.
+    ///
+    /// # Errors
+    ///
+    /// Returns which setting is wrong, and what was expected.
+    pub fn validate(
+        &self,
+        place: &str,
+        push: &PushSection,
+        networks: &Networks,
+    ) -> Result<(), String> {
+        let url = parse_web_address(&self.url.0).map_err(|why| format!("{place}.url: {why}"))?;
+        if let Some(why) = ip_address(&url).and_then(|address| networks.refusal(address)) {
+            return Err(format!("{place}.url: {why}"));
+        }
+        push.validate_call(place, self.concurrency(push), self.timeout.unwrap_or(push.timeout))?;
+        for (name, value) in &self.headers {
+            let is_token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if name.is_empty() || !name.bytes().all(is_token) {
+                return Err(format!(
+                    "{place}.headers: {} is no name of a header, expected one such as \
+                     Authorization",
+                    quote(name)
+                ));
+            }
+            if RESERVED_CALL_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+                return Err(format!(
+                    "{place}.headers: the manager itself sets {name}, leave it out"
+                ));
+            }
+            if !value.0.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
+                return Err(format!(
+                    "{place}.headers.{name} has a character that cannot stand in a header"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

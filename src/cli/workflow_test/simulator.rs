@@ -1,0 +1,446 @@
+//! The simulator: jobs in a map, workers that follow a script, and a clock that jumps to the next
+//! event.
+
+use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript};
+use super::to_json;
+use engine::{
+    Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
+    Message, Millis, Operation, OperationError, Origin, ParentItem, Reply, Sender, StepEntry,
+    StepIndex, StepState, Timestamp, UnreadReplies,
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
+const START_NS: i64 = 1_767_225_600_000_000_000;
+
+/// A test with more events than this is taken for an endless loop.
+const EVENTS_MAX: usize = 1_000_000;
+
+/// How many lines of the story are kept.
+const STORY_LINES_MAX: usize = 200;
+
+/// The id of the job under test.
+const JOB_ID: JobId = JobId(Uuid::from_u128(0x0a11_ce00_0000_4000_8000_0000_0000_0001));
+
+/// An event that is scheduled.
+enum ScheduledEvent {
+    /// A worker, or a person, starts an attempt, and does this.
+    Start {
+        job: JobId,
+        step: StepIndex,
+        attempt: u32,
+        input: Message,
+        action: WorkerAction,
+    },
+    Reply {
+        job: JobId,
+        step: StepIndex,
+        name: Arc<str>,
+        attempt: u32,
+        reply: Reply,
+    },
+    User(UserAction),
+    Timer(JobId, Timestamp),
+}
+
+pub(super) struct Simulator<'t> {
+    test: &'t TestCase,
+    jobs: HashMap<JobId, Job>,
+    now: Timestamp,
+    last_event: Timestamp,
+    /// Sorted by time, then by the order of scheduling.
+    scheduled: BTreeMap<(Timestamp, u64), ScheduledEvent>,
+    scheduled_count: u64,
+    effects: VecDeque<(JobId, Effect)>,
+    inputs: HashMap<Arc<str>, Vec<Message>>,
+    /// The ids of jobs that accept inputs.
+    open_jobs: HashSet<JobId>,
+    pub(super) story: Vec<String>,
+}
+
+impl<'t> Simulator<'t> {
+    pub(super) fn new(test: &'t TestCase) -> Simulator<'t> {
+        Simulator {
+            test,
+            jobs: HashMap::new(),
+            now: Timestamp(START_NS),
+            last_event: Timestamp(START_NS),
+            scheduled: BTreeMap::new(),
+            scheduled_count: 0,
+            effects: VecDeque::new(),
+            inputs: HashMap::new(),
+            open_jobs: HashSet::new(),
+            story: Vec::new(),
+        }
+    }
+
+    pub(super) fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    /// Returns the inputs that were sent to the workers of a step.
+    pub(super) fn inputs(&self, step: &str) -> &[Message] {
+        self.inputs.get(step).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the virtual time from the creation to the last event, in nanoseconds.
+    pub(super) fn elapsed_ns(&self) -> i64 {
+        self.last_event.0 - START_NS
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.elapsed_ns()).unwrap_or_default())
+    }
+
+    pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
+        let id = JOB_ID;
+        for action in &self.test.users {
+            self.schedule(action.at.0, ScheduledEvent::User(action.clone()));
+        }
+        let origin = Origin::for_root_job(id, definition.clone(), self.now);
+        self.start_job(origin, message);
+        id
+    }
+
+    /// Runs until nothing more happens, or the test stops.
+    pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
+        let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
+            Timestamp(START_NS.saturating_add(to_nanoseconds(span.0)))
+        });
+        for _ in 0..EVENTS_MAX {
+            self.run_effects();
+            let Some(next) = self.scheduled.first_entry().filter(|next| next.key().0 <= until)
+            else {
+                if until.0 < i64::MAX {
+                    self.last_event = until;
+                }
+                return Ok(());
+            };
+            let ((at, _), event) = next.remove_entry();
+            self.now = at;
+            self.handle_event(id, event)?;
+        }
+        Err(format!(
+            "it goes on after {EVENTS_MAX} events: does a step repeat for ever? Set `until`"
+        ))
+    }
+
+    fn handle_event(&mut self, id: JobId, event: ScheduledEvent) -> Result<(), String> {
+        match event {
+            ScheduledEvent::Start { job, step, attempt, input, action } => {
+                self.start_work(job, step, attempt, &input, &action);
+            }
+            ScheduledEvent::Reply { job, step, name, attempt, reply } => {
+                let is_external =
+                    self.jobs.get(&job).is_some_and(|job| job.graph().step(step).external);
+                let input = if is_external {
+                    let operation = Operation::Reply { step: name.to_string(), reply };
+                    if let Some(OperationError::Invalid(text)) =
+                        self.check_operation(job, &operation)
+                    {
+                        self.add_line(format!(
+                            "the reply for the external step \"{name}\" is refused: {text}"
+                        ));
+                        return Ok(());
+                    }
+                    Input::from_request(operation)
+                } else {
+                    Input::Reply {
+                        step: name.to_string(),
+                        attempt: Some(attempt),
+                        reply,
+                        from: Sender::Manager,
+                    }
+                };
+                self.apply_input(job, input);
+            }
+            ScheduledEvent::Timer(job, due) => {
+                if self.jobs.get(&job).and_then(Job::next_timer) == Some(due) {
+                    self.apply_input(job, Input::Timer { due, unread: UnreadReplies::new() });
+                }
+            }
+            ScheduledEvent::User(action) => {
+                let operation = parse_operation(&action)?;
+                if let Some(objection) = self.check_operation(id, &operation) {
+                    return Err(format!("users, at {}: {}", action.at, objection.message()));
+                }
+                self.add_line(format!("a user asks for {}", operation.as_str()));
+                self.apply_input(id, Input::from_request(operation));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_operation(&self, id: JobId, operation: &Operation) -> Option<OperationError> {
+        self.jobs.get(&id)?.check_operation(operation, context(self.now).limits)
+    }
+
+    fn schedule(&mut self, after: Duration, event: ScheduledEvent) {
+        let at = Timestamp(self.now.0.saturating_add(to_nanoseconds(after)));
+        self.scheduled_count += 1;
+        self.scheduled.insert((at, self.scheduled_count), event);
+    }
+
+    fn start_job(&mut self, origin: Origin, message: Message) {
+        let id = origin.id;
+        if !self.open_jobs.insert(id) {
+            if let Some(ParentItem { job, step, index }) = origin.parent {
+                self.apply_input(job, Input::IdConflict { step, index, id });
+            }
+            return;
+        }
+        let (job, decision) = Job::create(origin, message, &context(self.now));
+        self.jobs.insert(id, job);
+        self.handle_decision(id, decision);
+    }
+
+    fn apply_input(&mut self, id: JobId, input: Input) {
+        let context = context(self.now);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        // A rejected input has no effect.
+        if let Ok(decision) = job.handle_input(input, &context) {
+            self.handle_decision(id, decision);
+        }
+    }
+
+    fn handle_decision(&mut self, id: JobId, decision: Decision) {
+        self.last_event = self.now;
+        for entry in &decision.recorded.entries {
+            self.add_entry(id, entry);
+            // Nothing is sent for an external step, but the person sees that it runs.
+            if let (Entry::Step(step, StepEntry::Started { attempt, .. }), Some(job)) =
+                (entry, self.jobs.get(&id))
+                && job.graph().step(*step).external
+            {
+                self.effects.push_back((
+                    id,
+                    Effect::Dispatch {
+                        step: *step,
+                        attempt: *attempt,
+                        input: job.step_input(*step),
+                    },
+                ));
+            }
+        }
+        if decision.closed {
+            self.open_jobs.remove(&id);
+        }
+        self.effects.extend(decision.effects.into_iter().map(|effect| (id, effect)));
+        if let Some(due) = self.jobs.get(&id).and_then(Job::next_timer) {
+            self.scheduled_count += 1;
+            self.scheduled
+                .insert((due.max(self.now), self.scheduled_count), ScheduledEvent::Timer(id, due));
+        }
+    }
+
+    fn run_effects(&mut self) {
+        while let Some((id, effect)) = self.effects.pop_front() {
+            match effect {
+                Effect::Dispatch { step, attempt, input } => {
+                    self.dispatch(id, step, attempt, input)
+                }
+                Effect::StartChild { origin, message } => self.start_job(*origin, message),
+                Effect::OrderChild { child, order, .. } => {
+                    self.apply_input(child, Input::Order(order))
+                }
+                // The job was not started by a message, so it has no caller.
+                Effect::AnswerCaller { .. } => {}
+                Effect::NotifyParent(parent, ended) => {
+                    self.apply_input(
+                        parent.job,
+                        Input::ChildEnded { step: parent.step, index: parent.index, ended },
+                    );
+                }
+            }
+        }
+    }
+
+    /// Delivers a step message to its worker, or an external step to its person.
+    fn dispatch(&mut self, id: JobId, step: StepIndex, attempt: u32, input: Message) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (name, external) =
+            (job.graph().step(step).name.clone(), job.graph().step(step).external);
+        let action = match self
+            .test
+            .workers
+            .get(&*name)
+            .map(|acts: &WorkerScript| acts.find_action(attempt, &to_json(&input)))
+        {
+            Some(Some(action)) => action.clone(),
+            // No action fits, or nobody is scripted for an external step.
+            Some(None) => WorkerAction { silent: true, ..WorkerAction::default() },
+            None => WorkerAction { silent: external, ..WorkerAction::default() },
+        };
+        let after = action.starts_after.0;
+        if after.is_zero() {
+            self.start_work(id, step, attempt, &input, &action);
+        } else {
+            self.schedule(after, ScheduledEvent::Start { job: id, step, attempt, input, action });
+        }
+    }
+
+    /// Hands the message of an attempt to its worker, unless the attempt is over.
+    fn start_work(
+        &mut self,
+        id: JobId,
+        step: StepIndex,
+        attempt: u32,
+        input: &Message,
+        action: &WorkerAction,
+    ) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (name, run) = (job.graph().step(step).name.clone(), job.step(step));
+        let is_over = !run.is_under_way()
+            || run.attempt != attempt
+            || job.step_state(step) != StepState::Running;
+        if is_over {
+            return self.add_line(format!(
+                "the message of attempt {attempt} of step {name} is gone before a worker took it"
+            ));
+        }
+        self.inputs.entry(name.clone()).or_default().push(input.clone());
+        self.apply_input(id, Input::Begun { step, attempt });
+        for message in &action.progress {
+            let reply = Reply::Progress(progress_body(message).into());
+            self.schedule(
+                message.after.0,
+                ScheduledEvent::Reply { job: id, step, name: name.clone(), attempt, reply },
+            );
+        }
+        if action.silent {
+            return;
+        }
+        let reply = if let Some(reason) = &action.dead_letter {
+            Reply::DeadLettered { queue: name.to_string(), reason: reason.clone() }
+        } else if let Some(error) = &action.error {
+            Reply::Error(
+                serde_json::json!({ "error": error, "retryable": action.retryable.unwrap_or(true) })
+                    .to_string()
+                    .into(),
+            )
+        } else if let Some(raw) = &action.raw {
+            Reply::Result(raw.clone().into())
+        } else {
+            Reply::Result(
+                action.result.as_ref().map_or_else(|| input.to_text(), Value::to_string).into(),
+            )
+        };
+        self.schedule(
+            action.after.0,
+            ScheduledEvent::Reply { job: id, step, name, attempt, reply },
+        );
+    }
+
+    fn add_line(&mut self, text: String) {
+        if self.story.len() < STORY_LINES_MAX {
+            let at = Millis(u64::try_from((self.now.0 - START_NS) / 1_000_000).unwrap_or_default());
+            self.story.push(format!("{at:>12}  {text}"));
+        }
+    }
+
+    fn add_entry(&mut self, id: JobId, entry: &Entry) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let name = |step: &StepIndex| job.graph().step(*step).name.clone();
+        let text = match entry {
+            Entry::Job(entry) => describe_job_entry(entry, name),
+            Entry::Step(step, entry) => describe_step_entry(&name(step), entry),
+            Entry::FanOut(step, entry) => describe_fan_out_entry(&name(step), entry),
+            Entry::Caller(_) => None,
+        };
+        let subject = if id == JOB_ID {
+            "job".to_owned()
+        } else {
+            format!("child job of item {}", job.origin().parent.map_or(0, |parent| parent.index))
+        };
+        if let Some(text) = text {
+            self.add_line(format!("{subject}: {text}"));
+        }
+    }
+}
+
+fn describe_job_entry(entry: &JobEntry, name: impl Fn(&StepIndex) -> Arc<str>) -> Option<String> {
+    Some(match entry {
+        JobEntry::Completed => "completed".to_owned(),
+        JobEntry::Failed { reason, .. } => format!("failed: {reason}"),
+        JobEntry::Cancelled { reason, .. } => format!("cancelled: {reason}"),
+        JobEntry::Paused => "paused".to_owned(),
+        JobEntry::Resumed => "resumed".to_owned(),
+        JobEntry::Retried { .. } => "retried".to_owned(),
+        JobEntry::Rerun { step, .. } => format!("rerun from step {}", name(step)),
+        JobEntry::Created { .. } | JobEntry::ToldAgain | JobEntry::Asked { .. } => return None,
+    })
+}
+
+fn describe_step_entry(name: &str, entry: &StepEntry) -> Option<String> {
+    Some(match entry {
+        StepEntry::Started { attempt, .. } => format!("step {name} starts, attempt {attempt}"),
+        StepEntry::Progressed { progress, .. } => {
+            format!("step {name} tells {}", serde_json::json!(progress))
+        }
+        StepEntry::Completed(output) => {
+            format!("step {name} completes with {:.200}", output.to_text())
+        }
+        StepEntry::AttemptFailed { attempt, failure, .. } => {
+            format!("attempt {attempt} of step {name} fails: {}", failure.reason)
+        }
+        StepEntry::Skipped => format!("step {name} is skipped"),
+        StepEntry::Cancelled => format!("step {name} is cancelled"),
+        StepEntry::Failed(failure) => format!("step {name} fails: {}", failure.reason),
+        StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun | StepEntry::Unconfirmed => {
+            return None;
+        }
+    })
+}
+
+fn describe_fan_out_entry(name: &str, entry: &FanOutEntry) -> Option<String> {
+    Some(match entry {
+        FanOutEntry::Started { items, .. } => format!("step {name} fans out over {items} items"),
+        FanOutEntry::Restarted { .. } => format!("step {name} goes on with what has no result"),
+        FanOutEntry::Completed => format!("step {name} has gathered all results"),
+        FanOutEntry::ChildrenStarted { .. }
+        | FanOutEntry::ChildStarted { .. }
+        | FanOutEntry::ChildCompleted { .. }
+        | FanOutEntry::ChildFailed { .. } => return None,
+    })
+}
+
+fn parse_operation(action: &UserAction) -> Result<Operation, String> {
+    Ok(match (action.operation.as_str(), &action.step) {
+        ("cancel", None) => Operation::Cancel { reason: "by a user".into() },
+        ("pause", None) => Operation::Pause,
+        ("resume", None) => Operation::Resume,
+        ("retry", None) => Operation::Retry,
+        ("rerun", Some(step)) => Operation::Rerun { step: step.clone() },
+        ("rerun", None) => return Err("users: rerun needs a step".to_owned()),
+        (other, _) => {
+            return Err(format!(
+                "users: {other:?} is none of cancel, pause, resume, retry (without a step) and \
+                 rerun (with one)"
+            ));
+        }
+    })
+}
+
+fn progress_body(message: &ProgressMessage) -> String {
+    let ProgressMessage { status, progress, message, .. } = message;
+    serde_json::json!({ "status": status, "progress": progress, "message": message }).to_string()
+}
+
+fn to_nanoseconds(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn context(now: Timestamp) -> Context<'static> {
+    const LIMITS: Limits = Limits {
+        step_message_bytes_max: 16 << 20,
+        reply_bytes_max: 16 << 20,
+        depth_max: 32,
+        window: 10_000,
+        window_bytes: 1 << 26,
+    };
+    Context { now, limits: &LIMITS }
+}

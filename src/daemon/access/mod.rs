@@ -1,0 +1,104 @@
+//! Who may do what: tokens and what each allows, limits for clients that guess at tokens, and the
+//! TLS certificate.
+
+mod certificate;
+mod login_limiter;
+mod tokens;
+mod validity;
+
+pub use certificate::{CertificateStore, TlsIdentity};
+pub use login_limiter::{LoginLimiter, LoginPenalty, client_network};
+pub use tokens::{Principal, RequiredScope, Tokens, hash_token};
+pub use validity::EXPIRY_WARNING_S;
+
+use crate::settings::{HttpSettings, TlsSettings, TokenSettings};
+use base::clock;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
+
+/// The mode bits that let others than a file's owner write it.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The tokens and the certificate of the API.
+pub struct Access {
+    tokens: watch::Sender<Arc<Tokens>>,
+    /// Slows down clients that have sent wrong tokens.
+    pub login_limiter: LoginLimiter,
+    /// The certificate that the API presents over TLS. Not set without TLS, or before it is read.
+    pub certificate: OnceLock<Arc<CertificateStore>>,
+    /// Held while files are reloaded, so that what was read last is in force at the end.
+    pub reload_lock: tokio::sync::Mutex<()>,
+}
+
+impl Access {
+    /// Makes it as the settings say. Warns if others may write the file of tokens.
+    pub fn new(http: &HttpSettings) -> Access {
+        let mode = std::fs::metadata(&http.tokens_file).map(|file| file.permissions().mode());
+        if mode.is_ok_and(|mode| mode & OTHERS_WRITE != 0) {
+            tracing::warn!(
+                file = http.tokens_file,
+                "others than its owner can write the file of tokens, and so give themselves every \
+                 right: chmod 600 it"
+            );
+        }
+        Access {
+            tokens: watch::Sender::new(Arc::new(Tokens::from_settings(http, &http.file_tokens))),
+            login_limiter: LoginLimiter::new(http.failed_logins_max),
+            certificate: OnceLock::new(),
+            reload_lock: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns the certificate of the API; the first call reads it. Returns `None` if the API does
+    /// not use TLS.
+    ///
+    /// # Errors
+    ///
+    /// The files of the settings cannot be used.
+    pub fn certificate(
+        &self,
+        settings: &TlsSettings,
+    ) -> Result<Option<Arc<CertificateStore>>, String> {
+        if !settings.is_enabled() {
+            return Ok(None);
+        }
+        if let Some(read) = self.certificate.get() {
+            return Ok(Some(read.clone()));
+        }
+        let read = CertificateStore::load(settings)?;
+        Ok(Some(self.certificate.get_or_init(|| read).clone()))
+    }
+
+    /// Returns the tokens that are currently valid.
+    pub fn tokens(&self) -> Arc<Tokens> {
+        self.tokens.borrow().clone()
+    }
+
+    /// Replaces the tokens of the file of tokens.
+    pub fn replace_file_tokens(
+        &self,
+        http: &HttpSettings,
+        file_tokens: &BTreeMap<String, TokenSettings>,
+    ) {
+        self.tokens.send_replace(Arc::new(Tokens::from_settings(http, file_tokens)));
+    }
+
+    /// Waits until the token of `principal` is revoked, or allows something else.
+    pub async fn wait_revoked(&self, principal: &Principal) {
+        let mut tokens = self.tokens.subscribe();
+        // An error means that nobody can replace the tokens any more.
+        if tokens.wait_for(|tokens| !tokens.is_current(principal)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Makes a random token. Returns the token and its hash.
+pub fn generate_token() -> (String, String) {
+    let random = || clock::new_id().0.simple().to_string();
+    let token = format!("wm_{}{}", random(), random());
+    let hash = hash_token(&token);
+    (token, hash)
+}

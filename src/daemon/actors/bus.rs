@@ -1,0 +1,323 @@
+//! The bus actor: one for each bus. It owns a [`Bus`] and hands it publications. What the bus
+//! reports does not pass the actor: [`event_sink`] turns it into inputs of the router and the jobs,
+//! on the bus's own thread.
+
+use super::handles::ActorHandles;
+use super::inputs::{BusInput, JobInput, JournalInput, RouterInput};
+use super::mailbox::{Envelope, MailboxActor};
+use super::messages::ConfirmTarget;
+use super::{loss_watch, queue_watch};
+use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
+use base::clock;
+use base::web_address::is_url;
+use bus::{
+    Address, Bus, BusEvent, BusKey, BusNotice, BusState, ConfirmToken, Delivery, EventSink,
+    RemainingLease, TopicOffset,
+};
+use engine::{CorrelationId, Definition, Input, JobId, Lease, Millis};
+use journal;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Owns a bus.
+pub struct BusActor {
+    bus: Box<dyn Bus>,
+    key: BusKey,
+    handles: Arc<ActorHandles>,
+}
+
+/// How often the gauge of unconfirmed messages is updated.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl BusActor {
+    /// Creates the actor around a bus.
+    pub fn new(bus: Box<dyn Bus>, key: BusKey, handles: Arc<ActorHandles>) -> BusActor {
+        BusActor { bus, key, handles }
+    }
+
+    fn handle_input(&mut self, input: BusInput, ctx: &mut Context<Self>) {
+        match input {
+            BusInput::Publish(messages) => {
+                messages.into_iter().for_each(|message| self.bus.publish(message));
+            }
+            BusInput::Withdraw(queue, id, over) => self.bus.withdraw(&queue, &id, over),
+            BusInput::Serve(served) => self.bus.set_served(served),
+            BusInput::Inspect(queues, answer) => {
+                let statuses = self.bus.inspect(queues);
+                // The receiver may have gone.
+                let answering = async move { drop(answer.send(statuses.await)) };
+                ctx.spawn(answering.into_actor(self));
+            }
+            BusInput::DeclareMissing(queues) => self.bus.ensure_queues(queues),
+            BusInput::Depths(answer) => {
+                let depths = self.bus.poll_depths();
+                let answering = async move { drop(answer.send(depths.await)) };
+                ctx.spawn(answering.into_actor(self));
+            }
+            BusInput::Close(answer) => {
+                let closing = self.bus.close();
+                let closed = async move {
+                    let mut answer = answer;
+                    tokio::select! {
+                        () = closing => { let _ = answer.send(()); }
+                        () = answer.closed() => {}
+                    }
+                };
+                ctx.spawn(closed.into_actor(self));
+            }
+        }
+    }
+}
+
+/// Returns the sink to which a bus reports its events.
+pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
+    let (handles, key) = (handles.clone(), key.clone());
+    Arc::new(move |event| match event {
+        BusEvent::Reply(delivery) => {
+            handles.mailboxes().router.send(RouterInput::ReplyDelivered(with_attempt(delivery)))
+        }
+        BusEvent::Call { queue, delivery } => {
+            let delivery = with_attempt(delivery);
+            let (workflow, bus) = (workflow_of_queue(&queue, &key.vhost), key.name.clone());
+            handles.mailboxes().router.send(RouterInput::CallDelivered { workflow, bus, delivery });
+        }
+        BusEvent::Confirmed(confirm_token) => notify_confirmed(&handles, confirm_token),
+        BusEvent::Leased { confirm_token, lease } => notify_leased(&handles, confirm_token, lease),
+        BusEvent::HandedOver(confirm_token) => notify_begun(&handles, confirm_token),
+        BusEvent::Unroutable(confirm_token) => {
+            if let Some(ConfirmTarget::JobEnd { job, .. } | ConfirmTarget::Refusal { job, .. }) =
+                confirm_token.downcast_ref()
+            {
+                report_unroutable(&handles, &key, *job);
+            }
+            notify_confirmed(&handles, confirm_token);
+        }
+        BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_quarantined } => {
+            let outcome = if is_quarantined { "kept" } else { "dropped" };
+            handles
+                .common
+                .metrics
+                .messages_unreadable
+                .with_label_values(&[&*key.name, &*key.vhost, &*queue, outcome])
+                .inc();
+            if handles.common.log_limiter.may_log("unreadable") {
+                let correlation_id = correlation_id.unwrap_or_default();
+                tracing::warn!(
+                    bus = %key,
+                    queue = &*queue,
+                    reason,
+                    correlation_id,
+                    bytes,
+                    outcome,
+                    "a message that cannot be read (logged once a minute)"
+                );
+            }
+        }
+        BusEvent::QueueMissing { queue, journaled } => {
+            let queue = Address { bus: key.clone(), queue };
+            handles
+                .mailboxes()
+                .router
+                .send(RouterInput::QueueMissing { queue, handled: journaled });
+        }
+        BusEvent::State(state) => {
+            let metrics = &handles.common.metrics;
+            metrics
+                .bus_connected
+                .with_label_values(&[&*key.name, &*key.vhost])
+                .set(i64::from(!matches!(state, BusState::Disconnected { .. })));
+            metrics.bus_blocked.with_label_values(&[&*key.name, &*key.vhost]).set(i64::from(
+                matches!(state, BusState::Blocked { .. } | BusState::Unresponsive { .. }),
+            ));
+            handles.common.health.set_bus(&key, state);
+        }
+        BusEvent::OffsetReached(TopicOffset { topic, partition, offset }) => {
+            let position =
+                journal::StoredOffset { bus: key.name.clone(), topic, partition, offset };
+            handles.mailboxes().journal.send(JournalInput::StoreOffset(position));
+        }
+        BusEvent::Fatal(reason) => handles.common.report_fatal(reason),
+        BusEvent::EndpointCalled { queue, outcome: call_outcome, duration } => {
+            // An address may have a secret in it, and stands in a workflow file.
+            let service = if is_url(&queue) { "address" } else { &*queue };
+            handles
+                .common
+                .metrics
+                .service_calls
+                .with_label_values(&[&*key.name, service, call_outcome.as_str()])
+                .observe(duration.as_secs_f64());
+        }
+        BusEvent::Notice(notice) => {
+            let kind = match notice {
+                BusNotice::Returned => "returned",
+                BusNotice::Nacked => "refused",
+                BusNotice::Resent => "resent",
+                BusNotice::NotDelivered => "not_delivered",
+                BusNotice::CallAborted => "broken_off",
+            };
+            handles
+                .common
+                .metrics
+                .bus_notices
+                .with_label_values(&[&*key.name, &*key.vhost, kind])
+                .inc();
+        }
+    })
+}
+
+/// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
+fn notify_confirmed(handles: &ActorHandles, confirm_token: ConfirmToken) {
+    // Every message that is sent has such a token.
+    let Some(sent) = confirm_token.downcast() else { return };
+    let (job, created, input) = match sent {
+        ConfirmTarget::Step { job, created, step, attempt, dispatch } => {
+            let dispatch = Some(dispatch);
+            (job, created, Input::Confirmed { step, attempt, dispatch })
+        }
+        ConfirmTarget::JobEnd { job, created, caller, end } => {
+            (job, created, Input::CallerAnswered { caller, end })
+        }
+        ConfirmTarget::Refusal { ack, .. } => return ack.ack(),
+    };
+    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
+}
+
+/// Sends an input to a job. A job that takes no input may be passivated: the router knows. An ended
+/// job needs no input.
+fn send_to_job(handles: &ActorHandles, job: JobId, input: JobInput) {
+    match handles.routes.find(job) {
+        Some(job) => job.send(input),
+        None => handles.mailboxes().router.send(RouterInput::ForwardToJob(job, Box::new(input))),
+    }
+}
+
+/// Notifies a job how long a worker has the lease of its message.
+fn notify_leased(handles: &ActorHandles, confirm_token: ConfirmToken, lease: RemainingLease) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
+    else {
+        return;
+    };
+    let until = clock::now().after(Some(Millis::from_duration(lease.remaining)));
+    let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
+    let input = Input::Leased { step, attempt, lease };
+    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
+}
+
+/// Notifies a job that its message has been handed over.
+fn notify_begun(handles: &ActorHandles, confirm_token: ConfirmToken) {
+    let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
+    else {
+        return;
+    };
+    send_to_job(
+        handles,
+        job,
+        JobInput::MessageUpdate { job_created: created, input: Input::Begun { step, attempt } },
+    );
+}
+
+/// Returns the full name of the workflow that takes messages on a queue.
+fn workflow_of_queue(queue: &str, vhost: &str) -> Arc<str> {
+    let name = queue.strip_prefix(Definition::CALL_QUEUE_PREFIX).unwrap_or(queue);
+    if vhost.is_empty() { name.into() } else { format!("{vhost}/{name}").into() }
+}
+
+/// Adds the attempt to a dead letter that has lost its headers. It is a message of ours, so the
+/// attempt stands in its id.
+fn with_attempt(delivery: Delivery) -> Delivery {
+    let mut delivery = delivery;
+    if delivery.dead_letter.is_some() && delivery.attempt.is_none() {
+        delivery.attempt = delivery.message_id.as_deref().and_then(parse_attempt);
+    }
+    delivery
+}
+
+/// Parses the attempt in the id of a step message, `<UUID>:<step>:<attempt>`.
+fn parse_attempt(message_id: &str) -> Option<u32> {
+    let (correlation_id, attempt) = message_id.rsplit_once(':')?;
+    correlation_id.parse::<CorrelationId>().ok()?;
+    attempt.bytes().all(|byte| byte.is_ascii_digit()).then(|| attempt.parse().ok())?
+}
+
+/// Reports that the queue which a caller named is not there: nobody gets the answer.
+fn report_unroutable(handles: &ActorHandles, bus: &BusKey, job: JobId) {
+    handles
+        .common
+        .metrics
+        .bus_notices
+        .with_label_values(&[&*bus.name, &*bus.vhost, "unanswerable"])
+        .inc();
+    if handles.common.log_limiter.may_log("unanswerable") {
+        tracing::warn!(
+            %job,
+            %bus,
+            "the queue that a caller waits at is not there: its answer is dropped \
+             (logged once a minute)"
+        );
+    }
+}
+
+impl Actor for BusActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
+            let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
+            actor
+                .handles
+                .common
+                .metrics
+                .bus_unconfirmed
+                .with_label_values(&[&*actor.key.name, &*actor.key.vhost])
+                .set(unconfirmed);
+        });
+        let amqp = self.handles.common.settings.amqp_bus(&self.key.name);
+        if amqp.is_some() {
+            ctx.spawn(queue_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
+        }
+        if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
+            ctx.spawn(loss_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
+        }
+    }
+}
+
+impl MailboxActor for BusActor {
+    type Input = BusInput;
+    const KIND: &'static str = "bus";
+}
+
+impl Handler<Envelope<BusInput>> for BusActor {
+    type Result = ();
+
+    fn handle(&mut self, envelope: Envelope<BusInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_attempt_is_parsed_from_the_id_of_a_step_message() {
+        let id = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
+        assert_eq!(parse_attempt(&format!("{id}:split:12")), Some(12));
+        for other in [
+            "",
+            ":",
+            "split:1",
+            &format!("{id}:1"),
+            &format!("{id}:split"),
+            &format!("{id}:split:x"),
+            &format!("{id}:split:"),
+        ] {
+            assert_eq!(parse_attempt(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_workflow_that_takes_calls_is_found_by_the_name_of_its_queue() {
+        assert_eq!(&*workflow_of_queue("workflow.chain", ""), "chain");
+        assert_eq!(&*workflow_of_queue("workflow.chain", "v"), "v/chain");
+    }
+}

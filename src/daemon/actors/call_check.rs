@@ -1,0 +1,214 @@
+//! Checks messages on the queues of workflows. Each becomes a [`Call`], or its sender is told why
+//! it is refused.
+
+use super::call::{Call, CallSource};
+use super::client_response::{CreateResponse, ExistingJob, RequestError};
+use super::handles::ActorHandles;
+use super::inputs::Outgoing;
+use super::messages::{CallerReply, ConfirmTarget, caller_reply};
+use base::clock;
+use bus::{Acknowledger, Body, Delivery};
+use bytes::Bytes;
+use engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
+use std::sync::Arc;
+
+/// Why a call gets no job.
+pub(super) struct CallRefusal {
+    /// The reason as a metric label.
+    pub kind: &'static str,
+    /// The reason for the caller, in one sentence.
+    pub reason: String,
+}
+
+/// A call that gets no job.
+pub(super) struct RefusedCall {
+    pub(super) definition: Arc<Definition>,
+    pub(super) id: JobId,
+    pub(super) caller: Option<Caller>,
+    pub(super) ack: Acknowledger,
+}
+
+impl RefusedCall {
+    /// Sends the refusal to the caller. The message is acknowledged once the broker has the
+    /// refusal, or at once if no caller waits for it.
+    pub(super) fn send_refusal(self, refusal: &CallRefusal, handles: &ActorHandles) {
+        let RefusedCall { definition, id, caller, ack } = self;
+        let workflow = definition.full_name();
+        handles.common.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
+        if handles.common.log_limiter.may_log(refusal.kind) {
+            let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
+            tracing::warn!(
+                job = %id,
+                workflow,
+                reply_to,
+                reason = refusal.reason,
+                "a call is refused (logged once a minute per kind)"
+            );
+        }
+        let Some(caller) = caller else { return ack.ack() };
+        let content = CallerReply {
+            workflow,
+            job: id,
+            result: Err(Body::from_error(&refusal.reason, false)),
+            confirm_target: ConfirmTarget::Refusal { job: id, ack },
+        };
+        let bus = handles.buses.bus_of_caller(&definition, &caller);
+        Outgoing::Publish(caller_reply(content, &caller, bus, clock::now())).send(handles);
+    }
+}
+
+impl Call {
+    pub(super) fn refuse(self, refusal: &CallRefusal, handles: &ActorHandles) {
+        let Call { definition, id, caller, ack, .. } = self;
+        RefusedCall { definition, id, caller, ack }.send_refusal(refusal, handles);
+    }
+
+    /// Returns the caller that joins the job with its id. `None`: the call is refused, because it
+    /// asks for another job or because too many callers wait.
+    pub(super) fn check_join(
+        self,
+        job: &Job,
+        handles: &ActorHandles,
+    ) -> Option<(Option<Caller>, Acknowledger)> {
+        let call = self.check_conflict(job, handles)?;
+        let callers_max = handles.common.settings.limits.callers_max;
+        if call.caller.as_ref().is_some_and(|caller| !job.can_join(caller, callers_max)) {
+            let reason = format!(
+                "{callers_max} callers wait for job {} already (setting limits.callers_max)",
+                call.id
+            );
+            call.refuse(&CallRefusal { kind: "too_many_callers", reason }, handles);
+            return None;
+        }
+        Some((call.caller, call.ack))
+    }
+
+    /// Returns the call, if it asks for the job that is `known` under its id. Otherwise the call is
+    /// refused.
+    pub(super) fn check_conflict<'a>(
+        self,
+        known: impl Into<ExistingJob<'a>>,
+        handles: &ActorHandles,
+    ) -> Option<Call> {
+        if let Err(RequestError::Conflict(reason)) = CreateResponse::from_existing(
+            self.id,
+            known,
+            &self.definition.full_name(),
+            &self.message,
+        ) {
+            self.refuse(&CallRefusal { kind: "conflict", reason }, handles);
+            return None;
+        }
+        Some(self)
+    }
+
+    /// Reads a message of a workflow's queue, which came over `bus`. `None`: the call is refused.
+    pub(super) fn from_delivery(
+        definition: Arc<Definition>,
+        bus: &Arc<str>,
+        delivery: Delivery,
+        handles: &ActorHandles,
+    ) -> Option<Call> {
+        let (id, caller, source) = (
+            job_id_from(&definition, &delivery),
+            caller_from(bus, &delivery),
+            source_from(&delivery, handles.common.settings.reply_queue(bus)),
+        );
+        // Without the header no level is above it.
+        let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
+        let limits = &handles.common.settings.limits;
+        let message = parse_message(&delivery.body, limits.step_message_bytes_max)
+            .and_then(|message| check_depth(depth, limits.depth_max, message));
+        let trace = delivery.trace.clone().map(Arc::new);
+        let ack = delivery.into_acknowledger();
+        match message {
+            Ok(message) => {
+                Some(Call { definition, id, message, caller, depth, trace, source, ack })
+            }
+            Err(refusal) => {
+                RefusedCall { definition, id, caller, ack }.send_refusal(&refusal, handles);
+                None
+            }
+        }
+    }
+}
+
+fn caller_from(bus: &Arc<str>, delivery: &Delivery) -> Option<Caller> {
+    let reply_to = delivery.reply_to.as_deref().filter(|queue| !queue.is_empty())?;
+    Some(Caller {
+        reply_to: reply_to.into(),
+        bus: Some(bus.clone()),
+        correlation_id: delivery.correlation_id.as_deref().map(Into::into),
+        attempt: delivery.attempt,
+    })
+}
+
+/// Returns whether the message claims to be a step's: it names a step and this manager's reply
+/// queue, and has the id of that step's message. So a running step stands for one job at most.
+fn source_from(delivery: &Delivery, own_reply_queue: Option<&str>) -> CallSource {
+    let claimed = || {
+        let (correlation_id, message_id) =
+            (delivery.correlation_id.as_deref()?, delivery.message_id.as_deref()?);
+        let sender: CorrelationId = correlation_id.parse().ok()?;
+        let attempt: u32 = message_id.rsplit_once(':')?.1.parse().ok()?;
+        // Only one spelling counts: another would ask for another job.
+        let is_of_step =
+            correlation_id == sender.to_string() && message_id == format!("{sender}:{attempt}");
+        let is_ours = delivery.reply_to.is_some()
+            && delivery.reply_to.as_deref() == own_reply_queue
+            && delivery.attempt.is_none_or(|named| named == attempt);
+        (is_of_step && is_ours).then_some(CallSource::Unverified(sender, attempt))
+    };
+    claimed().unwrap_or(CallSource::External)
+}
+
+fn check_depth(depth: u16, depth_max: u16, message: Message) -> Result<Message, CallRefusal> {
+    if depth <= depth_max {
+        return Ok(message);
+    }
+    let reason = format!(
+        "calls and child jobs would nest deeper than {depth_max} levels (setting \
+         limits.depth_max): does the recursion end?"
+    );
+    Err(CallRefusal { kind: "too_deep", reason })
+}
+
+/// Returns the id of the job that a message asks for: its `message_id`, if that is a UUID.
+/// Otherwise it is derived from what identifies the message, so that a second delivery starts no
+/// second job. If nothing identifies the message, the id is new.
+fn job_id_from(definition: &Definition, delivery: &Delivery) -> JobId {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (name, message_id) = (definition.full_name(), text(&delivery.message_id));
+    let (correlation_id, reply_to) = (text(&delivery.correlation_id), text(&delivery.reply_to));
+    // Only in its hyphenated form: the ids derived from other spellings must not change.
+    if let Some(id) = JobId::parse_hyphenated(&message_id) {
+        return id;
+    }
+    // A message without an id is identified by everything that its answer depends on.
+    let body: &[u8] = if message_id.is_empty() { &delivery.body } else { &[] };
+    if message_id.is_empty() && (correlation_id.is_empty() || reply_to.is_empty()) {
+        return clock::new_id();
+    }
+    JobId::from_call(&[
+        name.as_bytes(),
+        message_id.as_bytes(),
+        correlation_id.as_bytes(),
+        reply_to.as_bytes(),
+        body,
+    ])
+}
+
+fn parse_message(body: &Bytes, bytes_max: usize) -> Result<Message, CallRefusal> {
+    if body.len() > bytes_max {
+        let bytes = body.len();
+        let reason = format!(
+            "the message has {bytes} bytes, the limit is {bytes_max} (setting \
+             limits.step_message_bytes_max)"
+        );
+        return Err(CallRefusal { kind: "call_too_large", reason });
+    }
+    Message::parse(body).map_err(|error| CallRefusal {
+        kind: "malformed_call",
+        reason: format!("the message is no JSON object: {error}"),
+    })
+}

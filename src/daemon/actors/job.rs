@@ -1,0 +1,466 @@
+//! The actor around [`engine::Job`]: one for each running job and for each child job under
+//! way. It handles inputs, lets the engine decide, and sends the record with its effects to the
+//! journal.
+//!
+//! What else an actor does, each in a file of its own:
+//!
+//! | file | what |
+//! |---|---|
+//! | `spawn`, `startup` | what an actor starts with: a new job, or one of the journal |
+//! | `lifecycle` | the states of an actor, and how it stops |
+//! | `requests` | what clients ask of the job |
+//! | `passivation` | how a job that only waits leaves memory while that is short |
+//! | `bulk_requests`, `waiting_since` | requests to every job: redispatch, waiting steps |
+//! | `buses` | which steps wait on which bus; what a missing queue means |
+//! | `child_budget` | the permits of its child jobs under way |
+//! | `withdrawals` | messages in queues whose attempts are over |
+//! | `timer` | the next time that is due |
+//! | `notifications`, `reporting` | what others see of a decision: events, notices; metrics, logs |
+//!
+//! How it stops: (1) After an input that leaves nothing to do, its lifecycle goes on to `Stopping`,
+//! and it sends to the journal, behind its last record, how many inputs it has handled. (2) After
+//! the commit the journal notifies the router. (3) If exactly so many inputs were sent to the job,
+//! the router removes it from the route table and closes its actor. Otherwise an input is still on
+//! its way, and (4) the actor goes on with that input, or asks once more.
+
+mod bulk_requests;
+mod buses;
+mod child_budget;
+mod lifecycle;
+mod notifications;
+mod passivation;
+mod reporting;
+mod requests;
+mod spawn;
+mod startup;
+mod timer;
+mod waiting_since;
+mod withdrawals;
+
+pub use spawn::{JobStart, SpawnRequest};
+
+use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
+use super::handles::ActorHandles;
+use super::inputs::{
+    Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
+    RouterInput, SupervisorInput,
+};
+use super::mailbox::{Envelope, MailboxActor};
+use super::memory::{MemoryShare, job_bytes};
+use super::messages::{job_end_message, step_message};
+use super::reply_log::LoggedReply;
+use super::steps_done::StepsDone;
+use actix::{Actor, ActorContext, Handler, SpawnHandle};
+use base::clock::SteadyClock;
+use base::faults;
+use engine::{
+    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected, Reply,
+    StepEntry, Timestamp,
+};
+use journal::{JobNumber, NewJob, Record};
+use lifecycle::Lifecycle;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use waiting_since::WaitingSince;
+
+/// The actor of a job under way.
+pub struct JobActor {
+    pub(super) handles: Arc<ActorHandles>,
+    pub(super) id: JobId,
+    number: JobNumber,
+    root: JobNumber,
+    pub(super) parent: Option<JobNumber>,
+    lifecycle: Lifecycle,
+    /// The clock by which the job measures: a change of the wall clock changes none of its times.
+    clock: SteadyClock,
+    /// How many inputs it has handled: all that were sent to its mailbox, except those still in it.
+    inputs_handled: u64,
+    /// The state in which the metrics count the job.
+    pub(super) counted_state: Option<JobState>,
+    /// The end that a decision has undone, if the job goes on after it.
+    pub(super) previous_end: Option<(Timestamp, JobState)>,
+    /// Its share of the memory of jobs.
+    memory_share: MemoryShare,
+    /// How many of its child jobs count towards the limit of the process.
+    pub(super) child_permits: u32,
+    /// How many inputs it had handled when it last asked to be passivated.
+    passivation_requested_at: Option<u64>,
+    /// The time that is due next, and the timer for it.
+    timer: Option<(Timestamp, SpawnHandle)>,
+    /// How many of its steps are done, for readers of the route table.
+    steps_done: StepsDone,
+    /// The number that was reported last.
+    steps_reported: Option<usize>,
+    /// Since when its steps have been seen waiting for replies.
+    waiting_since: WaitingSince,
+}
+
+/// An operation whose client waits for the outcome.
+struct PendingOperation {
+    /// The step that it concerns, if it concerns only one.
+    step: Option<String>,
+    response: ResponseSender<OperationResponse>,
+}
+
+impl JobActor {
+    /// Creates an actor that begins its work when it is started.
+    pub(super) fn new(
+        handles: Arc<ActorHandles>,
+        request: SpawnRequest,
+        steps_done: StepsDone,
+        memory_share: MemoryShare,
+    ) -> JobActor {
+        let SpawnRequest { id, number, root, parent, start } = request;
+        JobActor {
+            handles,
+            id,
+            number,
+            root,
+            parent,
+            lifecycle: Lifecycle::Starting(start),
+            clock: SteadyClock::start(),
+            inputs_handled: 0,
+            counted_state: None,
+            previous_end: None,
+            memory_share,
+            passivation_requested_at: None,
+            child_permits: 0,
+            timer: None,
+            steps_done,
+            steps_reported: None,
+            waiting_since: WaitingSince::default(),
+        }
+    }
+
+    /// Returns the job, unless it has panicked and is being rebuilt.
+    pub(super) fn job(&self) -> Option<&Job> {
+        self.lifecycle.job()
+    }
+
+    fn handle_input(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        // A rebuilt job first handles everything that was stashed. `Rebuilt` itself is counted
+        // last: until then the router cannot stop the job.
+        let is_rebuild = matches!(input, JobInput::Rebuilt { .. });
+        self.inputs_handled += u64::from(!is_rebuild);
+        self.handle_in_lifecycle(input, ctx);
+        self.inputs_handled += u64::from(is_rebuild);
+        self.stop_or_resume();
+        self.passivate_if_memory_short();
+        self.set_timer(ctx);
+    }
+
+    /// Asks to stop if nothing is left to do, and asks again after an input that changed nothing.
+    /// Otherwise the actor goes on.
+    fn stop_or_resume(&mut self) {
+        if self.lifecycle.must_request_stop(self.inputs_handled) {
+            let stop_after = self.begin_stop();
+            self.append_empty(Vec::new(), stop_after, None);
+        } else {
+            self.lifecycle.resume();
+        }
+    }
+
+    /// Begins to stop, if there is a job; returns how many inputs it has handled. More inputs may
+    /// keep it running.
+    fn begin_stop(&mut self) -> Option<u64> {
+        self.lifecycle.begin_stop(self.inputs_handled).then_some(self.inputs_handled)
+    }
+
+    fn handle_in_lifecycle(&mut self, input: JobInput, ctx: &mut actix::Context<Self>) {
+        match (&mut self.lifecycle, input) {
+            (_, JobInput::Close) => {
+                self.set_counted_state(None);
+                // It must not ask to stop again: another actor may have the job by then.
+                self.lifecycle = Lifecycle::Stopped;
+                ctx.stop();
+            }
+            (Lifecycle::Broken { stash }, JobInput::Rebuilt { recovered, abandon }) => {
+                let stashed = std::mem::take(stash);
+                self.handle_rebuilt(*recovered, abandon, stashed);
+            }
+            (_, input) => self.handle_or_stash(input),
+        }
+    }
+
+    fn handle_or_stash(&mut self, input: JobInput) {
+        match &mut self.lifecycle {
+            Lifecycle::Running(_) | Lifecycle::Stopping { .. } => self.handle_running(input),
+            Lifecycle::Broken { stash } => stash.push(input),
+            Lifecycle::Starting(_) | Lifecycle::Stopped => {}
+        }
+    }
+
+    fn handle_running(&mut self, input: JobInput) {
+        match input {
+            JobInput::Engine { input, ack } => {
+                self.handle_engine_input(input, ack.map(Outgoing::Ack).into_iter().collect())
+            }
+            JobInput::MessageUpdate { job_created, input } => {
+                if self.job().is_some_and(|job| job.origin().created == job_created) {
+                    self.handle_engine_input(input, Vec::new());
+                }
+            }
+            JobInput::CreateDuplicate { workflow, message, response } => {
+                self.handle_duplicate_create(&workflow, &message, response)
+            }
+            JobInput::Call(call) => self.handle_call(call),
+            JobInput::VerifyCall(call) => self.verify_call(call),
+            JobInput::Cancel(by, answer) => self.handle_cancel(by, answer),
+            JobInput::Erase(answer) => self.handle_erase(answer),
+            JobInput::Operate(request, answer) => self.handle_operation(request, answer),
+            JobInput::QueueMissing { queue, done } => self.handle_queue_missing(&queue, done),
+            JobInput::Redispatch { bulk, done } => self.redispatch(&bulk, &done),
+            JobInput::SeenWaiting(seen) => self.waiting_since.restore(seen),
+            JobInput::CountWaiting(scan) => self.count_waiting(&scan),
+            JobInput::ReportWaits { waits, done } => {
+                self.report_waits(&waits);
+                drop(done);
+            }
+            JobInput::AwaitCommit(done) => {
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)])
+            }
+            JobInput::Inspect(Inspection { inspect, done }) => {
+                if let Some(job) = self.job() {
+                    inspect(job);
+                }
+                self.send_after_commit(vec![Outgoing::ReleaseLatch(done)]);
+            }
+            // `handle_in_lifecycle` has handled `Close`, and `Rebuilt` for a broken job. Here the
+            // job is running. Whether it can be passivated is checked after each input.
+            JobInput::Rebuilt { .. } | JobInput::PassivateIfWaiting | JobInput::Close => {}
+        }
+    }
+
+    /// Lets the engine decide; `outgoing` is sent after the commit.
+    pub(super) fn handle_engine_input(&mut self, input: Input, outgoing: Vec<Outgoing>) {
+        self.decide(input, outgoing, None);
+    }
+
+    /// Lets the engine decide. If a client has asked, it gets the state of the job. A panic of the
+    /// engine affects only this job: the supervisor has it rebuilt. Meanwhile its inputs are
+    /// stashed, and the delivery that was being handled goes back to its queue.
+    fn decide(
+        &mut self,
+        input: Input,
+        mut outgoing: Vec<Outgoing>,
+        answer: Option<PendingOperation>,
+    ) {
+        let (handles, now) = (self.handles.clone(), self.clock.now());
+        let limits = self.limits();
+        let Some(job) = self.lifecycle.job_mut() else { return };
+        self.previous_end = job.ended().map(|ended| (ended, job.state()));
+        let context = Context { now, limits: &limits };
+        let logged = LoggedReply::from_input(&input);
+        let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
+        let decided = catch_unwind(AssertUnwindSafe(|| {
+            hit_failpoint(&input);
+            handles.common.rules.handle_input(job, input, &context)
+        }));
+        match decided {
+            Ok(Ok(decision)) => {
+                if is_result {
+                    report_failure(&decision, &mut outgoing);
+                }
+                outgoing.extend(answer.map(|PendingOperation { step, response: answer }| {
+                    Outgoing::Respond(ClientResponse::Operation(
+                        answer,
+                        Ok(OperationResponse::from_job(job, step.as_deref())),
+                    ))
+                }));
+                self.append(decision, None, outgoing);
+            }
+            Ok(Err(rejected)) => {
+                let reason = || format!("nothing to change: {}", rejected.label());
+                outgoing.extend(answer.map(|PendingOperation { response: answer, .. }| {
+                    Outgoing::Respond(ClientResponse::Operation(
+                        answer,
+                        Err(RequestError::Conflict(reason())),
+                    ))
+                }));
+                self.reject(rejected, logged, outgoing);
+            }
+            Err(_) => {
+                self.lifecycle = Lifecycle::Broken { stash: Vec::new() };
+                handles
+                    .mailboxes()
+                    .supervisor
+                    .send(SupervisorInput::Panicked { number: self.number, id: self.id });
+            }
+        }
+    }
+
+    fn reject(
+        &mut self,
+        rejected: Rejected,
+        logged: Option<LoggedReply>,
+        mut outgoing: Vec<Outgoing>,
+    ) {
+        if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
+            self.handles
+                .common
+                .metrics
+                .replies_rejected
+                .with_label_values(&[rejected.label()])
+                .inc();
+            if let (Some(logged), true) =
+                (logged, self.handles.common.log_limiter.may_log(rejected.label()))
+            {
+                logged.log(self.id, rejected);
+            }
+        }
+        // The acknowledgement waits for the commit of whatever made this input void. That commit
+        // may still be under way, and this delivery may be the last copy of a reply.
+        if !outgoing.is_empty() {
+            for outgoing in &mut outgoing {
+                if let Outgoing::Ack(ack) = outgoing {
+                    ack.set_rejection(rejected.label());
+                }
+            }
+            self.send_after_commit(outgoing);
+        }
+    }
+
+    fn send_after_commit(&self, outgoing: Vec<Outgoing>) {
+        self.append_empty(outgoing, None, None);
+    }
+
+    fn append_empty(
+        &self,
+        outgoing: Vec<Outgoing>,
+        stop_after: Option<u64>,
+        passivate: Option<Box<PassivateRequest>>,
+    ) {
+        let record = Record::empty(self.number);
+        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
+            id: self.id,
+            record,
+            is_urgent: true,
+            outgoing,
+            stop_after,
+            passivate,
+        }));
+    }
+
+    fn append(
+        &mut self,
+        mut decision: Decision,
+        new_job: Option<NewJob>,
+        mut outgoing: Vec<Outgoing>,
+    ) {
+        let now = decision.recorded.at;
+        self.report_decision(&decision.recorded);
+        self.update_state_gauge();
+        self.update_child_permits();
+        self.update_memory_share();
+        faults::observe("job::decided", || (self.number, self.job().cloned()));
+        let is_urgent = !matches!(
+            decision.recorded.entries.as_slice(),
+            [Entry::Step(_, StepEntry::Confirmed | StepEntry::Leased(_) | StepEntry::Begun)
+                | Entry::Caller(CallerEntry::Answered(_))]
+        );
+        let effects = std::mem::take(&mut decision.effects).into_iter();
+        outgoing.extend(effects.filter_map(|effect| self.to_outgoing(effect, now)));
+        outgoing.extend(self.withdrawals(&decision.recorded));
+        let stop_after = if decision.closed { self.begin_stop() } else { None };
+        let (announced, notice) = self.notifications(&decision.recorded);
+        outgoing.extend(announced);
+        // First, because a client reads the route table as soon as it has its response.
+        outgoing.splice(0..0, self.steps_done_update());
+        outgoing.extend(self.child_counts_update(&decision.recorded));
+        let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
+        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
+            id: self.id,
+            record,
+            is_urgent,
+            outgoing,
+            stop_after,
+            passivate: None,
+        }));
+    }
+
+    /// Updates how many bytes of memory the job holds.
+    pub(super) fn update_memory_share(&mut self) {
+        if let Some(bytes) = self.job().map(job_bytes) {
+            self.memory_share.set(bytes);
+            if self.handles.common.memory.is_short_unnotified() {
+                self.handles.mailboxes().router.send(RouterInput::MemoryShort);
+            }
+        }
+    }
+
+    fn to_outgoing(&self, effect: Effect, now: Timestamp) -> Option<Outgoing> {
+        let job = self.job()?;
+        Some(match effect {
+            Effect::Dispatch { step, attempt, input } => {
+                let bus = self.handles.buses.bus_of_step(job.definition(), job.graph().step(step));
+                let share = self.handles.common.settings.traces.sampling_rate();
+                Outgoing::Publish(step_message(job, bus, step, attempt, input, (now, share)))
+            }
+            Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
+                origin: *origin,
+                message,
+                parent: self.number,
+                root: self.root,
+            })),
+            Effect::OrderChild { child, parent_item, order } => Outgoing::OrderChild(ChildOrder {
+                id: child,
+                parent_item,
+                parent: self.number,
+                order,
+            }),
+            Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
+            Effect::AnswerCaller { caller, end } => {
+                let bus = self.handles.buses.bus_of_caller(job.definition(), job.caller(caller)?);
+                let bytes_max = self.handles.common.limits.step_message_bytes_max;
+                Outgoing::Publish(job_end_message(job, bus, caller, end, bytes_max, now)?)
+            }
+        })
+    }
+}
+
+/// Lets the worker know that the attempt failed by its result.
+fn report_failure(decision: &Decision, release: &mut [Outgoing]) {
+    // What follows directly from an input comes first.
+    let Some(Entry::Step(_, entry)) = decision.recorded.entries.first() else { return };
+    let Some(failure) = entry.failure() else { return };
+    for outgoing in release {
+        if let Outgoing::Ack(ack) = outgoing {
+            ack.failed(failure.reason.clone());
+        }
+    }
+}
+
+/// Lets tests make a job panic when it hears from a worker or a child.
+fn hit_failpoint(input: &Input) {
+    if matches!(input, Input::Reply { .. } | Input::ChildEnded { .. })
+        && faults::hit("job::take").is_some()
+    {
+        panic!("failpoint job::take");
+    }
+}
+
+impl Actor for JobActor {
+    type Context = actix::Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        if let Lifecycle::Starting(start) =
+            std::mem::replace(&mut self.lifecycle, Lifecycle::Stopped)
+        {
+            self.start_job(start);
+            self.set_timer(ctx);
+        }
+    }
+}
+
+impl MailboxActor for JobActor {
+    type Input = JobInput;
+    const KIND: &'static str = "job";
+}
+
+impl Handler<Envelope<JobInput>> for JobActor {
+    type Result = ();
+
+    fn handle(&mut self, envelope: Envelope<JobInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests to every job: to send the messages of a queue again, to count the steps that wait, and
+//! to report since when they do.
+
+use super::JobActor;
+use crate::actors::bulk_requests::{BulkRedispatch, OldestWaits, QueueScan, WaitingStep};
+use crate::actors::completion_latch::CompletionLatch;
+use crate::actors::inputs::Outgoing;
+use engine::{Definition, Input, Operation, OperationRequest, StepIndex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl JobActor {
+    /// Counts the steps that wait for a reply, and records since when each has been seen waiting.
+    /// Steps that call a workflow do not count: their message is acknowledged when the job is
+    /// created, long before its end.
+    pub(super) fn count_waiting(&mut self, scan: &QueueScan) {
+        let Some(job) = self.lifecycle.job() else { return };
+        // Steps on all buses are recorded, although one bus asks: `record_waiting` forgets the
+        // steps that it is not given.
+        self.waiting_since
+            .record_waiting(job.confirmed_steps().map(|step| job.step(step).dispatch));
+        let has_waited = |step: &StepIndex| {
+            self.waiting_since.has_waited(job.step(*step).dispatch, scan.min_wait)
+        };
+        let old = self.confirmed_steps_on_bus(&scan.bus).filter(has_waited);
+        let queues = old
+            .map(|step| &job.graph().step(step).queue)
+            .filter(|queue| !Definition::is_call_queue(queue));
+        scan.add_steps(queues);
+    }
+
+    /// Reports which of its steps wait for replies, and since when.
+    pub(super) fn report_waits(&self, waits: &OldestWaits) {
+        let Some(job) = self.job() else { return };
+        for index in job.steps_awaiting_replies() {
+            let (step, run) = (job.graph().step(index), job.step(index));
+            let Some(since) = run.attempt_started else { continue };
+            let wait = WaitingStep { since, job: self.id, step: step.name.clone() };
+            waits.record(self.handles.buses.address(job.definition(), step), wait);
+        }
+    }
+
+    /// Sends the messages of its steps that wait on a queue again; `done` is dropped after the
+    /// commit.
+    pub(super) fn redispatch(&mut self, bulk: &BulkRedispatch, done: &Arc<CompletionLatch>) {
+        let Some(job) = self.job() else { return };
+        let is_selected = |dispatch: u64| {
+            bulk.min_wait.is_none_or(|span| self.waiting_since.has_waited(dispatch, span))
+        };
+        let selected = self
+            .confirmed_steps_in_queue(&bulk.queue)
+            .filter(|step| is_selected(job.step(*step).dispatch));
+        let names: Vec<String> =
+            selected.map(|step| job.graph().step(step).name.to_string()).collect();
+        bulk.step_count.fetch_add(names.len(), Ordering::Relaxed);
+        bulk.job_count.fetch_add(usize::from(!names.is_empty()), Ordering::Relaxed);
+        if bulk.is_dry_run {
+            return;
+        }
+        for step in names {
+            let (reason, by) = (bulk.reason.clone(), bulk.principal.clone());
+            let request = OperationRequest {
+                operation: Operation::Redispatch { step },
+                reason,
+                principal: by,
+            };
+            self.handle_engine_input(
+                Input::from_request(request),
+                vec![Outgoing::ReleaseLatch(done.clone())],
+            );
+        }
+    }
+}

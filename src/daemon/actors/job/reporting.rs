@@ -1,0 +1,262 @@
+//! Reports a job's decisions: as metrics and in the log.
+
+use super::JobActor;
+use crate::actors::inputs::Outgoing;
+use crate::actors::passivation::count_steps_done;
+use engine::{
+    CallerEntry, Entry, FanOutEntry, Job, JobEntry, JobState, Recorded, StepEntry, StepIndex,
+    Timestamp,
+};
+
+impl JobActor {
+    /// Updates the gauge of the job's state, however the job came to that state.
+    pub(super) fn update_state_gauge(&mut self) {
+        let Some(job) = self.job() else { return };
+        self.set_counted_state(Some(job.state()).filter(|state| !state.is_ended()));
+    }
+
+    /// Moves the job to the gauge of another state; of none, if its rows are gone.
+    pub(super) fn set_counted_state(&mut self, now: Option<JobState>) {
+        let Some(job) = self.job() else { return };
+        if now == self.counted_state {
+            return;
+        }
+        let metrics = &self.handles.common.metrics;
+        if self.parent.is_some() {
+            metrics
+                .child_jobs
+                .add(i64::from(now.is_some()) - i64::from(self.counted_state.is_some()));
+        } else {
+            let workflow = job.definition().full_name();
+            let gauge =
+                |state: JobState| metrics.jobs.with_label_values(&[&*workflow, state.as_str()]);
+            self.counted_state.into_iter().for_each(|before| gauge(before).dec());
+            now.into_iter().for_each(|now| gauge(now).inc());
+            if now.is_some() {
+                metrics.series.add_definition(job.definition());
+            }
+        }
+        self.counted_state = now;
+    }
+
+    /// Returns an update of how many of its steps are done, if that has changed.
+    pub(super) fn steps_done_update(&mut self) -> Option<Outgoing> {
+        let job = self.job()?;
+        let done = count_steps_done(job);
+        let is_news = self.steps_reported.replace(done) != Some(done);
+        is_news.then(|| Outgoing::StepsDone(self.steps_done.clone(), done))
+    }
+
+    /// Counts and logs what was decided.
+    pub(super) fn report_decision(&self, recorded: &Recorded) {
+        let Some(job) = self.job() else { return };
+        let workflow = job.definition().full_name();
+        for entry in &recorded.entries {
+            match entry {
+                Entry::Job(entry) => self.report_job_entry(job, &workflow, entry, recorded.at),
+                Entry::Step(step, entry) => {
+                    self.report_step_entry(job, &workflow, *step, entry, recorded.at);
+                }
+                Entry::FanOut(step, entry) => {
+                    self.report_fan_out_entry(job, &workflow, *step, entry, recorded.at);
+                }
+                Entry::Caller(CallerEntry::Joined(caller)) => {
+                    tracing::debug!(
+                        job = %self.id,
+                        reply_to = %caller.reply_to,
+                        correlation_id = caller.correlation_id.as_deref(),
+                        "a caller waits for the end"
+                    );
+                }
+                Entry::Caller(CallerEntry::Answered(caller)) => {
+                    tracing::debug!(job = %self.id, caller, "caller answered");
+                }
+            }
+        }
+    }
+
+    fn report_job_entry(&self, job: &Job, workflow: &str, entry: &JobEntry, now: Timestamp) {
+        let is_root = self.parent.is_none();
+        match entry {
+            JobEntry::Created { .. } => {
+                if is_root {
+                    self.handles.common.metrics.jobs_created.with_label_values(&[workflow]).inc();
+                    self.handles.common.rates.record_created(workflow, now);
+                }
+                tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
+            }
+            JobEntry::Completed | JobEntry::Failed { .. } | JobEntry::Cancelled { .. } => {
+                self.report_end(job, workflow, now);
+            }
+            JobEntry::Paused
+            | JobEntry::Resumed
+            | JobEntry::Retried { .. }
+            | JobEntry::Rerun { .. } => {
+                let goes_on = matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
+                if let Some((ended, state)) = self.previous_end.filter(|_| is_root && goes_on) {
+                    self.handles.common.rates.revoke_end(workflow, ended, state);
+                }
+                tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
+            }
+            JobEntry::Asked { operation, reason, by, .. } => {
+                tracing::info!(
+                    job = %self.id,
+                    %operation,
+                    by = by.as_deref(),
+                    reason = reason.as_deref(),
+                    "asked for by a client"
+                );
+            }
+            JobEntry::ToldAgain => {
+                tracing::debug!(job = %self.id, "the end is told to the parent once more");
+            }
+        }
+    }
+
+    fn report_step_entry(
+        &self,
+        job: &Job,
+        workflow: &str,
+        step: StepIndex,
+        entry: &StepEntry,
+        now: Timestamp,
+    ) {
+        let metrics = &self.handles.common.metrics;
+        let (name, attempt) = (&*job.graph().step(step).name, job.step(step).attempt);
+        let labels = [workflow, metrics.series.step_label(workflow, name)];
+        match entry {
+            StepEntry::Started { attempt, .. } => {
+                metrics.dispatched.with_label_values(&labels).inc();
+                tracing::debug!(job = %self.id, step = name, attempt, "step started");
+            }
+            StepEntry::Unconfirmed => {
+                metrics.dispatched.with_label_values(&labels).inc();
+                metrics.redispatched.with_label_values(&labels).inc();
+                tracing::debug!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    "step dispatched again, as the same attempt"
+                );
+            }
+            StepEntry::Confirmed => metrics.confirmed.with_label_values(&labels).inc(),
+            StepEntry::Leased(_) | StepEntry::Begun => {}
+            StepEntry::Completed(_) => self.report_completed(job, workflow, step, now),
+            StepEntry::Progressed { progress, .. } => {
+                tracing::debug!(job = %self.id, step = name, attempt, ?progress, "step progressed");
+            }
+            StepEntry::AttemptFailed { attempt, failure, retry_at } => {
+                metrics.retried.with_label_values(&labels).inc();
+                let pause_ms = (retry_at.0 - now.0) / 1_000_000;
+                tracing::info!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    pause_ms,
+                    reason = %failure.reason,
+                    "attempt failed, another follows"
+                );
+            }
+            StepEntry::Skipped => tracing::debug!(job = %self.id, step = name, "step skipped"),
+            StepEntry::Cancelled => tracing::info!(job = %self.id, step = name, "step cancelled"),
+            StepEntry::Failed(failure) => {
+                metrics.failed.with_label_values(&labels).inc();
+                tracing::warn!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    reason = %failure.reason,
+                    "step failed"
+                );
+            }
+        }
+    }
+
+    fn report_fan_out_entry(
+        &self,
+        job: &Job,
+        workflow: &str,
+        step: StepIndex,
+        entry: &FanOutEntry,
+        now: Timestamp,
+    ) {
+        let name = &*job.graph().step(step).name;
+        match entry {
+            FanOutEntry::Started { warning: Some(warning), .. } => {
+                tracing::warn!(job = %self.id, step = name, warning = %warning, "fan-out started");
+            }
+            FanOutEntry::Started { items, warning: None, .. } => {
+                tracing::debug!(job = %self.id, step = name, items, "fan-out started");
+            }
+            FanOutEntry::Restarted { attempt, .. } => {
+                tracing::info!(
+                    job = %self.id,
+                    step = name,
+                    attempt,
+                    "fan-out goes on with what has no result"
+                );
+            }
+            FanOutEntry::ChildrenStarted { from, count, .. } => {
+                tracing::trace!(job = %self.id, step = name, from, count, "children started");
+            }
+            FanOutEntry::ChildStarted { index, id } => {
+                tracing::debug!(
+                    job = %self.id,
+                    step = name,
+                    index,
+                    child = %id,
+                    "child started once more"
+                );
+            }
+            FanOutEntry::ChildCompleted { index, .. } => {
+                tracing::trace!(job = %self.id, step = name, index, "child completed");
+            }
+            FanOutEntry::ChildFailed { index } => {
+                tracing::debug!(job = %self.id, step = name, index, "child failed");
+            }
+            FanOutEntry::Completed => self.report_completed(job, workflow, step, now),
+        }
+    }
+
+    fn report_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
+        let (metrics, run) = (&self.handles.common.metrics, job.step(step));
+        let name = &*job.graph().step(step).name;
+        let elapsed = run.started.map_or(0, |started| now.0 - started.0);
+        let labels = [workflow, metrics.series.step_label(workflow, name)];
+        metrics.replied.with_label_values(&labels).inc();
+        metrics.step_duration.with_label_values(&labels).observe(elapsed as f64 / 1e9);
+        tracing::debug!(
+            job = %self.id,
+            step = name,
+            attempt = run.attempt,
+            elapsed_ms = elapsed / 1_000_000,
+            "step completed"
+        );
+    }
+
+    fn report_end(&self, job: &Job, workflow: &str, now: Timestamp) {
+        let metrics = &self.handles.common.metrics;
+        let state = job.state().as_str();
+        let elapsed = now.0 - job.origin().created.0;
+        if self.parent.is_some() {
+            tracing::debug!(
+                job = %self.id,
+                state,
+                elapsed_ms = elapsed / 1_000_000,
+                "child job ended"
+            );
+            return;
+        }
+        self.handles.common.rates.record_ended(workflow, now, job.state(), elapsed);
+        metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
+        metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
+        tracing::info!(
+            job = %self.id,
+            workflow,
+            state,
+            elapsed_ms = elapsed / 1_000_000,
+            reason = job.reason().map(|reason| &**reason),
+            "job ended"
+        );
+    }
+}

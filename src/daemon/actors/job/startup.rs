@@ -1,0 +1,141 @@
+//! How a job actor starts: with a new job, with one from the journal, or anew after a panic.
+
+use super::JobActor;
+use super::lifecycle::Lifecycle;
+use super::spawn::JobStart;
+use crate::actors::call_check::{CallRefusal, RefusedCall};
+use crate::actors::inputs::{ANY_ROUND, JobInput, Outgoing, RouterInput, StopRequest};
+use engine::{
+    Caller, Cause, ChildEnd, ChildOutcome, Context, Effect, Input, Job, Origin, StepIndex,
+};
+use journal::{NewJob, RecoveredJob};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+impl JobActor {
+    pub(super) fn start_job(&mut self, start: JobStart) {
+        let now = self.clock.now();
+        match start {
+            JobStart::New { origin, message, caller, outgoing } => {
+                let context = Context { now, limits: &self.limits() };
+                let (owned, waiting_caller) = ((*origin).clone(), caller.clone());
+                let Ok((job, decision)) = catch_unwind(AssertUnwindSafe(|| {
+                    Job::create_for_caller(owned, message, waiting_caller, &context)
+                })) else {
+                    return self.handle_creation_panic(&origin, caller, outgoing);
+                };
+                self.lifecycle = Lifecycle::Running(job);
+                let created = NewJob { origin, root: self.root, parent: self.parent };
+                self.append(decision, Some(created), outgoing);
+            }
+            JobStart::Recovered { job, effects } => self.resume(*job, effects),
+        }
+    }
+
+    /// Handles a panic before the job was journaled. A client gets no response; a parent or caller
+    /// is notified.
+    fn handle_creation_panic(
+        &self,
+        origin: &Origin,
+        caller: Option<Caller>,
+        outgoing: Vec<Outgoing>,
+    ) {
+        tracing::error!(job = %self.id, "the creation of the job panicked");
+        let request = StopRequest { id: self.id, number: self.number, inputs_handled: None };
+        self.handles.mailboxes().router.send(RouterInput::StopJobs(vec![request]));
+        if let Some(parent) = origin.parent {
+            let outcome =
+                ChildOutcome::Failed(Cause::from_job("the creation of the child job panicked"));
+            Outgoing::NotifyParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome })
+                .send(&self.handles);
+        }
+        for outgoing in outgoing {
+            if let Outgoing::Ack(ack) = outgoing {
+                let refusal = CallRefusal {
+                    kind: "creation_panicked",
+                    reason: "the creation of the job panicked".to_owned(),
+                };
+                RefusedCall {
+                    definition: origin.definition.clone(),
+                    id: self.id,
+                    caller: caller.clone(),
+                    ack,
+                }
+                .send_refusal(&refusal, &self.handles);
+            }
+        }
+    }
+
+    /// Goes on with the job as it was rebuilt after a panic, and handles what was stashed
+    /// meanwhile.
+    pub(super) fn handle_rebuilt(
+        &mut self,
+        mut recovered: RecoveredJob,
+        abandon: Option<Arc<str>>,
+        stash: Vec<JobInput>,
+    ) {
+        let parent_item =
+            recovered.job.origin().parent.filter(|_| recovered.job.state().is_ended());
+        let confirmed = confirmed_in_stash(&stash, &recovered.job);
+        recovered.effects.retain(|effect| match effect {
+            Effect::Dispatch { step, .. } => !confirmed.contains(step),
+            Effect::StartChild { .. }
+            | Effect::OrderChild { .. }
+            | Effect::NotifyParent(..)
+            | Effect::AnswerCaller { .. } => true,
+        });
+        self.resume(recovered.job, recovered.effects);
+        match abandon {
+            Some(reason) => {
+                // The job panics at the order from its parent: so the parent must be notified that
+                // it failed.
+                if let (Some(place), false) = (parent_item, recovered.missed_orders.is_empty()) {
+                    let ended = ChildEnd {
+                        child: self.id,
+                        round: ANY_ROUND,
+                        outcome: ChildOutcome::Failed(Cause::from_job(&reason)),
+                    };
+                    Outgoing::NotifyParent(place, ended).send(&self.handles);
+                }
+                self.handle_engine_input(Input::Abandon(reason), Vec::new());
+            }
+            None => {
+                for order in recovered.missed_orders {
+                    self.handle_or_stash(JobInput::Engine {
+                        input: Input::Order(order),
+                        ack: None,
+                    });
+                }
+            }
+        }
+        stash.into_iter().for_each(|input| self.handle_or_stash(input));
+    }
+
+    /// Goes on with a job from the journal. Its effects may leave at once: their entries are
+    /// committed.
+    fn resume(&mut self, job: Job, effects: Vec<Effect>) {
+        self.lifecycle = Lifecycle::Running(job);
+        self.update_state_gauge();
+        self.update_child_permits();
+        self.update_memory_share();
+        self.steps_done_update().into_iter().for_each(|outgoing| outgoing.send(&self.handles));
+        let (handles, now) = (self.handles.clone(), self.clock.now());
+        effects
+            .into_iter()
+            .filter_map(|effect| self.to_outgoing(effect, now))
+            .for_each(|outgoing| outgoing.send(&handles));
+    }
+}
+
+/// Returns the steps of the job whose last message the broker has confirmed meanwhile. These
+/// messages are not sent again.
+fn confirmed_in_stash(stash: &[JobInput], job: &Job) -> Vec<StepIndex> {
+    let confirmed = |input: &JobInput| {
+        let JobInput::MessageUpdate { job_created, input } = input else { return None };
+        let Input::Confirmed { step, dispatch, .. } = input else { return None };
+        let is_last =
+            *job_created == job.origin().created && *dispatch == Some(job.step(*step).dispatch);
+        is_last.then_some(*step)
+    };
+    stash.iter().filter_map(confirmed).collect()
+}

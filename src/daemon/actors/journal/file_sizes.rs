@@ -1,0 +1,34 @@
+//! Reports once a second how much disk the journal's files take. The `-wal` grows while another
+//! program reads the file without an end, and nothing else would show that.
+
+use super::JournalActor;
+use super::wal_size::WalSizeChange;
+use base::clock;
+
+impl JournalActor {
+    /// Updates the metrics of the sizes, and of whether the clock was set, on which retention
+    /// relies.
+    pub(super) fn report_file_sizes(&mut self) {
+        // Reading the clock shows whether it was set.
+        clock::now();
+        let metrics = &self.handles.common.metrics;
+        metrics.clock_set_by.set(clock::total_adjustment_s());
+        let Some(sizes) = self.store.disk_usage() else { return };
+        let to_gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        metrics.journal_bytes.with_label_values(&["main"]).set(to_gauge(sizes.main));
+        metrics.journal_bytes.with_label_values(&["wal"]).set(to_gauge(sizes.wal));
+        metrics.journal_free_bytes.set(to_gauge(sizes.free));
+        let mebibytes = sizes.wal >> 20;
+        match self.wal_reporter.check(sizes.wal) {
+            Some(WalSizeChange::Grown) => tracing::warn!(
+                mebibytes,
+                "the journal's -wal grows: it cannot be emptied while a program reads the file \
+                 without an end, or a backup is under way (fuser or lsof on the file tells which)"
+            ),
+            Some(WalSizeChange::Shrunk) => {
+                tracing::info!(mebibytes, "the journal's -wal is small again")
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Mailboxes lead to actors. Each bounds what comes from outside, counts its inputs, and times how
+//! long they take to handle.
+//!
+//! `send` is for inputs whose number is bounded by their cause: deliveries by the prefetch, child
+//! jobs by the window, inspections and operations of clients by the calls that the API takes at a
+//! time (`http.connections_max`), or by the mailbox that they came through. `try_send` returns the
+//! input once the mailbox is full.
+
+use crate::telemetry::Metrics;
+use actix::{Actor, Addr, Context, Handler, Message, Recipient};
+use base::clock;
+use prometheus::{Histogram, IntCounter, IntGauge};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An actor that is reached through a [`Mailbox`].
+pub trait MailboxActor: Actor<Context = Context<Self>> + Handler<Envelope<Self::Input>> {
+    /// All inputs that the actor handles.
+    type Input: Send + 'static;
+    /// The kind of the actor, as the label of its metrics.
+    const KIND: &'static str;
+}
+
+/// One input on its way; it is counted until it is handled or dropped.
+pub struct Envelope<I> {
+    input: I,
+    depth_guard: DepthGuard,
+}
+
+impl<I> Message for Envelope<I> {
+    type Result = ();
+}
+
+impl<I> Envelope<I> {
+    /// Passes the input to `receive` and measures how long that takes.
+    pub fn handle(self, receive: impl FnOnce(I)) {
+        let metrics = self.depth_guard.metrics.clone();
+        drop(self.depth_guard);
+        let started = clock::instant();
+        receive(self.input);
+        metrics.handling.observe(started.elapsed().as_secs_f64());
+        metrics.handled.inc();
+    }
+}
+
+/// The metrics of one kind of actor.
+pub struct ActorMetrics {
+    depth: IntGauge,
+    high_water: IntGauge,
+    handled: IntCounter,
+    handling: Histogram,
+}
+
+impl ActorMetrics {
+    /// Registers the metrics of the kind called `name`.
+    pub fn new(metrics: &Metrics, name: &str) -> Arc<ActorMetrics> {
+        Arc::new(ActorMetrics {
+            depth: metrics.mailbox_depth.with_label_values(&[name]),
+            high_water: metrics.mailbox_high_water.with_label_values(&[name]),
+            handled: metrics.messages.with_label_values(&[name]),
+            handling: metrics.handling.with_label_values(&[name]),
+        })
+    }
+}
+
+/// How many inputs were sent to one mailbox and left it, over all of its clones.
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    removed: AtomicU64,
+}
+
+struct DepthGuard {
+    counts: Arc<Counts>,
+    metrics: Arc<ActorMetrics>,
+}
+
+impl DepthGuard {
+    fn new(counts: &Arc<Counts>, metrics: &Arc<ActorMetrics>) -> DepthGuard {
+        let sent = counts.sent.fetch_add(1, Ordering::Relaxed) + 1;
+        let waiting = sent.saturating_sub(counts.removed.load(Ordering::Relaxed));
+        metrics.depth.inc();
+        let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
+        if waiting > metrics.high_water.get() {
+            metrics.high_water.set(waiting);
+        }
+        DepthGuard { counts: counts.clone(), metrics: metrics.clone() }
+    }
+}
+
+impl Drop for DepthGuard {
+    fn drop(&mut self) {
+        self.counts.removed.fetch_add(1, Ordering::Relaxed);
+        self.metrics.depth.dec();
+    }
+}
+
+/// A mailbox of an actor that handles `I`: bounded, with metrics of depth, high-water mark and
+/// handling time.
+pub struct Mailbox<I: Send + 'static> {
+    recipient: Recipient<Envelope<I>>,
+    counts: Arc<Counts>,
+    capacity: u64,
+    metrics: Arc<ActorMetrics>,
+}
+
+impl<I: Send + 'static> Clone for Mailbox<I> {
+    fn clone(&self) -> Self {
+        Mailbox {
+            recipient: self.recipient.clone(),
+            counts: self.counts.clone(),
+            capacity: self.capacity,
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+impl<I: Send + 'static> Mailbox<I> {
+    /// Creates a mailbox in front of `address` that refuses a `try_send` while `capacity` inputs
+    /// wait.
+    pub fn new<A: MailboxActor<Input = I>>(
+        address: Addr<A>,
+        capacity: usize,
+        metrics: Arc<ActorMetrics>,
+    ) -> Mailbox<I> {
+        Mailbox {
+            recipient: address.recipient(),
+            counts: Arc::default(),
+            capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
+            metrics,
+        }
+    }
+
+    /// Sends an input whose number is bounded by its cause. If the actor has stopped, the input is
+    /// dropped: a delivery then goes back to its queue.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place: a mailbox counts what do_send does not bound"
+    )]
+    pub fn send(&self, input: I) {
+        self.recipient
+            .do_send(Envelope { input, depth_guard: DepthGuard::new(&self.counts, &self.metrics) });
+    }
+
+    /// Sends an input from outside, or returns it if the mailbox is full.
+    pub fn try_send(&self, input: I) -> Result<(), I> {
+        let Counts { sent, removed } = &*self.counts;
+        let waiting = sent.load(Ordering::Relaxed).saturating_sub(removed.load(Ordering::Relaxed));
+        if waiting >= self.capacity {
+            return Err(input);
+        }
+        self.send(input);
+        Ok(())
+    }
+
+    /// Returns how many inputs were sent through this mailbox and its clones.
+    pub fn sent_count(&self) -> u64 {
+        self.counts.sent.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,445 @@
+//! The manager: whoever embeds it starts it, sends requests to it and stops it. Requests go through
+//! [`super::manager_handle`], as those of the API do.
+//!
+//! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
+//! supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
+//! and wait for confirms → the webhook → the journal commits what is left → traces and events of
+//! the last commits are sent → readers → threads.
+
+use super::archive::Archive;
+use super::client_response::{CreateResponse, Erased, OperationResponse, RequestError};
+use super::common::{Common, index_by_name};
+use super::handles::{ActorHandles, Mailboxes};
+use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
+use super::journal::JournalActor;
+use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
+use super::manager_handle;
+use super::notifier::{NOTIFIER_MAILBOX_MAX, Notifier};
+use super::passivation::{PassivatedTree, load_at_start};
+use super::rates_backfill;
+use super::router::Router;
+use super::routes::{self, RouteTable};
+use super::rules::{Engine, Rules};
+use super::supervisor::Supervisor;
+use super::transport::{
+    BusOptions, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
+    settings_transport, start_bus, topic_maker,
+};
+use crate::events::WebhookEnv;
+use crate::settings::Settings;
+use actix::{Actor, Arbiter, ArbiterHandle};
+use base::clock;
+use base::faults;
+use bus::embedded::Workers;
+use bus::lease_queue::LeaseQueues;
+use engine::{Definition, JobId, Message, Millis, Operation};
+use journal::{
+    Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy, SqliteJournal,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// The least time that threads have to end after they were stopped.
+const JOIN_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
+/// The pause between two tries to open a journal that another program keeps locked.
+const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// A running manager, in this process.
+pub struct Manager {
+    handles: Arc<ActorHandles>,
+    fatal: mpsc::UnboundedReceiver<String>,
+    arbiters: Vec<Arbiter>,
+}
+
+/// The threads on which the actors run.
+pub enum Threads {
+    /// On threads of their own: the journal, the archive, the supervisor, the notifier, each bus
+    /// but the first, and jobs on half the cores. The first bus and those of a reload run beside
+    /// the router.
+    Own(Vec<Arbiter>),
+    /// All on the current thread, so that everything happens in one order.
+    Current,
+}
+
+impl Threads {
+    /// Creates a gate for the next thread. With a single thread none is needed: the inputs are
+    /// there before anything runs.
+    fn new_gate(&self) -> Option<(StartGate, StartGateReceiver)> {
+        match self {
+            Threads::Own(_) => Some(std::sync::mpsc::channel()),
+            Threads::Current => None,
+        }
+    }
+
+    fn next_arbiter(&mut self) -> ArbiterHandle {
+        match self {
+            Threads::Own(arbiters) => {
+                let arbiter = Arbiter::new();
+                let handle = arbiter.handle();
+                arbiters.push(arbiter);
+                handle
+            }
+            Threads::Current => Arbiter::current(),
+        }
+    }
+}
+
+/// The parts of a manager that can be replaced.
+pub struct Parts {
+    /// Makes the buses.
+    pub transport: Transport,
+    /// Decides for the jobs.
+    pub rules: Arc<dyn Rules>,
+    /// Connects the actors.
+    pub wiring: Wiring,
+    /// Where the lease queues of embedded buses are registered.
+    pub lease_queues: Arc<LeaseQueues>,
+}
+
+/// Returns the mailboxes that senders use. It may put something between these and the actors.
+pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<ActorHandles>) -> Mailboxes>;
+
+impl Parts {
+    /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
+    /// embedded one; the engine's rules; every mailbox leads straight to its actor.
+    pub fn standard(workers: Workers) -> Parts {
+        let lease_queues = Arc::default();
+        Parts {
+            transport: settings_transport(workers, Arc::clone(&lease_queues)),
+            rules: Arc::new(Engine),
+            wiring: Box::new(|mailboxes, _| mailboxes),
+            lease_queues,
+        }
+    }
+}
+
+/// Starts a manager on an actix system. Without an AMQP server in the settings it runs on the
+/// embedded bus with `workers`.
+pub async fn start(
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    workers: Workers,
+) -> Result<Manager, StartError> {
+    let threads = Threads::Own(Vec::new());
+    start_on(threads, settings, definitions, Parts::standard(workers))
+}
+
+/// Starts a manager on the given threads, of the given parts.
+pub fn start_on(
+    threads: Threads,
+    settings: Settings,
+    definitions: Vec<Arc<Definition>>,
+    parts: Parts,
+) -> Result<Manager, StartError> {
+    let Parts { transport, rules, wiring, lease_queues } = parts;
+    let by_name = index_by_name(definitions);
+    let journal = &settings.journal;
+    let options = JournalOptions {
+        file: journal.file.clone(),
+        cache_bytes: journal.cache_bytes,
+        verify_bytes_max: journal.verify_bytes_max,
+        pages_max: journal.pages_max,
+    };
+    let mut store: Box<dyn Journal> = Box::new(open_journal(&options)?.with_reserve());
+    if let Err(error) = store
+        .create_status_tables(&by_name.values().map(|definition| &**definition).collect::<Vec<_>>())
+    {
+        match error.remedy() {
+            // The first job of each workflow creates the table that is missing.
+            Remedy::WaitForSpace | Remedy::WaitForLock => {
+                tracing::warn!(%error, "the tables of statuses have to wait")
+            }
+            Remedy::Exit => return Err(error.into()),
+        }
+    }
+    let next_number = store.next_job_number()?;
+    let (fatal_sender, fatal) = mpsc::unbounded_channel();
+    let reader = store.records();
+    let (table, routes) = routes::new_route_table();
+    let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
+    let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
+    tracing::info!(
+        jobs_bytes_max = handles.common.memory.max(),
+        "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
+    );
+    let started = clock::instant();
+    let (recovered, passivated) =
+        load_at_start(&*store, &*handles.common.rules, handles.common.memory.max())?;
+    if !recovered.is_empty() {
+        tracing::info!(
+            jobs = recovered.len(),
+            elapsed_ms = Millis::from_duration(started.elapsed()).0,
+            "recovered from the journal"
+        );
+    }
+    // Before the actors: a recovered job may end at once.
+    if let Some(traces) = &handles.common.traces {
+        let common = &handles.common;
+        traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
+    }
+    let has_threads = matches!(threads, Threads::Own(_));
+    let arbiters = start_actors(
+        &handles,
+        store,
+        (table, recovered, passivated),
+        threads,
+        (transport, wiring),
+    )?;
+    if has_threads {
+        rates_backfill::start(&handles.common);
+    }
+    handles.mailboxes().journal.send(JournalInput::StartRetention);
+    if let Some(webhook) = &handles.common.webhook {
+        let (journal, of_fail) = (handles.mailboxes().journal.clone(), handles.common.clone());
+        let started = webhook.start(WebhookEnv {
+            reader: handles.common.reader.clone(),
+            delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
+                journal.send(JournalInput::DeleteNotices(notices));
+            }),
+            fail_process: Box::new(move |reason| of_fail.report_fatal(reason)),
+        });
+        if let Err(error) = started {
+            // The journal is closed with its thread.
+            for arbiter in arbiters {
+                arbiter.stop();
+                let _ = arbiter.join();
+            }
+            return Err(error.into());
+        }
+    }
+    Ok(Manager { handles, fatal, arbiters })
+}
+
+/// Opens the journal. While another program keeps its file locked, the start waits.
+fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError> {
+    loop {
+        match SqliteJournal::open(options) {
+            Err(error) if error.remedy() == Remedy::WaitForLock => {
+                tracing::warn!(%error, "the start waits for the journal");
+                std::thread::sleep(OPEN_RETRY_DELAY);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn start_actors(
+    handles: &Arc<ActorHandles>,
+    store: Box<dyn Journal>,
+    (table, recovered, passivated): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
+    mut threads: Threads,
+    (transport, wiring): (Transport, Wiring),
+) -> Result<Vec<Arbiter>, StartError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
+    // each other more often than they work side by side.
+    let job_arbiters: Vec<ArbiterHandle> =
+        (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
+    let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
+    let definitions = handles.common.definitions();
+    let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
+    let passivated_use = passivated.iter().map(|family| &family.definition);
+    let used = definitions.values().chain(recovered_use).chain(passivated_use);
+    let mut makers = Vec::new();
+    for (key, served) in queues_by_bus(&handles.buses, &definitions, used) {
+        if handles.common.settings.bus_kind(&key.name).is_none() {
+            tracing::error!(
+                bus = %key,
+                "jobs under way need a bus that the settings do not have: they wait; add it to \
+                 buses and start again"
+            );
+            continue;
+        }
+        let options = BusOptions::load(&handles.common, &key, served, false)?;
+        let maker = transport(&handles.common.settings, &key, options)?;
+        makers.push((key, maker));
+    }
+    let topic = topic_maker(&handles.common.settings)?;
+    let owned = handles.clone();
+    let journal =
+        JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
+    let owned = handles.clone();
+    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
+    let owned = handles.clone();
+    let archive = Archive::start_in_arbiter(&threads.next_arbiter(), move |_| Archive::new(owned));
+    let owned = handles.clone();
+    let bus_arbiter = router_arbiter.clone();
+    let supervisor = Supervisor::start_in_arbiter(&threads.next_arbiter(), move |_| {
+        Supervisor::new(owned, transport, bus_arbiter)
+    });
+    let owned = handles.common.clone();
+    let notifier =
+        Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| Notifier::new(owned, topic));
+    let creations = handles.common.settings.limits.creations_waiting_max;
+    let mailboxes = Mailboxes {
+        router: Mailbox::new(
+            router,
+            creations,
+            ActorMetrics::new(&handles.common.metrics, Router::KIND),
+        ),
+        journal: Mailbox::new(
+            journal,
+            usize::MAX,
+            ActorMetrics::new(&handles.common.metrics, JournalActor::KIND),
+        ),
+        archive: Mailbox::new(
+            archive,
+            usize::MAX,
+            ActorMetrics::new(&handles.common.metrics, Archive::KIND),
+        ),
+        supervisor: Mailbox::new(
+            supervisor,
+            usize::MAX,
+            ActorMetrics::new(&handles.common.metrics, Supervisor::KIND),
+        ),
+        notifier: Mailbox::new(
+            notifier,
+            NOTIFIER_MAILBOX_MAX,
+            ActorMetrics::new(&handles.common.metrics, Notifier::KIND),
+        ),
+        arbiters: job_arbiters,
+    };
+    handles.connect(wiring(mailboxes, handles));
+    // Last, because a bus reports to the other actors.
+    let mut gates = Vec::new();
+    // The first bus runs on the thread of the router: a reply goes from one to the other without
+    // waking a thread.
+    let mut first_arbiter = Some(router_arbiter);
+    for (key, maker) in makers {
+        let (gate, at_gate) = threads.new_gate().unzip();
+        let arbiter = first_arbiter.take().unwrap_or_else(|| threads.next_arbiter());
+        let bus = start_bus(handles, &key, maker, &arbiter, at_gate);
+        gates.extend(gate);
+        handles.buses.add(key, bus);
+    }
+    handles.mailboxes().router.send(RouterInput::Recovered(recovered, passivated));
+    // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
+    drop(gates);
+    Ok(match threads {
+        Threads::Own(arbiters) => arbiters,
+        Threads::Current => Vec::new(),
+    })
+}
+
+impl Manager {
+    /// Returns the handles of the actors, for the API and for users in this process.
+    pub fn handles(&self) -> &Arc<ActorHandles> {
+        &self.handles
+    }
+
+    /// Returns what the actors and the API share.
+    pub fn common(&self) -> &Arc<Common> {
+        &self.handles.common
+    }
+
+    /// Creates a job; answered after the commit.
+    ///
+    /// # Errors
+    ///
+    /// The job was not created.
+    pub async fn create(
+        &self,
+        workflow: &str,
+        id: Option<JobId>,
+        message: Message,
+    ) -> Result<CreateResponse, RequestError> {
+        manager_handle::create(&self.handles, workflow, id, message, None).await
+    }
+
+    /// Requests an operation on a job at once; answered after the commit.
+    pub fn operate(
+        &self,
+        id: JobId,
+        operation: Operation,
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+        manager_handle::operate(&self.handles, id, operation.into())
+    }
+
+    /// Cancels a job at once, unless it has ended; answered after the commit.
+    pub fn cancel(
+        &self,
+        id: JobId,
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+        manager_handle::cancel(&self.handles, id, None)
+    }
+
+    /// Erases an ended job. The request is sent when this is called.
+    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
+        manager_handle::erase(&self.handles, id)
+    }
+
+    /// Waits until the manager itself has a reason to end, and returns it.
+    pub async fn wait_for_failure(&mut self) -> String {
+        self.fatal.recv().await.unwrap_or_else(|| "the manager is gone".to_owned())
+    }
+
+    /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
+    /// next start, and a thread that does not end is left behind.
+    pub async fn stop(self) {
+        self.handles.common.health.stopping.store(true, Ordering::Relaxed);
+        faults::hit("manager::stop");
+        let (grace, begun) = (self.handles.common.settings.shutdown.grace.0, clock::instant());
+        if tokio::time::timeout(grace, self.drain()).await.is_err() {
+            tracing::warn!(
+                grace_ms = Millis::from_duration(grace).0,
+                "not all was finished within shutdown.grace: the next start takes it up"
+            );
+        }
+        // Before the journal: its main file is complete only if nobody still reads the -wal.
+        let (reader, patience) =
+            (self.handles.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
+        let closed =
+            actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
+        if !closed.await.unwrap_or(false) {
+            tracing::warn!("a read of the journal did not end within shutdown.grace");
+        }
+        let arbiters = self.arbiters;
+        for arbiter in &arbiters {
+            // False for one whose thread has ended already.
+            let _ = arbiter.stop();
+        }
+        // Joined, so that the journal is closed and its lock free when this returns. On a thread
+        // that nobody waits for, because a runtime does not end before its own tasks do.
+        let (joined, is_joined) = oneshot::channel();
+        std::thread::spawn(move || {
+            arbiters.into_iter().for_each(|arbiter| drop(arbiter.join()));
+            // The receiver may have given up.
+            let _ = joined.send(());
+        });
+        let left = grace.saturating_sub(begun.elapsed()).max(JOIN_TIMEOUT_MIN);
+        if tokio::time::timeout(left, is_joined).await.is_err() {
+            tracing::warn!("a thread did not end within shutdown.grace");
+        }
+    }
+
+    async fn drain(&self) {
+        let mailboxes = self.handles.mailboxes();
+        let mut closing = Vec::new();
+        for (_, bus) in self.handles.buses.all() {
+            let (answer, answered) = oneshot::channel();
+            bus.send(BusInput::Close(answer));
+            closing.push(answered);
+        }
+        for answered in closing {
+            // An error means that the bus has ended already.
+            let _ = answered.await;
+        }
+        if let Some(webhook) = &self.handles.common.webhook {
+            webhook.close().await;
+        }
+        let (answer, answered) = oneshot::channel();
+        mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
+        let _ = answered.await;
+        // After the commit of the last ends.
+        if let Some(traces) = &self.handles.common.traces {
+            traces.close().await;
+        }
+        // After the commit of the last events.
+        let (answer, answered) = oneshot::channel();
+        mailboxes.notifier.send(NotifierInput::Close(answer));
+        let _ = answered.await;
+    }
+}

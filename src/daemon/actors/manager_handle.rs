@@ -1,0 +1,313 @@
+//! The manager handle: what clients ask of the manager, and its typed responses. The API, the
+//! examples and the benches use it, and send no inputs to actors themselves.
+
+use super::bulk_requests::BulkRedispatch;
+use super::client_response::{
+    CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
+};
+use super::completion_latch::CompletionLatch;
+use super::handles::ActorHandles;
+use super::inputs::{
+    BusInput, CreateJob, Definitions, Inspection, JobInput, RouterInput, SupervisorInput,
+};
+use super::queue_report::QueueReport;
+use super::queue_watch::collect_oldest_waits;
+use base::clock;
+use bus::{BusKey, QueueStatus};
+use engine::{Job, JobId, Message, Operation, OperationRequest, TraceContext};
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long the broker may take to report on queues, and the jobs to report what waits there.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Creates a job of a workflow: under this id, if the client has chosen one, and with this trace
+/// context, if the request has one. Answered after the commit.
+///
+/// # Errors
+///
+/// The job was not created.
+pub async fn create(
+    handles: &ActorHandles,
+    workflow: &str,
+    id: Option<JobId>,
+    message: Message,
+    trace: Option<TraceContext>,
+) -> Result<CreateResponse, RequestError> {
+    let Some(definition) = handles.common.definitions().get(workflow).cloned() else {
+        return Err(RequestError::NotFound);
+    };
+    if !handles.common.health.can_accept() {
+        let reasons: Vec<String> = handles
+            .common
+            .health
+            .checks()
+            .into_iter()
+            .filter(|(_, good, _)| !good)
+            .map(|(name, _, text)| format!("{name}: {text}"))
+            .collect();
+        return Err(RequestError::Overloaded(reasons.join("; ")));
+    }
+    let limit = handles.common.settings.limits.creations_waiting_max;
+    // If the client goes away, this future is dropped, and the permit with it.
+    let Ok(_permit) = handles.common.creation_permits.try_acquire() else {
+        return Err(RequestError::Overloaded(format!(
+            "{limit} creations are under way (setting limits.creations_waiting_max)"
+        )));
+    };
+    let panicked = || "the job's creation panicked; the log has the panic".to_owned();
+    send_request(handles, |answer| {
+        RouterInput::Create(CreateJob { id, definition, message, trace, response: answer })
+    })
+    .receive()
+    .await
+    .unwrap_or_else(|ActorStopped| Err(RequestError::Failed(panicked())))
+}
+
+/// Requests an operation on a job; answered after the commit. The request is sent when this is
+/// called, not when the future is awaited.
+pub fn operate(
+    handles: &ActorHandles,
+    id: JobId,
+    request: OperationRequest,
+) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+    let cancels = matches!(request.operation, Operation::Cancel { .. });
+    let answered = match cancels {
+        true => send_cancel(handles, id, |answer| RouterInput::Operate(id, request, answer)),
+        false => send_if_accepting(handles, |answer| RouterInput::Operate(id, request, answer)),
+    };
+    async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+}
+
+/// Cancels a job, sent as [`operate`] sends; answered after the commit. If the job has ended, the
+/// response is its state: cancelling twice does no harm.
+pub fn cancel(
+    handles: &ActorHandles,
+    id: JobId,
+    by: Option<Arc<str>>,
+) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+    let answered = send_cancel(handles, id, |answer| RouterInput::Cancel(id, by, answer));
+    async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+}
+
+/// Erases an ended job from the journal. The request is sent when this is called.
+pub fn erase(
+    handles: &ActorHandles,
+    id: JobId,
+) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
+    let answered = send_request(handles, |answer| RouterInput::Erase(id, answer));
+    async move { answered.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+}
+
+/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
+/// Returns, once all is committed, how many steps in how many jobs and child jobs.
+///
+/// # Errors
+///
+/// Nothing is accepted now.
+pub async fn redispatch(
+    handles: &ActorHandles,
+    bulk: BulkRedispatch,
+) -> Result<(usize, usize), RequestError> {
+    if !handles.common.health.can_accept() {
+        return Err(not_accepting());
+    }
+    let bulk = Arc::new(bulk);
+    let (answer, answered) = oneshot::channel();
+    if handles.mailboxes().router.try_send(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
+        return Err(mailbox_full());
+    }
+    let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
+    answered.await.map_err(|_| stopping())?;
+    Ok(bulk.counts())
+}
+
+/// Replaces the definitions for new jobs: by all of these, or by none with the reason.
+///
+/// # Errors
+///
+/// Nothing was changed.
+pub async fn replace_definitions(
+    handles: &ActorHandles,
+    definitions: Definitions,
+) -> Result<(), String> {
+    let (answer, answered) = oneshot::channel();
+    handles.mailboxes().supervisor.send(SupervisorInput::Redefine(definitions, answer));
+    answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
+}
+
+/// Returns what a bus knows of each of these queues, in the same order.
+pub async fn inspect_queues(
+    handles: &ActorHandles,
+    bus: &BusKey,
+    queues: Vec<Arc<str>>,
+) -> Vec<QueueStatus> {
+    let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
+    let request = async {
+        let (answer, answered) = oneshot::channel();
+        handles.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
+        answered.await.ok()
+    };
+    match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
+        Ok(Some(statuses)) => statuses,
+        Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
+        Err(_) => unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
+    }
+}
+
+/// Returns what all queues of the loaded workflows and of jobs under way hold; at most some seconds
+/// old.
+pub async fn queue_report(handles: &ActorHandles) -> Arc<QueueReport> {
+    handles.common.queue_reports.last_or_inspect(inspect_all_queues(handles)).await
+}
+
+async fn inspect_all_queues(handles: &ActorHandles) -> QueueReport {
+    let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
+    let unloaded = handles.unloaded_definitions();
+    for definition in handles.common.definitions().values().chain(&unloaded) {
+        for step in definition.sending_steps() {
+            let bus = handles.buses.bus_of_step(definition, step);
+            queues_by_bus.entry(bus).or_default().push(step.queue.clone());
+        }
+    }
+    let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
+        queues.sort_unstable();
+        queues.dedup();
+        let found = inspect_queues(handles, &bus, queues.clone()).await;
+        (bus, queues, found)
+    });
+    let (inspected, (oldest, collected_in)) =
+        tokio::join!(join_all(inspections), collect_oldest_waits(handles));
+    let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
+        queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
+    });
+    let found = found.collect();
+    QueueReport { at: clock::now(), ticks: clock::timer_now(), queues: found, oldest, collected_in }
+}
+
+/// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
+/// `None`: no such job is under way, or its actor is just stopping.
+pub async fn inspect_job<T: Send + 'static>(
+    handles: &ActorHandles,
+    id: JobId,
+    inspect: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, seen) = oneshot::channel();
+    let (done, committed) = oneshot::channel();
+    let inspection = Inspection::new(
+        move |job| {
+            // A client that has gone needs no response.
+            let _ = answer.send(inspect(job));
+        },
+        CompletionLatch::new(done),
+    );
+    handles.routes.find(id)?.send(JobInput::Inspect(inspection));
+    // An error means that the actor has stopped: then all is committed.
+    let _ = committed.await;
+    seen.await.ok()
+}
+
+/// Waits until a job is not passivated: it takes input, or there is no such job.
+pub async fn activate(handles: &ActorHandles, id: JobId) {
+    if handles.routes.is_passivated(id) {
+        let (answer, answered) = oneshot::channel();
+        handles.mailboxes().router.send(RouterInput::Activate(id, answer));
+        // An error means that the manager is stopping.
+        let _ = answered.await;
+    }
+}
+
+/// Waits until the router has handled all inputs that were sent to it so far.
+pub async fn wait_for_router(handles: &ActorHandles) {
+    let (answer, answered) = oneshot::channel();
+    handles.mailboxes().router.send(RouterInput::Barrier(answer));
+    // An error means that the manager is stopping.
+    let _ = answered.await;
+}
+
+/// Probes liveness: returns when supervisor, router and journal, one after the other, have handled
+/// their inputs. It returns while the disk is full and while a broker is away, and never if one of
+/// their threads hangs.
+pub async fn probe_liveness(handles: &ActorHandles) {
+    let (answer, answered) = oneshot::channel();
+    handles.mailboxes().supervisor.send(SupervisorInput::LivenessProbe(answer));
+    if answered.await.is_err() {
+        // One of them has ended: the manager stops, or is about to.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until everything that a job has decided is committed.
+pub async fn wait_until_committed(handles: &ActorHandles, id: JobId) {
+    let (answer, answered) = oneshot::channel();
+    match handles.routes.find(id) {
+        Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(answer))),
+        None => return,
+    }
+    // An error means that its actor has stopped: then all is committed.
+    let _ = answered.await;
+}
+
+/// The actor stopped without a response.
+struct ActorStopped;
+
+/// A response that is awaited; `None`: the router's mailbox is full.
+struct PendingResponse<T>(Option<oneshot::Receiver<Result<T, RequestError>>>);
+
+impl<T> PendingResponse<T> {
+    async fn receive(self) -> Result<Result<T, RequestError>, ActorStopped> {
+        match self.0 {
+            None => Ok(Err(mailbox_full())),
+            Some(answered) => answered.await.map_err(|_| ActorStopped),
+        }
+    }
+}
+
+/// Sends a request to the router, at once.
+fn send_request<T>(
+    handles: &ActorHandles,
+    input: impl FnOnce(ResponseSender<T>) -> RouterInput,
+) -> PendingResponse<T> {
+    let (answer, answered) = oneshot::channel();
+    let is_sent = handles.mailboxes().router.try_send(input(answer)).is_ok();
+    PendingResponse(is_sent.then_some(answered))
+}
+
+/// Sends a request to the router, unless nothing is accepted now.
+fn send_if_accepting<T>(
+    handles: &ActorHandles,
+    input: impl FnOnce(ResponseSender<T>) -> RouterInput,
+) -> Result<PendingResponse<T>, RequestError> {
+    if handles.common.health.can_accept() {
+        Ok(send_request(handles, input))
+    } else {
+        Err(not_accepting())
+    }
+}
+
+/// Sends a request to cancel a job, which needs no room on the disk if the job is under way.
+fn send_cancel<T>(
+    handles: &ActorHandles,
+    id: JobId,
+    input: impl FnOnce(ResponseSender<T>) -> RouterInput,
+) -> Result<PendingResponse<T>, RequestError> {
+    let is_possible = handles.common.health.can_cancel() && handles.routes.is_under_way(id);
+    if is_possible { Ok(send_request(handles, input)) } else { send_if_accepting(handles, input) }
+}
+
+fn mailbox_full() -> RequestError {
+    RequestError::Overloaded("the router's mailbox is full".to_owned())
+}
+
+fn not_accepting() -> RequestError {
+    RequestError::Overloaded("the manager accepts nothing now; /readyz?verbose says why".to_owned())
+}
+
+/// Returns the error that the job's actor has just stopped. If the client asks again, the journal
+/// answers.
+fn job_stopping(id: JobId) -> RequestError {
+    RequestError::Overloaded(format!("job {id} is just ending: try again"))
+}

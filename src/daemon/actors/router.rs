@@ -1,0 +1,235 @@
+//! The router: finds the job actor for each reply by its correlation id, and admits new jobs.
+
+mod broadcast;
+mod calls;
+mod children;
+mod lifecycle;
+mod lookups;
+mod operations;
+mod passivated_trees;
+mod passivation;
+mod pending_requests;
+
+use super::call::Call;
+use super::handles::ActorHandles;
+use super::inputs::{JobInput, JournalInput, RouterInput};
+use super::mailbox::{Envelope, MailboxActor};
+use super::reply_log::body_excerpt;
+use super::routes::RouteTable;
+use actix::{Actor, Context, Handler};
+use base::faults;
+use bus::{Address, Delivery};
+use engine::text::shorten;
+use engine::{CorrelationId, Input, JobId, Reply};
+use passivated_trees::PassivatedTrees;
+use pending_requests::{PendingLookups, PendingRequest};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// The router of the process. There is one.
+pub struct Router {
+    pub(super) handles: Arc<ActorHandles>,
+    route_table: RouteTable,
+    /// Calls that wait until the manager takes jobs again, in order.
+    pub(super) waiting_calls: VecDeque<Call>,
+    /// Whether another try of these calls is scheduled.
+    pub(super) is_retry_scheduled: bool,
+    lookups: PendingLookups,
+    passivated: PassivatedTrees,
+}
+
+impl Router {
+    /// Creates the router, which alone writes the route table.
+    pub fn new(handles: Arc<ActorHandles>, table: RouteTable) -> Router {
+        Router {
+            handles,
+            route_table: table,
+            waiting_calls: VecDeque::new(),
+            is_retry_scheduled: false,
+            lookups: PendingLookups::default(),
+            passivated: PassivatedTrees::default(),
+        }
+    }
+
+    fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {
+        match input {
+            RouterInput::Recovered(jobs, passivated) => {
+                jobs.into_iter().for_each(|recovered| self.start_recovered(recovered));
+                self.add_found_at_start(passivated, ctx);
+                self.check_memory_shortage();
+            }
+            RouterInput::StopJobs(leaving) => {
+                leaving.into_iter().for_each(|leave| self.stop_if_idle(leave, ctx))
+            }
+            RouterInput::Passivate(rest) => self.passivate(*rest, ctx),
+            RouterInput::ActivateNext => self.activate_next(ctx),
+            RouterInput::Activated(number, found) => self.handle_activated(number, found, ctx),
+            RouterInput::MemoryShort => self.check_memory_shortage(),
+            RouterInput::ReplyDelivered(delivery) => self.handle_delivery(delivery),
+            RouterInput::CallDelivered { workflow, bus, delivery } => {
+                self.handle_call_delivery(&workflow, &bus, delivery, ctx)
+            }
+            RouterInput::CallVerified(call) => self.handle_call(call, ctx),
+            RouterInput::Create(job) => self.handle_create(job),
+            RouterInput::StartChild(child) => self.start_child(child),
+            RouterInput::InputForJob(id, input) => {
+                self.send_to_job(id, JobInput::Engine { input, ack: None })
+            }
+            RouterInput::ForwardToJob(id, input) => self.send_to_job(id, *input),
+            RouterInput::Activate(id, answer) => {
+                if let Some(RouterInput::Activate(_, answer)) =
+                    self.stash_if_passivated(id, RouterInput::Activate(id, answer))
+                {
+                    // Whoever asked may have gone.
+                    let _ = answer.send(());
+                }
+            }
+            RouterInput::OrderChild(to_child) => {
+                self.handle_request(to_child.id, PendingRequest::Order(to_child))
+            }
+            RouterInput::Operate(id, operation, answer) => {
+                self.handle_request(id, PendingRequest::Operate(operation, answer))
+            }
+            RouterInput::Cancel(id, by, answer) => {
+                self.handle_request(id, PendingRequest::Cancel(by, answer))
+            }
+            RouterInput::Erase(id, answer) => {
+                self.handle_request(id, PendingRequest::Erase(answer))
+            }
+            RouterInput::LookupFinished(id, found) => self.handle_lookup_result(id, found, ctx),
+            RouterInput::Redispatch(bulk, answer) => {
+                let queue = bulk.queue.clone();
+                let make_input = move |done| JobInput::Redispatch { bulk: bulk.clone(), done };
+                // The receiver may have gone.
+                let then = |_: &Router| {
+                    let _ = answer.send(());
+                };
+                self.broadcast(&queue, make_input, then, ctx);
+            }
+            // The receiver may have gone.
+            RouterInput::Barrier(answer) => drop(answer.send(())),
+            RouterInput::LivenessProbe(answer) => {
+                faults::hit("router::round");
+                self.handles.mailboxes().journal.send(JournalInput::LivenessProbe(answer));
+            }
+            RouterInput::QueueMissing { queue, handled } => {
+                self.handle_queue_missing(&queue, handled, ctx)
+            }
+        }
+    }
+
+    /// Notifies every job, then waits for the journal. A job may have decided already that a
+    /// message is unconfirmed, while the commit of that is still under way. If the queue were
+    /// declared before the commit and the process crashed, the journal would still have the message
+    /// as confirmed, and nobody would send it again.
+    fn handle_queue_missing(
+        &mut self,
+        queue: &Address,
+        handled: oneshot::Sender<()>,
+        ctx: &mut Context<Self>,
+    ) {
+        tracing::info!(
+            bus = %queue.bus,
+            queue = %queue.queue,
+            "the queue is not there: it is declared, and running steps that waited in it are \
+             dispatched again"
+        );
+        let (queue, address) = (queue.clone(), queue.clone());
+        let make_input = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
+        let then = |router: &Router| {
+            router.handles.mailboxes().journal.send(JournalInput::CommitBarrier(handled));
+        };
+        self.broadcast(&address, make_input, then, ctx);
+    }
+
+    /// Sends an input to a job, if it takes input; a passivated job is activated for it.
+    fn send_to_job(&mut self, id: JobId, input: JobInput) {
+        if let Some(job) = self.handles.routes.find(id) {
+            return job.send(input);
+        }
+        // No passivated job has the id either: the job has ended, and needs no input.
+        let _ = self.stash_if_passivated(id, RouterInput::ForwardToJob(id, Box::new(input)));
+    }
+
+    fn handle_delivery(&mut self, delivery: Delivery) {
+        let Some(text) = &delivery.correlation_id else {
+            return self.reject(delivery, "no_correlation_id");
+        };
+        let Ok(CorrelationId { job, step }) = text.parse() else {
+            return self.reject(delivery, "malformed_correlation_id");
+        };
+        let Some(job) = self.handles.routes.find(job) else {
+            if let Some(RouterInput::ReplyDelivered(delivery)) =
+                self.stash_if_passivated(job, RouterInput::ReplyDelivered(delivery))
+            {
+                self.reject(delivery, "unknown_job");
+            }
+            return;
+        };
+        let reply = match (&delivery.dead_letter, delivery.kind.as_deref()) {
+            (Some(dead), _) => {
+                Reply::DeadLettered { queue: dead.queue.clone(), reason: dead.reason.clone() }
+            }
+            (None, Some("error")) => Reply::Error(delivery.body.clone()),
+            (None, Some("progress")) => Reply::Progress(delivery.body.clone()),
+            (None, None | Some("result")) => Reply::Result(delivery.body.clone()),
+            (None, Some(kind)) => {
+                self.log_unknown_kind(kind, text);
+                Reply::Result(delivery.body.clone())
+            }
+        };
+        let (attempt, from) = (delivery.attempt, delivery.sender.clone());
+        let input = Input::Reply { step, attempt, reply, from };
+        job.send(JobInput::Engine { input, ack: Some(delivery.into_acknowledger()) });
+    }
+
+    /// Logs a reply of an unknown type: a worker that sends `Error` instead of `error` should show.
+    fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
+        if self.handles.common.log_limiter.may_log("unknown_type") {
+            let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));
+            tracing::warn!(
+                kind,
+                correlation_id,
+                "a reply of a type that is not known counts as a result; known are result, error \
+                 and progress (logged once a minute)"
+            );
+        }
+    }
+
+    fn reject(&self, delivery: Delivery, reason: &'static str) {
+        self.handles.common.metrics.replies_rejected.with_label_values(&[reason]).inc();
+        if self.handles.common.log_limiter.may_log(reason) {
+            let correlation_id: String =
+                delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
+            let (kind, value) =
+                (delivery.kind.as_deref().map(shorten), body_excerpt(&delivery.body));
+            tracing::warn!(
+                reason,
+                correlation_id,
+                kind,
+                value,
+                bytes = delivery.body.len(),
+                "a reply that changes nothing (logged once a minute per reason)"
+            );
+        }
+        delivery.ack_rejected(reason);
+    }
+}
+
+impl Actor for Router {
+    type Context = Context<Self>;
+}
+
+impl MailboxActor for Router {
+    type Input = RouterInput;
+    const KIND: &'static str = "router";
+}
+
+impl Handler<Envelope<RouterInput>> for Router {
+    type Result = ();
+
+    fn handle(&mut self, envelope: Envelope<RouterInput>, ctx: &mut Self::Context) {
+        envelope.handle(|input| self.handle_input(input, ctx));
+    }
+}

@@ -1,0 +1,105 @@
+//! Child jobs: their parents start them and give them orders.
+
+use super::Router;
+use super::pending_requests::RequestOutcome;
+use crate::actors::inputs::{ChildOrder, JobInput, NewChild, Outgoing, RouterInput};
+use crate::actors::job::{JobStart, SpawnRequest};
+use base::clock;
+use engine::{Cause, ChildEnd, ChildOutcome, Input, JobId, JobState, ParentItem};
+use journal::RecoveredJob;
+use std::sync::Arc;
+
+/// The reason why a child job cannot run whose id is taken.
+const ID_CONFLICT: &str = "its id belongs to another job by now: retry when that job has ended";
+
+impl Router {
+    pub(super) fn start_child(&mut self, child: Box<NewChild>) {
+        let id = child.origin.id;
+        let Some(RouterInput::StartChild(child)) =
+            self.stash_if_passivated(id, RouterInput::StartChild(child))
+        else {
+            return;
+        };
+        let mut origin = child.origin;
+        let Some(parent_item) = origin.parent else { return };
+        let is_same_child =
+            self.handles.routes.find(id).map(|found| found.is_child_of(child.parent, parent_item));
+        match is_same_child {
+            None => {}
+            // Recovery may ask for a child job that runs already.
+            Some(true) => return,
+            Some(false) => {
+                let (step, index) = (parent_item.step, parent_item.index);
+                let input = Input::IdConflict { step, index, id };
+                return self.send_to_job(parent_item.job, JobInput::Engine { input, ack: None });
+            }
+        }
+        origin.created = clock::now();
+        let number = self.handles.common.next_job_number();
+        let start = JobStart::New {
+            origin: Arc::new(origin),
+            message: child.message,
+            caller: None,
+            outgoing: Vec::new(),
+        };
+        self.spawn(SpawnRequest {
+            id,
+            number,
+            root: child.root,
+            parent: Some(child.parent),
+            start,
+        });
+    }
+
+    /// Reopens an ended child job that is to be retried, and gives it the latest orders of its
+    /// parent.
+    pub(super) fn order_ended_child(
+        &mut self,
+        to_child: ChildOrder,
+        found: Option<Box<RecoveredJob>>,
+    ) -> RequestOutcome {
+        let ChildOrder { id, parent_item, order, .. } = to_child;
+        let round = order.round;
+        // Another step of the parent may have had a child job with this id.
+        let found = found.filter(|found| found.job.origin().parent == Some(parent_item));
+        let Some(mut found) = found else {
+            let input = Input::ChildMissing { step: parent_item.step, index: parent_item.index };
+            self.send_to_job(parent_item.job, JobInput::Engine { input, ack: None });
+            return RequestOutcome::DropResult;
+        };
+        let orders = if found.job.state() == JobState::Completed {
+            // It has been retried already, and reports its end again.
+            vec![order]
+        } else {
+            // None: the order came late, and the parent has decided otherwise since.
+            std::mem::take(&mut found.missed_orders)
+        };
+        if orders.is_empty() {
+            return RequestOutcome::DropResult;
+        }
+        if self.check_reopen(&found).is_some() {
+            self.report_child_failed(parent_item, id, round, ID_CONFLICT);
+            return RequestOutcome::DropResult;
+        }
+        self.reopen(*found);
+        if let Some(job) = self.handles.routes.find(id) {
+            for order in orders {
+                job.send(JobInput::Engine { input: Input::Order(order), ack: None });
+            }
+        }
+        RequestOutcome::DropResult
+    }
+
+    /// Reports to the parent that a child job cannot run: it counts as failed, even if it had
+    /// failed before.
+    pub(super) fn report_child_failed(
+        &self,
+        parent_item: ParentItem,
+        child: JobId,
+        round: u32,
+        reason: &str,
+    ) {
+        let outcome = ChildOutcome::Failed(Cause::from_job(reason));
+        Outgoing::NotifyParent(parent_item, ChildEnd { child, round, outcome }).send(&self.handles);
+    }
+}

@@ -1,0 +1,21 @@
+//! Inspects jobs under way through their actors, without reading the journal.
+
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use engine::{Job, JobId};
+use std::time::Duration;
+
+/// How long to wait until what was inspected is committed. While the journal cannot be written,
+/// callers read what was committed before instead.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
+/// Returns `None` if no such job is under way, or its actor does not answer now.
+pub(super) async fn inspect_job<T: Send + 'static>(
+    handles: &ActorHandles,
+    id: JobId,
+    inspect: impl FnOnce(&Job) -> T + Send + 'static,
+) -> Option<T> {
+    let inspection = manager_handle::inspect_job(handles, id, inspect);
+    tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
+}

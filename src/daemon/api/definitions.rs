@@ -1,0 +1,95 @@
+//! Definitions of workflows, by the hash of their content.
+
+use super::problem::Problem;
+use super::query::Query;
+use super::reads::read_small;
+use super::resolve::resolve_workflow;
+use crate::actors::common::Common;
+use crate::view::DefinitionView;
+use actix_web::http::header;
+use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
+use engine::{DefinitionHash, InvalidHash};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The cache policy of a definition: what a hash names never changes, so it may be cached for a
+/// day.
+const CACHE_FOR_A_DAY: &str = "private, max-age=86400, immutable";
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Definition)]
+pub(super) struct Named<'d> {
+    hash: DefinitionHash,
+    #[serde(flatten)]
+    definition: DefinitionView<'d>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Definitions {
+    definitions: Vec<Version>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = DefinitionUse)]
+struct Version {
+    hash: DefinitionHash,
+    /// Whether new jobs run it.
+    loaded: bool,
+    running: i64,
+    ended: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ended: Option<Rfc3339Time>,
+}
+
+/// Handles `GET /api/definitions?workflow=W[&vhost=V]`: lists the definition that new jobs run, and
+/// those of jobs in the journal.
+pub(super) async fn list_definitions(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [workflow, vhost] = query.extract(["workflow", "vhost"])?;
+    let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
+    let workflow = resolve_workflow(&common, &name, vhost.as_deref()).await?;
+    let loaded = common.definitions().get(&workflow).map(|definition| definition.hash());
+    let uses = read_small(&common, move |reader| reader.load_definition_uses(&workflow)).await?;
+    let unused = loaded.filter(|hash| uses.iter().all(|used| used.hash != *hash));
+    let first =
+        unused.map(|hash| Version { hash, loaded: true, running: 0, ended: 0, last_ended: None });
+    let others = uses.into_iter().map(|used| Version {
+        hash: used.hash,
+        loaded: Some(used.hash) == loaded,
+        running: used.running,
+        ended: used.ended,
+        last_ended: used.last_ended.map(Rfc3339Time),
+    });
+    let definitions = first.into_iter().chain(others).collect();
+    Ok(HttpResponse::Ok().json(Definitions { definitions }))
+}
+
+/// Handles `GET /api/definition/{hash}`: returns a definition that is loaded, or that a job in the
+/// journal runs.
+pub(super) async fn get_definition(
+    common: web::Data<Common>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let hash: DefinitionHash =
+        path.parse().map_err(|error: InvalidHash| Problem::malformed(error.to_string()))?;
+    let loaded = common.definitions().values().find(|loaded| loaded.hash() == hash).cloned();
+    let found = match loaded {
+        Some(loaded) => Some(loaded),
+        None => read_small(&common, move |reader| reader.load_definition(hash)).await?,
+    };
+    let definition = found.ok_or_else(|| {
+        Problem::not_found(format!(
+            "no definition {hash} is loaded, and no job that is kept runs it; the light view of a \
+             job names its definition"
+        ))
+    })?;
+    Ok(HttpResponse::Ok()
+        .insert_header((header::CACHE_CONTROL, CACHE_FOR_A_DAY))
+        .json(Named { hash, definition: DefinitionView::from_definition(&definition) }))
+}

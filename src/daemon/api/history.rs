@@ -1,0 +1,96 @@
+//! The record of a job: its entries, and the job as it was after any of them.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::PAGE_ROWS;
+use super::reads::{self, read_small};
+use super::resolve::parse_job_id;
+use crate::actors::common::Common;
+use crate::view::{EntryView, JobView};
+use actix_web::{HttpResponse, web};
+use engine::JobId;
+use journal::{JobAtEntry, Records};
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A page reads rows up to this total size, in bytes; the last row may exceed it.
+pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The largest number that an entry could have: the journal stores it as a signed number.
+pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// What a row takes while it is read and shown, as a multiple of its size: its text, what is
+/// parsed, and the response.
+const RENDERED_FACTOR: usize = 3;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Record)]
+pub(super) struct Page<'a> {
+    entries: Vec<EntryView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+}
+
+/// Handles `GET /api/job/{id}/entries[?after=N][&limit=N]`.
+pub(super) async fn list_entries(
+    common: web::Data<Common>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [after, limit] = query.extract(["after", "limit"])?;
+    let id = parse_job_id(&path)?;
+    let after = after.as_deref().map_or(Ok(0), |text| parse_entry_number("after", text))?;
+    let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::parse_limit)?;
+    let job_bytes = read_small(&common, move |reader| reader.rebuild_bytes(id))
+        .await?
+        .ok_or_else(|| Problem::unknown_job(id))?;
+    let bytes = job_bytes.min(PAGE_BYTES_MAX + common.limits.reply_bytes_max);
+    let page = reads::respond(&common, RENDERED_FACTOR * bytes, move |reader, answer| {
+        let page = reader
+            .load_record_page(id, after, limit, PAGE_BYTES_MAX)?
+            .ok_or_else(|| Problem::unknown_job(id))?;
+        let rows = page.rows.iter();
+        answer.write_json(&Page {
+            entries: rows.flat_map(|row| EntryView::from_row(page.graph(), row)).collect(),
+            next: page.next_cursor(),
+        })
+    });
+    page.await
+}
+
+/// Shows the job as it was after the entry numbered `at`.
+pub(super) async fn get_job_at(
+    common: &Arc<Common>,
+    id: JobId,
+    at: u64,
+    is_light: bool,
+) -> Result<HttpResponse, Problem> {
+    let load = move |reader: &dyn Records| {
+        reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
+    };
+    let response = reads::with_rebuilt_job(common, id, load, move |then, answer| match then {
+        JobAtEntry::Found { job, at } if is_light => answer.write_json(&JobView::light(&job, at)),
+        JobAtEntry::Found { job, at } => answer.write_json(&JobView::whole(&job, at)),
+        JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, at, entries)),
+    });
+    Ok(response.await?.1.into_response())
+}
+
+/// Returns the problem of an entry that the record does not have.
+pub(super) fn unknown_entry(id: JobId, at: u64, entries: u64) -> Problem {
+    Problem::not_found(format!(
+        "at is {at}, but the record of job {id} has the entries 1 to {entries}; GET \
+         /api/job/{id}/entries lists them"
+    ))
+}
+
+/// Parses the number of an entry.
+pub(super) fn parse_entry_number(key: &str, text: &str) -> Result<u64, Problem> {
+    let number: Option<u64> = text.parse().ok();
+    number.filter(|number| *number <= NUMBER_MAX).ok_or_else(|| {
+        Problem::malformed(format!(
+            "{key} is {text:?}, expected the number of an entry: a whole number, the first is 1"
+        ))
+    })
+}

@@ -1,0 +1,273 @@
+//! The items of a fan-out step: counts, a map of all of them, when each began and ended, and the
+//! failed ones by reason.
+
+use super::active_jobs;
+use super::problem::Problem;
+use super::query::Query;
+use super::reads::{self, page_bytes, truncate};
+use super::resolve::parse_job_id;
+use super::step::find_step;
+use crate::actors::handles::ActorHandles;
+use crate::view::{ItemMap, ItemTimes, ItemsView};
+use actix_web::{HttpResponse, web};
+use engine::text::quote;
+use engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
+use journal::{ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, Records};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::Write as _;
+use utoipa::ToSchema;
+
+/// How many failed items are grouped by their reasons: the first ones.
+const GROUPED_MAX: u32 = 10_000;
+
+/// How many failed items are read at once.
+const GROUPED_PAGE_ROWS: u32 = 500;
+
+/// The most reasons in a response: the most frequent ones.
+const REASONS_MAX: usize = 100;
+
+/// How much of a reason is compared and shown, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// Handles `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`.
+pub(super) async fn get_items(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String)>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [format] = query.extract(["format"])?;
+    let (id, name) = path.into_inner();
+    let id = parse_job_id(&id)?;
+    match format.as_deref().unwrap_or("counts") {
+        "counts" => respond_counts(&handles, id, name).await,
+        "map" => respond_map(&handles, id, name).await,
+        "times" => respond_times(&handles, id, name).await,
+        "reasons" => respond_reasons(&handles, id, name).await,
+        other => Err(Problem::malformed(format!(
+            "format is {other:?}, expected counts, map, times or reasons"
+        ))),
+    }
+}
+
+async fn respond_counts(
+    handles: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let window = handles.common.limits.window;
+    let step_name = name.clone();
+    let found =
+        active_jobs::inspect_job(handles, id, move |job| items_view(job, &step_name, window));
+    if let Some(counts) = found.await {
+        return Ok(HttpResponse::Ok().json(counts?));
+    }
+    let response = reads::with_job(&handles.common, id, move |found, answer| {
+        answer.write_json(&items_view(&found.job, &name, window)?)
+    });
+    Ok(response.await?.1.into_response())
+}
+
+fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> {
+    let (step, _) = find_fan_out(job, name)?;
+    let counts = job.item_counts(step).ok_or_else(|| no_items(name, job.id()))?;
+    Ok(ItemsView::new(job, step, counts, window))
+}
+
+async fn respond_map(
+    handles: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let step_name = name.clone();
+    let found = active_jobs::inspect_job(handles, id, move |job| {
+        find_fan_out(job, &step_name)
+            .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
+    });
+    if let Some(Some(map)) = found.await.transpose()? {
+        return Ok(HttpResponse::Ok()
+            .content_type(mime::APPLICATION_OCTET_STREAM)
+            .body(map.into_bytes()));
+    }
+    // Of a step that has ended the job keeps only counts: the child jobs have the rest.
+    let ended = reads::with_job(&handles.common, id, move |found, _| {
+        let (step, fan_out) = find_fan_out(&found.job, &name)?;
+        Ok((step, fan_out.items(), found.job.items_end(step)))
+    });
+    let (step, items, end) = ended.await?.0;
+    let bytes = ItemMap::byte_len(items);
+    let map = reads::write_response(&handles.common, bytes, move |reader, answer| {
+        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut map = ItemMap::new(items);
+        reader
+            .for_each_item(&tree, step, &mut |row| map.set(row.item, to_item_state(&row, end)))?;
+        answer.write_all(&map.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+    });
+    Ok(map.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
+}
+
+/// Responds with the times at which the child job of each item began and ended, from the rows of
+/// the child jobs.
+async fn respond_times(
+    handles: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let begun = |job: &Job, name: &str| {
+        let (step, fan_out) = find_fan_out(job, name)?;
+        let started = job.step(step).started.unwrap_or(job.origin().created);
+        Ok::<_, Problem>((step, fan_out.items(), started))
+    };
+    let step_name = name.clone();
+    let found = active_jobs::inspect_job(handles, id, move |job| begun(job, &step_name)).await;
+    let (step, items, started) = match found {
+        Some(found) => found?,
+        None => {
+            reads::with_job(&handles.common, id, move |found, _| begun(&found.job, &name)).await?.0
+        }
+    };
+    let times = reads::write_response(
+        &handles.common,
+        ItemTimes::byte_len(items),
+        move |reader, answer| {
+            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let mut times = ItemTimes::new(items, started);
+            reader.for_each_item(&tree, step, &mut |row| {
+                times.set(row.item, row.created, row.ended)
+            })?;
+            answer
+                .write_all(&times.into_bytes())
+                .map_err(|error| Problem::internal(error.to_string()))
+        },
+    );
+    Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
+}
+
+/// The failed items of a step, by reason.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = FailureReasons)]
+pub(super) struct Reasons {
+    /// How many failed items were examined.
+    failed: u32,
+    /// Whether there are more failed items than were examined.
+    failed_is_minimum: bool,
+    /// The reasons, the most frequent first.
+    reasons: Vec<Reason>,
+}
+
+/// The items that failed for one reason.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FailureReason)]
+struct Reason {
+    reason: String,
+    count: u32,
+    /// The first of these items, and its child job.
+    item: u32,
+    job: JobId,
+}
+
+async fn respond_reasons(
+    handles: &ActorHandles,
+    id: JobId,
+    name: String,
+) -> Result<HttpResponse, Problem> {
+    let step_name = name.clone();
+    let end = move |job: &Job| {
+        find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
+    };
+    let known = end.clone();
+    let end = match active_jobs::inspect_job(handles, id, move |job| known(job)).await {
+        Some(end) => end?,
+        None => reads::with_job(&handles.common, id, move |found, _| end(&found.job)).await?.0,
+    };
+    let response =
+        reads::respond(&handles.common, page_bytes(GROUPED_MAX), move |reader, answer| {
+            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+            let step = find_step(tree.graph(), id, &name)?;
+            if tree.graph().step(step).task.is_none() {
+                return Err(no_items(&name, id));
+            }
+            answer.write_json(&group_reasons(reader, &tree, step, end)?)
+        });
+    response.await
+}
+
+/// Reads the failed items of a step, a page at a time, and groups them by reason. `end` is when the
+/// step ended. Items that were cut off by that have not failed.
+fn group_reasons(
+    reader: &dyn Records,
+    tree: &ParentRecord,
+    step: StepIndex,
+    end: Option<Timestamp>,
+) -> Result<Reasons, JournalError> {
+    let mut groups: HashMap<String, Reason> = HashMap::new();
+    let (mut failed, mut is_minimum) = (0, false);
+    for state in [JobState::Failed, JobState::Cancelled] {
+        let filter = ChildFilter { state: Some(state), step: Some(step) };
+        let mut after = ChildCursor::START;
+        loop {
+            let wanted = GROUPED_PAGE_ROWS.min(GROUPED_MAX - failed);
+            // One row more than wanted shows whether there are more.
+            let mut rows = reader.load_children(tree, filter, after, wanted + 1)?;
+            let has_more = rows.len() > wanted as usize;
+            rows.truncate(wanted as usize);
+            after = rows.last().map_or(after, |row| row.cursor);
+            for row in rows {
+                if is_cut_off(row.ended, end) {
+                    continue;
+                }
+                failed += 1;
+                let reason = truncate(row.reason.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
+                let group = groups.entry(reason.clone());
+                group.or_insert(Reason { reason, count: 0, item: row.item, job: row.id }).count +=
+                    1;
+            }
+            is_minimum = has_more && failed == GROUPED_MAX;
+            if !has_more || is_minimum {
+                break;
+            }
+        }
+        if is_minimum {
+            break;
+        }
+    }
+    let mut reasons: Vec<Reason> = groups.into_values().collect();
+    reasons.sort_unstable_by_key(|group| (std::cmp::Reverse(group.count), group.item));
+    reasons.truncate(REASONS_MAX);
+    Ok(Reasons { failed, failed_is_minimum: is_minimum, reasons })
+}
+
+/// Returns the state of an item, from the end of its child job and the end of its step.
+fn to_item_state(row: &ItemRow, end: Option<Timestamp>) -> ItemState {
+    match row.state {
+        JobState::Running | JobState::Paused => ItemState::Running,
+        JobState::Completed => ItemState::Completed,
+        JobState::Failed | JobState::Cancelled if is_cut_off(row.ended, end) => ItemState::Running,
+        JobState::Failed | JobState::Cancelled => ItemState::Failed,
+    }
+}
+
+/// Returns whether a child job was cut off by the end of its step or job. A child job that failed,
+/// or was cancelled, by itself ended before.
+fn is_cut_off(ended: Option<Timestamp>, end: Option<Timestamp>) -> bool {
+    ended.zip(end).is_some_and(|(ended, end)| ended >= end)
+}
+
+fn find_fan_out<'j>(job: &'j Job, name: &str) -> Result<(StepIndex, &'j FanOut), Problem> {
+    let step = find_step(job.graph(), job.id(), name)?;
+    match &job.step(step).fan_out {
+        Some(fan_out) => Ok((step, fan_out)),
+        None if job.graph().step(step).task.is_some() => Err(Problem::not_found(format!(
+            "step {} of job {} has no items yet: it is {}",
+            quote(name),
+            job.id(),
+            job.step_state(step).as_str()
+        ))),
+        None => Err(no_items(name, job.id())),
+    }
+}
+
+fn no_items(step: &str, id: JobId) -> Problem {
+    Problem::not_found(format!("step {} of job {id} has no items: it runs no task", quote(step)))
+}

@@ -1,0 +1,456 @@
+//! Creates, lists, shows and ends jobs.
+
+use super::active_jobs;
+use super::history;
+use super::operations::{refusal_problem, respond, respond_erased};
+use super::principal::PrincipalName;
+use super::problem::Problem;
+use super::query::{self, Query, invalid_cursor};
+use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
+use super::request_body::RequestBody;
+use super::resolve::{find_definition, parse_job_id, resolve_workflow};
+use crate::actors::common::Common;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use crate::view::JobView;
+use actix_web::http::header::{self, ETag, EntityTag, Header, IfNoneMatch, TryIntoHeaderValue};
+use actix_web::{HttpRequest, HttpResponse, web};
+use base::clock;
+use bytes::Bytes;
+use engine::json::{JsonKind, find_item_uuid};
+use engine::{JobId, JobState, Message, Timestamp, TraceContext};
+use journal::JournalError;
+use journal::{EndedCursor, Records};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// How far back ended jobs are listed by default, in minutes.
+const INTERVAL_DEFAULT_MIN: u32 = 480;
+
+/// Handles `POST /api/workflow/{name}[?id=UUID][&vhost=V]`; answers 201 once the job is committed.
+pub async fn create_job(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+    request: HttpRequest,
+    incoming: RequestBody,
+) -> Result<HttpResponse, Problem> {
+    let [id, vhost] = query.extract(["id", "vhost"])?;
+    let definition = find_definition(&handles.common, &path, vhost.as_deref())?;
+    let body = incoming.read(&handles.common).await?;
+    // `_body` holds its permit for bodies until the job is committed.
+    let ((id, message), _body) =
+        body.parse_with(&handles.common, move |body| parse_creation(id.as_deref(), body)).await?;
+    let workflow = definition.full_name();
+    match manager_handle::create(&handles, &workflow, id, message, parse_trace_context(&request))
+        .await
+    {
+        Ok(created) => {
+            let id = created.id();
+            Ok(HttpResponse::Created()
+                .insert_header((header::LOCATION, format!("/api/job/{id}")))
+                .json(CreatedJob { id }))
+        }
+        Err(refusal) => Err(refusal_problem(refusal, || format!("unknown workflow {workflow}"))),
+    }
+}
+
+/// Returns the trace context of a request. As the W3C recommendation demands, a `traceparent` that
+/// cannot be parsed, or that is given twice, is ignored; several `tracestate` headers are joined.
+fn parse_trace_context(request: &HttpRequest) -> Option<TraceContext> {
+    let headers = request.headers();
+    let mut values = headers.get_all("traceparent");
+    let only = values.next().filter(|_| values.next().is_none())?;
+    let states: Result<Vec<&str>, _> =
+        headers.get_all("tracestate").map(|state| state.to_str()).collect();
+    let state = states.ok().map(|states| states.join(","));
+    TraceContext::parse(only.to_str().ok()?.trim(), state.as_deref())
+}
+
+/// The id of a new job.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CreatedJob {
+    id: JobId,
+}
+
+/// Parses the request for a new job: its id, if it names one, and its message. `id` is the one from
+/// the query, unparsed.
+///
+/// # Errors
+///
+/// 400: the body is no message, an id is no UUID, or the two ids differ.
+pub fn parse_creation(id: Option<&str>, body: &[u8]) -> Result<(Option<JobId>, Message), Problem> {
+    let message = Message::parse(body).map_err(|error| {
+        Problem::malformed(format!("the body must be the job's message: {error}"))
+    })?;
+    Ok((choose_id(id, &message)?, message))
+}
+
+/// Chooses the id from the query or the body; given in both, they must agree. In the body an `id`
+/// that is no UUID is data like any other.
+fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Problem> {
+    let parsed = query.map(str::parse::<JobId>).transpose();
+    let in_query =
+        parsed.map_err(|error| Problem::malformed(format!("\"id\" in the query: {error}")))?;
+    let value = message.get("id").filter(|value| value.kind() == JsonKind::String);
+    let in_body = value.and_then(find_item_uuid);
+    match (in_query, in_body) {
+        (Some(query), Some(body)) if query != body => Err(Problem::malformed(format!(
+            "different \"id\" values in query and body: {query} and {body}"
+        ))),
+        (query, body) => Ok(query.or(body)),
+    }
+}
+
+/// Handles `GET
+/// /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`.
+pub async fn list_jobs_of_workflow(
+    common: web::Data<Common>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [vhost, interval, limit, cursor, states] =
+        query.extract(["vhost", "interval", "limit", "cursor", "states"])?;
+    let with_states = states.map_or(Ok(false), |value| query::parse_flag("states", &value))?;
+    query::check_requires("states", with_states, "limit", limit.is_some())?;
+    let workflow = resolve_workflow(&common, &path, vhost.as_deref()).await?;
+    let since = match interval
+        .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::parse_minutes("interval", &text))?
+    {
+        0 => Timestamp(i64::MIN),
+        minutes => Timestamp(
+            clock::now().0.saturating_sub(i64::from(minutes).saturating_mul(60_000_000_000)),
+        ),
+    };
+    let cursor = cursor.as_deref().map_or(Ok(WorkflowCursor::START), WorkflowCursor::parse)?;
+    let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
+        let running = Listing::Running { workflow: workflow.clone(), after: 0 };
+        let ended = Listing::Ended { workflow, since, after: EndedCursor::NEWEST };
+        return stream_lists(&common, vec![("running", running), ("completed", ended)], false)
+            .await;
+    };
+    let bytes = 2 * page_bytes(limit);
+    let page = reads::respond(&common, bytes, move |reader, answer| {
+        let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
+        let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
+        let more = running.len() == limit as usize || ended.len() == limit as usize;
+        let next = WorkflowCursor {
+            running: running.last().map_or(cursor.running, |(number, ..)| *number),
+            ended: ended.last().map_or(cursor.ended, |(cursor, ..)| *cursor),
+        };
+        let (completed, under_way) = (
+            ended.iter().map(|(_, id, _)| *id).collect(),
+            running.iter().map(|(_, id, _)| *id).collect(),
+        );
+        let states = running
+            .into_iter()
+            .map(|(_, id, state)| (id, state))
+            .chain(ended.into_iter().map(|(_, id, state)| (id, state)));
+        let states = with_states.then(|| states.collect());
+        answer.write_json(&WorkflowPage {
+            completed,
+            next: more.then(|| next.to_text()),
+            running: under_way,
+            states,
+        })
+    });
+    page.await
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobsOfWorkflow)]
+pub(super) struct WorkflowPage {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    completed: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    running: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    states: Option<BTreeMap<JobId, String>>,
+}
+
+/// Where the next page of both lists, running and ended jobs, begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkflowCursor {
+    running: i64,
+    ended: EndedCursor,
+}
+
+impl WorkflowCursor {
+    const START: WorkflowCursor = WorkflowCursor { running: 0, ended: EndedCursor::NEWEST };
+
+    /// Formats the cursor as it stands in a response and in the query of the next request.
+    pub fn to_text(self) -> String {
+        format!("{}.{}.{}", self.running, self.ended.ended.0, self.ended.number)
+    }
+
+    /// Parses what [`WorkflowCursor::to_text`] has written.
+    ///
+    /// # Errors
+    ///
+    /// 400: the text is not such a cursor.
+    pub fn parse(text: &str) -> Result<WorkflowCursor, Problem> {
+        let numbers: Vec<i64> = text
+            .split('.')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|_| invalid_cursor(text))?;
+        let [running, ended, number] = numbers[..] else { return Err(invalid_cursor(text)) };
+        Ok(WorkflowCursor { running, ended: EndedCursor { ended: Timestamp(ended), number } })
+    }
+}
+
+/// Handles `GET /api/jobs[?limit=N][&cursor=C]`: lists the running jobs, child jobs included.
+pub async fn list_running_jobs(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [limit, cursor] = query.extract(["limit", "cursor"])?;
+    let after = cursor.as_deref().map_or(Ok(0), query::parse_cursor)?;
+    let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
+        return stream_lists(&common, vec![("jobs", Listing::All { after: 0 })], true).await;
+    };
+    let page = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+        let page = reader.load_running_jobs(after, limit)?;
+        let next = page
+            .last()
+            .filter(|_| page.len() == limit as usize)
+            .map(|(number, _)| number.to_string());
+        answer.write_json(&JobsPage { jobs: page.into_iter().map(|(_, id)| id).collect(), next })
+    });
+    page.await
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = RunningJobs)]
+pub(super) struct JobsPage {
+    jobs: Vec<JobId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// The state of a list that is read page by page.
+enum Listing {
+    All { after: i64 },
+    Running { workflow: String, after: i64 },
+    Ended { workflow: String, since: Timestamp, after: EndedCursor },
+}
+
+impl Listing {
+    /// Reads the next page, and moves the listing behind it.
+    fn next_page(&mut self, reader: &dyn Records) -> Result<Vec<JobId>, JournalError> {
+        match self {
+            Listing::All { after } => {
+                let page = reader.load_running_jobs(*after, PAGE_ROWS)?;
+                *after = page.last().map_or(*after, |(number, _)| *number);
+                Ok(page.into_iter().map(|(_, id)| id).collect())
+            }
+            Listing::Running { workflow, after } => {
+                let page = reader.load_running_root_jobs(workflow, *after, PAGE_ROWS)?;
+                *after = page.last().map_or(*after, |(number, ..)| *number);
+                Ok(page.into_iter().map(|(_, id, _)| id).collect())
+            }
+            Listing::Ended { workflow, since, after: beyond } => {
+                let page = reader.load_ended_root_jobs(workflow, *since, *beyond, PAGE_ROWS)?;
+                *beyond = page.last().map_or(*beyond, |(cursor, ..)| *cursor);
+                Ok(page.into_iter().map(|(_, id, _)| id).collect())
+            }
+        }
+    }
+}
+
+/// Streams an object of lists of ids while they are read, so that no whole list is ever in memory.
+/// Empty lists are left out unless `keep_empty`.
+async fn stream_lists(
+    common: &Arc<Common>,
+    lists: Vec<(&'static str, Listing)>,
+    keep_empty: bool,
+) -> Result<HttpResponse, Problem> {
+    // Checked first: once the response has begun, no status can report that it is incomplete.
+    reads::read_small(common, |reader| reader.ensure_projected()).await?;
+    let state = ListStream {
+        reader: common.reader.clone(),
+        lists: lists.into_iter().rev().collect(),
+        has_begun: false,
+        is_in_list: false,
+        has_list: false,
+        keep_empty,
+        has_ended: false,
+    };
+    let pieces = stream_chunks(common, state, ListStream::next_chunk);
+    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces))
+}
+
+struct ListStream {
+    reader: Arc<dyn Records>,
+    lists: Vec<(&'static str, Listing)>,
+    has_begun: bool,
+    is_in_list: bool,
+    has_list: bool,
+    keep_empty: bool,
+    has_ended: bool,
+}
+
+impl ListStream {
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        if !self.has_begun {
+            self.has_begun = true;
+            text.push('{');
+        }
+        let Some((key, listing)) = self.lists.last_mut() else {
+            self.has_ended = true;
+            text.push('}');
+            return Ok(Some(text.into()));
+        };
+        let ids = listing.next_page(&*self.reader)?;
+        let first_of_list = !self.is_in_list;
+        if first_of_list && (!ids.is_empty() || self.keep_empty) {
+            text.push_str(&format!("{}\"{key}\":[", if self.has_list { "," } else { "" }));
+            self.is_in_list = true;
+            self.has_list = true;
+        }
+        for (at, id) in ids.iter().enumerate() {
+            text.push_str(&format!("{}\"{id}\"", if first_of_list && at == 0 { "" } else { "," }));
+        }
+        if ids.len() < PAGE_ROWS as usize {
+            if self.is_in_list {
+                text.push(']');
+            }
+            self.is_in_list = false;
+            self.lists.pop();
+            if self.lists.is_empty() {
+                self.has_ended = true;
+                text.push('}');
+            }
+        }
+        Ok(Some(text.into()))
+    }
+}
+
+/// Handles `GET /api/job/{id}[?view=light][&at=N]`: shows a job or child job. Ended jobs are found
+/// until their retention is over.
+pub async fn get_job(
+    handles: web::Data<ActorHandles>,
+    request: HttpRequest,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [view, at] = query.extract(["view", "at"])?;
+    let is_light = view.as_deref().map_or(Ok(false), query::parse_is_light)?;
+    let id = parse_job_id(&path)?;
+    if let Some(at) = at {
+        return history::get_job_at(
+            &handles.common,
+            id,
+            history::parse_entry_number("at", &at)?,
+            is_light,
+        )
+        .await;
+    }
+    let now = clock::now();
+    if is_light {
+        return get_light_job(&handles, id, now, IfNoneMatch::parse(&request).ok()).await;
+    }
+    let whole = reads::with_job(&handles.common, id, move |found, answer| {
+        answer.write_json(&JobView::whole(&found.job, now))
+    });
+    Ok(whole.await?.1.into_response())
+}
+
+/// Shows the light view. The actor of a job under way answers for it, whatever the length of its
+/// record. A client that has this state of the job already gets 304.
+async fn get_light_job(
+    handles: &ActorHandles,
+    id: JobId,
+    now: Timestamp,
+    known: Option<IfNoneMatch>,
+) -> Result<HttpResponse, Problem> {
+    let tag =
+        |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
+    let known_tags = known.clone();
+    let found = active_jobs::inspect_job(handles, id, move |job| {
+        let tag = tag(job.origin().created, job.entry_count());
+        if matches_etag(known_tags.as_ref(), &tag) {
+            return Some((tag, None));
+        }
+        let body = serde_json::to_vec(&JobView::light(job, now)).ok()?;
+        Some((tag, Some(body)))
+    });
+    if let Some(Some((tag, body))) = found.await {
+        let Some(body) = body else { return Ok(respond_not_modified(tag)) };
+        let mut response = HttpResponse::Ok();
+        response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
+        return Ok(response.body(body));
+    }
+    let stored = read_small(&handles.common, move |reader| reader.record_length(id)).await?;
+    let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
+    let stored_tag = tag(created, entries);
+    if matches_etag(known.as_ref(), &stored_tag) {
+        return Ok(respond_not_modified(stored_tag));
+    }
+    let light = reads::with_job(&handles.common, id, move |found, answer| {
+        answer.write_json(&JobView::light(&found.job, now))?;
+        Ok((found.job.origin().created, found.job.entry_count()))
+    });
+    let ((created, entries), written) = light.await?;
+    let mut response = written.into_response();
+    if let Ok(value) = ETag(tag(created, entries)).try_into_value() {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    Ok(response)
+}
+
+fn respond_not_modified(tag: EntityTag) -> HttpResponse {
+    HttpResponse::NotModified().insert_header(ETag(tag)).finish()
+}
+
+pub(super) fn matches_etag(if_none_match: Option<&IfNoneMatch>, tag: &EntityTag) -> bool {
+    match if_none_match {
+        Some(IfNoneMatch::Items(tags)) => tags.iter().any(|known| known.weak_eq(tag)),
+        Some(IfNoneMatch::Any) | None => false,
+    }
+}
+
+/// Handles `GET /api/job/{id}/result`: returns the result of a completed job, and nothing else.
+pub(super) async fn get_job_result(
+    common: web::Data<Common>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let id = parse_job_id(&path)?;
+    let result = reads::with_job(&common, id, move |found, answer| {
+        let state = found.job.state();
+        if state != JobState::Completed {
+            let why = "only a completed job has a result";
+            return Err(Problem::conflict(format!("job {id} is {}: {why}", state.as_str())));
+        }
+        answer.write_json(&found.job.result())
+    });
+    Ok(result.await?.1.into_response())
+}
+
+/// Handles `DELETE /api/job/{id}[?erase=true]`: cancels a running job, and returns the state of an
+/// ended one. An ended job is erased only with `erase`, so that a repeated request erases nothing.
+pub async fn cancel_or_erase(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+    principal: PrincipalName,
+) -> Result<HttpResponse, Problem> {
+    let [erase] = query.extract(["erase"])?;
+    let is_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
+    let id = parse_job_id(&path)?;
+    if is_erase {
+        respond_erased(id, manager_handle::erase(&handles, id).await)
+    } else {
+        respond(id, manager_handle::cancel(&handles, id, principal.0).await)
+    }
+}

@@ -1,0 +1,106 @@
+//! The manager itself: its version, its health, and its settings.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use crate::actors::common::Common;
+use crate::telemetry::ActorCounts;
+use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
+use serde::Serialize;
+use std::path::Path;
+use utoipa::ToSchema;
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Manager)]
+pub(super) struct ManagerView {
+    version: &'static str,
+    started: Rfc3339Time,
+    /// Nanoseconds since the start.
+    uptime: u64,
+    /// Whether all checks are good.
+    ready: bool,
+    checks: Vec<CheckView>,
+    journal: JournalView,
+    actors: Vec<ActorCounts>,
+    /// How many streams of events are open.
+    streams: i64,
+    /// How many notices the webhook has not delivered yet.
+    webhook_waiting: i64,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Check)]
+struct CheckView {
+    name: String,
+    ok: bool,
+    detail: String,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = JournalFile)]
+struct JournalView {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wal_bytes: Option<u64>,
+}
+
+/// Handles `GET /api/manager`.
+pub(super) async fn get_manager(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let file = common.settings.journal.file.clone();
+    // On a blocking thread: the disk may hang.
+    let journal = web::block(move || JournalView::inspect(&file))
+        .await
+        .map_err(|error| Problem::internal(error.to_string()))?;
+    let checks = common.health.checks();
+    let (started, ticks) = common.started_at;
+    Ok(HttpResponse::Ok().json(ManagerView {
+        version: env!("CARGO_PKG_VERSION"),
+        started: Rfc3339Time(started),
+        uptime: u64::try_from(ticks.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        ready: checks.iter().all(|(_, good, _)| *good),
+        checks: checks
+            .into_iter()
+            .map(|(name, ok, detail)| CheckView { name, ok, detail })
+            .collect(),
+        journal,
+        actors: common.metrics.actor_counts(),
+        streams: common.metrics.event_streams.get(),
+        webhook_waiting: common.metrics.webhook_waiting.get(),
+    }))
+}
+
+impl JournalView {
+    fn inspect(file: &Path) -> JournalView {
+        let bytes = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
+        let mut wal = file.as_os_str().to_owned();
+        wal.push("-wal");
+        JournalView {
+            file: file.to_string_lossy().into_owned(),
+            bytes: bytes(file),
+            wal_bytes: bytes(Path::new(&wal)),
+        }
+    }
+}
+
+/// Handles `GET /api/settings[?sources=true]`: returns the settings in force, with secrets masked;
+/// with `sources` a list that says where each value comes from.
+pub(super) async fn get_settings(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [sources] = query.extract(["sources"])?;
+    if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {
+        let sourced = common.settings.with_sources();
+        let sourced = sourced.map_err(|error| Problem::internal(error.to_string()))?;
+        return Ok(HttpResponse::Ok().json(sourced));
+    }
+    Ok(HttpResponse::Ok().json(&common.settings))
+}

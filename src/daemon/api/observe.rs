@@ -1,0 +1,60 @@
+//! The endpoints for health and metrics.
+
+use super::guard;
+use crate::access::{Principal, RequiredScope};
+use crate::actors::common::Common;
+use crate::settings::Scope;
+use actix_web::http::StatusCode;
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
+use engine::text::escape;
+use std::fmt::Write;
+
+/// What a failed check says to a client without a token, or under a host name that is not the
+/// manager's.
+const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, \
+                        who asks under a name of the manager, as http.hosts has it)";
+
+/// Handles `GET /livez`: the process answers.
+pub async fn liveness() -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+}
+
+/// Handles `GET /readyz[?verbose]`: 200 if work can be done, 503 otherwise; with `verbose` a line
+/// for each check.
+pub async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+    // Clients without the scope read learn no address and no name of a user. Where no token is
+    // required, that goes for pages whose name was pointed here.
+    let principal = request.extensions().get::<Principal>().cloned();
+    let may_see_details = principal
+        .is_some_and(|caller| caller.is_allowed(&RequiredScope::Scope(Scope::Read)))
+        && guard::is_sent_to_own_name(&request, &common.settings.http);
+    let checks = common.health.checks();
+    let ready = checks.iter().all(|(_, good, _)| *good);
+    let verbose = request
+        .query_string()
+        .split('&')
+        .any(|pair| pair == "verbose" || pair.starts_with("verbose="));
+    let mut text = String::new();
+    for (name, good, sentence) in checks.iter().filter(|(_, good, _)| verbose || !good) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "[{}] {}: {}",
+            if *good { "+" } else { "-" },
+            escape(name),
+            if may_see_details || *good { escape(sentence) } else { HIDDEN_DETAIL.into() }
+        );
+    }
+    text.push_str(if ready { "ready\n" } else { "not ready\n" });
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    HttpResponse::build(status).content_type("text/plain; charset=utf-8").body(text)
+}
+
+/// Handles `GET /metrics` in the Prometheus exposition format.
+pub async fn get_metrics(common: web::Data<Common>) -> HttpResponse {
+    let sending = common.budgets.messages.used();
+    common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4; charset=utf-8")
+        .body(common.metrics.render())
+}

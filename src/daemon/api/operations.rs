@@ -1,0 +1,336 @@
+//! Operations on jobs (docs/http-api.md): on one job, or on all that a filter finds.
+
+use super::principal::PrincipalName;
+use super::problem::Problem;
+use super::problem::describe_unknown_job;
+use super::query::{self, Query, ReplyType};
+use super::reads::{self, read_small};
+use super::request_body::RequestBody;
+use super::resolve::parse_job_id;
+use super::search::{FILTERS, Row, SearchPurpose, SearchQuery, next_page, page_bytes};
+use crate::actors::client_response::{
+    CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
+};
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use crate::reload;
+use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
+use engine::{JobId, Operation, OperationRequest, Reply, StepState};
+use futures_util::future::join_all;
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// How many jobs of a bulk operation are under way at once: they share commits.
+const BULK_AT_ONCE: usize = 200;
+
+/// How many refusals the response to a bulk operation lists.
+const REFUSALS_LISTED_MAX: usize = 100;
+
+/// The longest reason for an operation, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// Handles `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
+/// `?step=NAME`.
+pub async fn operate(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String)>,
+    query: Query,
+    principal: PrincipalName,
+) -> Result<HttpResponse, Problem> {
+    let (id, operation_name) = path.into_inner();
+    let [step, reason] = query.extract(["step", "reason"])?;
+    let operation = parse_operation(&operation_name, step)?.ok_or_else(|| {
+        Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
+    })?;
+    let id = parse_job_id(&id)?;
+    respond(
+        id,
+        manager_handle::operate(&handles, id, build_request(operation, reason, principal)?).await,
+    )
+}
+
+/// Makes the request for an operation, with its reason and the name of its principal.
+pub(super) fn build_request(
+    mut operation: Operation,
+    reason: Option<String>,
+    PrincipalName(name): PrincipalName,
+) -> Result<OperationRequest, Problem> {
+    let reason = parse_reason(reason)?;
+    if let (Operation::Cancel { reason: text }, Some(reason)) = (&mut operation, &reason) {
+        *text = format!("{text}: {reason}").into();
+    }
+    Ok(OperationRequest { operation, reason, principal: name })
+}
+
+/// Checks the reason of a request, if one is given.
+pub(super) fn parse_reason(reason: Option<String>) -> Result<Option<Arc<str>>, Problem> {
+    let Some(reason) = reason else { return Ok(None) };
+    let chars = reason.chars().count();
+    if !(1..=REASON_CHARS_MAX).contains(&chars) {
+        return Err(Problem::malformed(format!(
+            "reason has {chars} characters, expected 1 to {REASON_CHARS_MAX}: it is kept in the \
+             job's record, for those who read it"
+        )));
+    }
+    Ok(Some(reason.into()))
+}
+
+/// Parses the name of an operation. Returns `None` for a deletion.
+fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>, Problem> {
+    if name != "rerun" && step.is_some() {
+        return Err(Problem::malformed(format!("{name} takes no step; rerun does")));
+    }
+    Ok(Some(match name {
+        "cancel" => Operation::Cancel { reason: CANCEL_REASON.into() },
+        "pause" => Operation::Pause,
+        "resume" => Operation::Resume,
+        "retry" => Operation::Retry,
+        "rerun" => {
+            let step = step.ok_or_else(|| {
+                Problem::malformed(
+                    "rerun needs ?step=NAME, the step from which the job is run again".to_owned(),
+                )
+            })?;
+            Operation::Rerun { step }
+        }
+        "delete" => return Ok(None),
+        _ => {
+            return Err(Problem::not_found(format!(
+                "there is no operation \"{name}\"; there are cancel, pause, resume, retry, rerun \
+                 and delete"
+            )));
+        }
+    }))
+}
+
+/// Handles `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: a reply by
+/// a person or another system, in place of a worker.
+pub async fn reply_by_hand(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String)>,
+    query: Query,
+    principal: PrincipalName,
+    incoming: RequestBody,
+) -> Result<HttpResponse, Problem> {
+    let (id, step) = path.into_inner();
+    let [kind, reason] = query.extract(["type", "reason"])?;
+    let id = parse_job_id(&id)?;
+    let body = incoming.read(&handles.common).await?;
+    // The body's permit is held until the response.
+    let body_text = body.bytes().clone();
+    let reply = match query::parse_reply_type(kind.as_deref())? {
+        ReplyType::Result => Reply::Result(body_text),
+        ReplyType::Error => Reply::Error(body_text),
+        ReplyType::Progress => Reply::Progress(body_text),
+    };
+    let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
+    respond(id, manager_handle::operate(&handles, id, request).await)
+}
+
+/// Makes the response to an operation.
+pub(super) fn respond(
+    id: JobId,
+    now: Result<OperationResponse, RequestError>,
+) -> Result<HttpResponse, Problem> {
+    let (state, step) = match now.map_err(|refusal| job_refusal_problem(id, refusal))? {
+        OperationResponse::Job(state) => (state, None),
+        OperationResponse::Step(state, step) => (state, Some(step)),
+    };
+    let step = step.as_ref().map(StepNowView::from_step);
+    Ok(HttpResponse::Ok().json(Operated { id, state: state.as_str(), step }))
+}
+
+/// Makes the response to a deletion.
+pub(super) fn respond_erased(
+    id: JobId,
+    erased: Result<Erased, RequestError>,
+) -> Result<HttpResponse, Problem> {
+    let Erased = erased.map_err(|refusal| job_refusal_problem(id, refusal))?;
+    Ok(HttpResponse::Ok().json(Operated { id, state: "deleted", step: None }))
+}
+
+fn job_refusal_problem(id: JobId, refusal: RequestError) -> Problem {
+    refusal_problem(refusal, || describe_unknown_job(id))
+}
+
+/// Converts a refusal to a problem. `unknown` says what does not exist.
+pub(super) fn refusal_problem(refusal: RequestError, unknown: impl FnOnce() -> String) -> Problem {
+    match refusal {
+        RequestError::NotFound => Problem::not_found(unknown()),
+        RequestError::UnknownStep(reason) => Problem::not_found(reason),
+        RequestError::Conflict(reason) => Problem::conflict(reason),
+        RequestError::Invalid(reason) => Problem::invalid(reason),
+        RequestError::Overloaded(reason) => Problem::overloaded(reason),
+        RequestError::Failed(reason) => Problem::internal(reason),
+    }
+}
+
+/// The state of a job after an operation.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Operated<'a> {
+    id: JobId,
+    /// The job's state, or `deleted`.
+    state: &'a str,
+    /// The step after the operation, if it was on a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<StepNowView<'a>>,
+}
+
+/// A step after an operation on it, with the keys of `GET /api/job/{id}`.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = StepNow)]
+struct StepNowView<'a> {
+    name: &'a str,
+    state: StepState,
+    status: &'a str,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Rfc3339Time>,
+}
+
+impl StepNowView<'_> {
+    fn from_step(step: &StepSnapshot) -> StepNowView<'_> {
+        StepNowView {
+            name: &step.name,
+            state: step.state,
+            status: &step.status,
+            attempt: step.attempt,
+            reason: step.reason.as_deref(),
+            retry_at: step.retry_at.map(Rfc3339Time),
+        }
+    }
+}
+
+/// Why an operation on all jobs is refused.
+pub(super) fn needs_filter(operation_name: &str) -> String {
+    format!("{operation_name} for all jobs needs a filter: {}", FILTERS.join(", "))
+}
+
+/// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
+/// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
+pub async fn operate_on_all(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+    PrincipalName(name): PrincipalName,
+) -> Result<HttpResponse, Problem> {
+    let operation_name = path.into_inner();
+    let search =
+        SearchQuery::parse(&handles.common, query.into_pairs(), SearchPurpose::Bulk).await?;
+    let (order, beyond, limit) = (search.order, search.after(), search.limit());
+    // Checked before anything is done.
+    if let Some(operation) = parse_operation(&operation_name, search.step.clone())? {
+        build_request(operation, search.reason.clone(), PrincipalName(None))?;
+    } else if search.reason.is_some() {
+        return Err(Problem::malformed(
+            "delete takes no reason: nothing is left of the job's record".to_owned(),
+        ));
+    }
+    if search.filter.is_empty() {
+        return Err(Problem::malformed(needs_filter(&operation_name)));
+    }
+    if search.dry_run == Some(true) {
+        let common = handles.common.clone();
+        let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+            let hits = reader.search(&search.filter, order, beyond, limit)?;
+            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &handles)).collect();
+            answer.write_json(&Dry {
+                dry_run: true,
+                jobs,
+                matched: hits.len(),
+                next: next_page(&hits, limit),
+                operation: &operation_name,
+            })
+        });
+        return response.await;
+    }
+    let filter = search.filter.clone();
+    let hits =
+        read_small(&handles.common, move |reader| reader.search(&filter, order, beyond, limit))
+            .await?;
+    let (mut done, mut refusals) = (0, Vec::new());
+    for chunk in hits.chunks(BULK_AT_ONCE) {
+        let requests = chunk.iter().map(|hit| async {
+            match parse_operation(&operation_name, search.step.clone())? {
+                Some(operation) => {
+                    let request = build_request(
+                        operation,
+                        search.reason.clone(),
+                        PrincipalName(name.clone()),
+                    )?;
+                    respond(hit.id, manager_handle::operate(&handles, hit.id, request).await)
+                }
+                None => respond_erased(hit.id, manager_handle::erase(&handles, hit.id).await),
+            }
+        });
+        for (hit, outcome) in chunk.iter().zip(join_all(requests).await) {
+            match outcome {
+                Ok(_) => done += 1,
+                Err(problem) => {
+                    refusals.push(Refused { job: hit.id, reason: problem.detail().to_owned() })
+                }
+            }
+        }
+    }
+    let refused = refusals.len();
+    refusals.truncate(REFUSALS_LISTED_MAX);
+    Ok(HttpResponse::Ok().json(Bulk {
+        done,
+        matched: hits.len(),
+        next: next_page(&hits, limit),
+        operation: &operation_name,
+        refusals,
+        refused,
+    }))
+}
+
+/// The outcome of a bulk operation.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Bulk<'a> {
+    done: usize,
+    /// The number of jobs on this page.
+    matched: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    operation: &'a str,
+    /// The first refusals.
+    refusals: Vec<Refused>,
+    refused: usize,
+}
+
+/// A job on which an operation was refused.
+#[derive(Serialize, ToSchema)]
+struct Refused {
+    job: JobId,
+    reason: String,
+}
+
+/// The jobs to which a bulk operation would be applied.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = DryRun)]
+pub(super) struct Dry<'a> {
+    dry_run: bool,
+    jobs: Vec<Row<'a>>,
+    matched: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    operation: &'a str,
+}
+
+/// Handles `POST /api/reload`: reads the workflow files again, all or nothing.
+pub async fn reload_files(
+    handles: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    match reload::reload(&handles).await {
+        Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
+        Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),
+    }
+}

@@ -1,0 +1,121 @@
+//! The page at `/`, whose files are part of the binary. It is a client of the API like any other.
+//! Its files are public and need no token; its requests do.
+
+use super::jobs::matches_etag;
+use super::problem::Problem;
+use super::{get, resource_at};
+use crate::settings::HttpSettings;
+use actix_web::http::header::{
+    self, ETag, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch,
+};
+use actix_web::{HttpRequest, HttpResponse, Resource, web};
+use rust_embed::Embed;
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
+
+#[derive(Embed)]
+#[folder = "../../page/"]
+struct Files;
+
+/// The path of all files but the first. It contains a hash of their contents, so browsers fetch
+/// them once.
+const ASSETS: &str = "/assets/";
+
+/// The path in `index.html` that is replaced by the one with the hash.
+const DEV_ASSETS: &str = "assets/dev/";
+
+/// The cache policy of files whose path has the right hash: a year.
+const CACHE_FOR_A_YEAR: &str = "public, max-age=31536000, immutable";
+
+/// The cache policy of everything else: checked with the manager each time.
+const NO_CACHE: &str = "no-cache";
+
+/// The security headers of the page: it loads nothing from elsewhere, runs only scripts that are
+/// files of its own, and cannot be framed.
+const HEADERS: [(HeaderName, HeaderValue); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+             connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; \
+             frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types lit-html \
+             page",
+        ),
+    ),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::CROSS_ORIGIN_OPENER_POLICY, HeaderValue::from_static("same-origin")),
+    (header::CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
+];
+
+/// The content of `index.html`, and the hash in the path of the other files.
+static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
+    let mut all = Sha256::new();
+    for path in Files::iter() {
+        if let Some(file) = Files::get(&path) {
+            all.update(path.as_bytes());
+            all.update(file.metadata.sha256_hash());
+        }
+    }
+    let hash: String = all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let index = Files::get("index.html").map(|file| file.data.into_owned()).unwrap_or_default();
+    let index = String::from_utf8_lossy(&index).replace(DEV_ASSETS, &format!("assets/{hash}/"));
+    (index, hash)
+});
+
+/// Returns whether a path belongs to the page. Such a request needs no token, and may come from a
+/// link on another site.
+pub(super) fn is_page(path: &str, http: &HttpSettings) -> bool {
+    http.page && (path == "/" || path.starts_with(ASSETS))
+}
+
+pub(super) fn page_routes(http: &HttpSettings) -> Vec<Resource> {
+    if !http.page {
+        return Vec::new();
+    }
+    vec![
+        resource_at(vec!["/".to_owned()], "GET, HEAD").route(get().to(serve_index)),
+        resource_at(vec![format!("{ASSETS}{{name}}/{{path:.*}}")], "GET, HEAD")
+            .route(get().to(serve_asset)),
+    ]
+}
+
+async fn serve_index(request: HttpRequest) -> HttpResponse {
+    let (index, name) = &*INDEX;
+    let tag = EntityTag::new_strong(name.clone());
+    let if_none_match = IfNoneMatch::parse(&request).ok();
+    let is_current = matches_etag(if_none_match.as_ref(), &tag);
+    let mut response = if is_current { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    response.insert_header(ETag(tag)).insert_header((header::CACHE_CONTROL, NO_CACHE));
+    for header in HEADERS {
+        response.insert_header(header);
+    }
+    if is_current {
+        return response.finish();
+    }
+    response.content_type("text/html; charset=utf-8").body(index.as_str())
+}
+
+async fn serve_asset(path: web::Path<(String, String)>) -> Result<HttpResponse, Problem> {
+    let (name, path) = path.into_inner();
+    let file = Files::get(&path)
+        .filter(|_| path != "index.html")
+        .ok_or_else(|| Problem::not_found("the page has no such file".to_owned()))?;
+    let mut response = HttpResponse::Ok();
+    // Under another hash, as of another version, this version's file is sent, and not cached.
+    let cache_control = if name == INDEX.1 { CACHE_FOR_A_YEAR } else { NO_CACHE };
+    response.insert_header((header::CACHE_CONTROL, cache_control));
+    for header in HEADERS {
+        response.insert_header(header);
+    }
+    Ok(response.content_type(content_type(&path)).body(file.data.into_owned()))
+}
+
+fn content_type(path: &str) -> &'static str {
+    match path.rsplit('.').next() {
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("json") => "application/json",
+        Some(_) | None => "text/plain; charset=utf-8",
+    }
+}

@@ -1,0 +1,211 @@
+//! Errors of the API: problem details (RFC 9457).
+
+use crate::actors::health::{JournalWait, render_loss};
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
+use engine::JobId;
+use journal::{JournalError, Remedy};
+use serde::Serialize;
+use std::fmt;
+use utoipa::ToSchema;
+
+/// An error that is answered to the client.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    detail: String,
+    /// The methods that are allowed, for 405.
+    allowed: Option<&'static str>,
+    /// The reason as a constant for programs.
+    reason: Option<&'static str>,
+}
+
+/// Problem details (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(super) struct ProblemDetails<'a> {
+    /// What is wrong, and what to do.
+    detail: &'a str,
+    /// The reason as a constant for programs, where they need it: why a worker no longer has a
+    /// message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    status: u16,
+    title: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+}
+
+/// After how many seconds a client that was answered 429 or 503 may try again.
+const RETRY_AFTER_S: &str = "1";
+
+impl Problem {
+    /// Makes a 400: the request is malformed.
+    pub fn malformed(detail: String) -> Problem {
+        Problem { status: StatusCode::BAD_REQUEST, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 401: the token is missing or not valid.
+    pub fn unauthorized(detail: String) -> Problem {
+        Problem { status: StatusCode::UNAUTHORIZED, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 403: the client may not do this.
+    pub fn forbidden(detail: String) -> Problem {
+        Problem { status: StatusCode::FORBIDDEN, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 404: it does not exist.
+    pub fn not_found(detail: String) -> Problem {
+        Problem { status: StatusCode::NOT_FOUND, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 405: the path does not take this method.
+    pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
+        Problem {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            detail,
+            allowed: Some(allowed),
+            reason: None,
+        }
+    }
+
+    /// Makes a 408: the request did not come in time.
+    pub fn timed_out(detail: String) -> Problem {
+        Problem { status: StatusCode::REQUEST_TIMEOUT, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 409: it conflicts with what exists.
+    pub fn conflict(detail: String) -> Problem {
+        Problem { status: StatusCode::CONFLICT, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 410: it existed, and is over.
+    pub fn gone(detail: String) -> Problem {
+        Problem { status: StatusCode::GONE, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 413: the body is too large.
+    pub fn too_large(detail: String) -> Problem {
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 415: the body has an encoding that is not supported.
+    pub fn unsupported(detail: String) -> Problem {
+        Problem { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 422: the request is well-formed, but wrong.
+    pub fn invalid(detail: String) -> Problem {
+        Problem { status: StatusCode::UNPROCESSABLE_ENTITY, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 429: too many requests of this kind; with `Retry-After`.
+    pub fn too_many(detail: String) -> Problem {
+        Problem { status: StatusCode::TOO_MANY_REQUESTS, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 500: something broke in the manager.
+    pub fn internal(detail: String) -> Problem {
+        Problem { status: StatusCode::INTERNAL_SERVER_ERROR, detail, allowed: None, reason: None }
+    }
+
+    /// Makes a 503: the manager cannot do it now; with `Retry-After`.
+    pub fn overloaded(detail: String) -> Problem {
+        Problem { status: StatusCode::SERVICE_UNAVAILABLE, detail, allowed: None, reason: None }
+    }
+}
+
+impl Problem {
+    /// Makes a 404: no job has this id.
+    pub fn unknown_job(id: JobId) -> Problem {
+        Problem::not_found(describe_unknown_job(id))
+    }
+
+    /// Adds a reason for programs.
+    pub fn with_reason(self, reason: &'static str) -> Problem {
+        Problem { reason: Some(reason), ..self }
+    }
+
+    /// Returns the reason for programs.
+    pub fn reason(&self) -> Option<&'static str> {
+        self.reason
+    }
+
+    /// Returns what is wrong, in a sentence.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+}
+
+/// Describes that no job has this id.
+pub(super) fn describe_unknown_job(id: JobId) -> String {
+    format!("unknown job id {id}: there is none, or its retention is over")
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status, self.detail)
+    }
+}
+
+impl ResponseError for Problem {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let body = serde_json::json!(ProblemDetails {
+            detail: &self.detail,
+            reason: self.reason,
+            status: self.status.as_u16(),
+            title: self.status.canonical_reason().unwrap_or_default(),
+            kind: "about:blank",
+        });
+        let mut response = HttpResponse::build(self.status);
+        response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
+        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
+        }
+        if let Some(allowed) = self.allowed {
+            response.insert_header((header::ALLOW, allowed));
+        }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            response.insert_header((header::ACCEPT_ENCODING, "identity"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
+        response.body(body.to_string())
+    }
+}
+
+impl Responder for Problem {
+    type Body = actix_web::body::BoxBody;
+
+    fn respond_to(self, _: &HttpRequest) -> HttpResponse {
+        self.error_response()
+    }
+}
+
+impl From<JournalError> for Problem {
+    fn from(error: JournalError) -> Self {
+        if let JournalError::Closed { why, .. } = &error {
+            return Problem::overloaded(why.to_string());
+        }
+        if let JournalError::Lost { loss, .. } = &error {
+            return Problem::overloaded(render_loss(loss));
+        }
+        match error.remedy() {
+            Remedy::WaitForSpace => {
+                return Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned());
+            }
+            Remedy::WaitForLock => {
+                return Problem::overloaded(JournalWait::Lock.as_str().to_owned());
+            }
+            Remedy::Exit => {}
+        }
+        tracing::error!(%error, "a read of the journal failed");
+        Problem::internal(error.to_string())
+    }
+}

@@ -1,0 +1,204 @@
+//! Parses the query parameters of operations: limits, cursors, times, states.
+
+use super::problem::Problem;
+use actix_web::web;
+use base::clock;
+use base::times;
+use engine::text::{find_nearest, quote};
+use engine::{JobState, Timestamp};
+use journal::JobNumber;
+
+/// The largest value of `?limit=`.
+const LIMIT_MAX: u32 = 10_000;
+
+/// The one parameter that every operation takes and ignores: clients make up its value, so that no
+/// cache answers.
+const CACHE_BUSTER: &str = "_";
+
+/// The query parameters of a request, unparsed. An operation refuses parameters that it does not
+/// know: otherwise a misspelt filter would select more than was meant.
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Returns the values of these parameters. Each may be given once; any other parameter is
+    /// refused.
+    pub(super) fn extract<const N: usize>(
+        self,
+        names: [&'static str; N],
+    ) -> Result<[Option<String>; N], Problem> {
+        let mut values = [const { None }; N];
+        for (key, value) in self.0 {
+            let at = names
+                .iter()
+                .position(|name| *name == key)
+                .ok_or_else(|| unknown_parameter(&key, &names))?;
+            set_once(&mut values[at], &key, value)?;
+        }
+        Ok(values)
+    }
+
+    /// Checks that there are no parameters.
+    pub(super) fn check_empty(self) -> Result<(), Problem> {
+        self.extract([]).map(|[]| ())
+    }
+
+    /// Returns all parameters, for operations that do not know their names beforehand.
+    pub(super) fn into_pairs(self) -> Vec<(String, String)> {
+        self.0
+    }
+}
+
+impl actix_web::FromRequest for Query {
+    type Error = Problem;
+    type Future = std::future::Ready<Result<Self, Problem>>;
+
+    fn from_request(
+        request: &actix_web::HttpRequest,
+        _: &mut actix_web::dev::Payload,
+    ) -> Self::Future {
+        let parsed = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
+        let known = |query: web::Query<Vec<(String, String)>>| {
+            query.into_inner().into_iter().filter(|(key, _)| key != CACHE_BUSTER).collect()
+        };
+        std::future::ready(
+            parsed
+                .map(|query| Query(known(query)))
+                .map_err(|error| Problem::malformed(format!("the query: {error}"))),
+        )
+    }
+}
+
+/// Returns the problem of a parameter that an operation does not have.
+pub(super) fn unknown_parameter(key: &str, known: &[&str]) -> Problem {
+    let quoted_key = quote(key);
+    Problem::malformed(match (find_nearest(key, known.iter().copied()), known) {
+        (_, []) => format!("unknown parameter {quoted_key}: this call takes none"),
+        (_, [only]) => format!("unknown parameter {quoted_key}; the only one here is {only}"),
+        (Some(meant), _) => format!(
+            "unknown parameter {quoted_key}; did you mean {}? Known are {}",
+            quote(meant),
+            known.join(", ")
+        ),
+        (None, _) => format!("unknown parameter {quoted_key}; known are {}", known.join(", ")),
+    })
+}
+
+/// Sets the value of a parameter, which may be given only once.
+pub(super) fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), Problem> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::malformed(format!("{key} is given twice"))),
+    }
+}
+
+/// Checks that a parameter is not given without the other that it needs.
+pub(super) fn check_requires(
+    key: &str,
+    is_given: bool,
+    other: &str,
+    has_other: bool,
+) -> Result<(), Problem> {
+    if is_given && !has_other {
+        Err(Problem::malformed(format!("{key} needs {other}")))
+    } else {
+        Ok(())
+    }
+}
+
+/// Parses how far back a list goes, in minutes.
+pub(super) fn parse_minutes(key: &str, text: &str) -> Result<u32, Problem> {
+    text.parse().map_err(|_| {
+        Problem::malformed(format!("{key} is {text:?}, expected minutes, a whole number"))
+    })
+}
+
+/// Parses the largest number of rows.
+pub(super) fn parse_limit(text: &str) -> Result<u32, Problem> {
+    let parsed: Option<u32> = text.parse().ok();
+    parsed.filter(|limit| (1..=LIMIT_MAX).contains(limit)).ok_or_else(|| {
+        Problem::malformed(format!(
+            "limit is {text:?}, expected a whole number from 1 to {LIMIT_MAX}"
+        ))
+    })
+}
+
+/// Parses where a page of a list begins.
+pub(super) fn parse_cursor(text: &str) -> Result<JobNumber, Problem> {
+    text.parse().map_err(|_| invalid_cursor(text))
+}
+
+pub(super) fn invalid_cursor(text: &str) -> Problem {
+    Problem::malformed(format!(
+        "cursor {text:?} is not one that this API gave: pass on the \"next\" of the page before"
+    ))
+}
+
+/// Parses a job's state.
+pub(super) fn parse_state(text: &str) -> Result<JobState, Problem> {
+    let names = JobState::ALL.map(JobState::as_str).join(", ");
+    JobState::from_name(text)
+        .ok_or_else(|| Problem::malformed(format!("state is {text:?}, expected one of {names}")))
+}
+
+/// Parses the view of a job. Returns whether it is the light one.
+pub(super) fn parse_is_light(view: &str) -> Result<bool, Problem> {
+    match view {
+        "light" => Ok(true),
+        "whole" => Ok(false),
+        other => Err(Problem::malformed(format!("view is {other:?}, expected light or whole"))),
+    }
+}
+
+/// What a reply contains.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ReplyType {
+    /// The step's output.
+    Result,
+    /// An error: the attempt failed.
+    Error,
+    /// Progress: the step goes on.
+    Progress,
+}
+
+/// Parses the type of a reply; the default is a result.
+pub(super) fn parse_reply_type(text: Option<&str>) -> Result<ReplyType, Problem> {
+    match text {
+        None | Some("result") => Ok(ReplyType::Result),
+        Some("error") => Ok(ReplyType::Error),
+        Some("progress") => Ok(ReplyType::Progress),
+        Some(other) => Err(Problem::malformed(format!(
+            "type is {other:?}, expected result, error or progress"
+        ))),
+    }
+}
+
+/// Parses a flag; its name alone turns it on.
+pub(super) fn parse_flag(key: &str, value: &str) -> Result<bool, Problem> {
+    match value {
+        "" | "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        other => Err(Problem::malformed(format!("{key} is {other:?}, expected true or false"))),
+    }
+}
+
+/// Parses a point in time, given as such or as how long ago it was.
+pub(super) fn parse_time(key: &str, text: &str) -> Result<Timestamp, Problem> {
+    // A bare 0 would parse as a duration, though most likely a time was meant.
+    let ago = if text == "0" { None } else { humantime::parse_duration(text).ok() };
+    if let Some(ago) = ago {
+        return Ok(Timestamp(
+            clock::now().0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX)),
+        ));
+    }
+    times::parse_rfc3339(text).ok_or_else(|| {
+        if times::parse_rfc3339(&format!("{text}Z")).is_some() {
+            return Problem::malformed(format!(
+                "{key} is {text:?}, which has no time zone: add Z for UTC, or an offset such as \
+                 +01:00"
+            ));
+        }
+        let expected = "a time such as 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+01:00, or how \
+                        long ago, such as 2h or 7d";
+        Problem::malformed(format!("{key} is {text:?}, expected {expected}"))
+    })
+}

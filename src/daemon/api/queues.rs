@@ -1,0 +1,286 @@
+//! The queues of the loaded workflows, and of the definitions that jobs under way still run: what
+//! they hold, and which steps use them.
+
+use super::leases::to_wall_clock;
+use super::problem::Problem;
+use super::query::Query;
+use super::redispatch;
+use crate::actors::bulk_requests::WaitingStep;
+use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle;
+use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
+use bus::{Address, BusKey, QueueStatus};
+use engine::text::quote;
+use engine::{Definition, JobId, Step};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// The most leases in one response.
+const LEASES_MAX: usize = 100;
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Queues<'a> {
+    /// When the broker was asked.
+    looked: Rfc3339Time,
+    queues: Vec<QueueView<'a>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Queue)]
+struct QueueView<'a> {
+    queue: &'a str,
+    vhost: &'a str,
+    bus: &'a str,
+    /// Messages that wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u32>,
+    /// Messages that workers have; for a web service, calls under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unacknowledged: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumers: Option<u32>,
+    /// Why nothing is delivered to the web service behind the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'a str>,
+    /// When that service is called again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_call: Option<Rfc3339Time>,
+    /// Whether the queue is full: the broker accepts no further message.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    full: bool,
+    /// Whether the queue does not exist.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    missing: bool,
+    /// Why nothing is known about the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<&'a str>,
+    /// The step that has waited longest for a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest: Option<Oldest<'a>>,
+    /// Whether only jobs under way use the queue, which began before a reload, and no loaded
+    /// workflow.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_longer_in_files: bool,
+    used_by: Vec<Use<'a>>,
+}
+
+/// A step that waits for a reply.
+#[derive(Serialize, ToSchema)]
+#[schema(as = QueueWait)]
+struct Oldest<'a> {
+    job: JobId,
+    step: &'a str,
+    /// When its attempt began.
+    since: Rfc3339Time,
+}
+
+/// A step whose messages go to a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = QueueUse)]
+struct Use<'a> {
+    workflow: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
+    step: &'a str,
+    /// Whether only jobs under way have this step on this queue, and the files no longer do.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_longer_in_files: bool,
+}
+
+/// A queue, with the messages of it that are leased.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OneQueue<'a> {
+    /// When the broker was asked.
+    looked: Rfc3339Time,
+    #[serde(flatten)]
+    queue: QueueView<'a>,
+    /// The leased messages, those first whose lease ends first. Only for queues of the embedded bus
+    /// and of web services.
+    leases: Vec<LeaseView>,
+}
+
+/// A message that a worker has leased.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Lease)]
+struct LeaseView {
+    #[schema(value_type = String)]
+    message_id: Arc<str>,
+    /// The name that its worker gave itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    worker: Option<Arc<str>>,
+    /// Which delivery of the message it is, from 1.
+    delivery: u32,
+    /// When the message is given to another worker.
+    lease_until: Rfc3339Time,
+}
+
+/// Handles `GET /api/queue/{queue}[?bus=B][&vhost=V]`.
+pub(super) async fn get_queue(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [bus, vhost] = query.extract(["bus", "vhost"])?;
+    let address = redispatch::parse_address(&handles, &path.into_inner(), bus, vhost)?;
+    redispatch::check_known(&handles, &address, |other| {
+        Problem::not_found(format!(
+            "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
+             ?bus={other}",
+            quote(&address.queue),
+            address.bus.name
+        ))
+    })
+    .await?;
+    let scan = manager_handle::queue_report(&handles).await;
+    let (loaded, in_use) =
+        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
+    let used_by = collect_uses(&handles, &loaded, &in_use).remove(&address).unwrap_or_default();
+    let key = (address.bus.clone(), address.queue.clone());
+    let queue = QueueView {
+        oldest: scan.oldest.get(&address).map(Oldest::from_wait),
+        ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+    };
+    let lease_queue = handles.lease_queues.find(&address.bus);
+    let leases =
+        lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
+    let leases = leases.into_iter().map(|lease| LeaseView {
+        message_id: lease.id,
+        worker: lease.worker,
+        delivery: lease.delivery,
+        lease_until: to_wall_clock(lease.until),
+    });
+    let scanned_at = Rfc3339Time(scan.at);
+    Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
+}
+
+/// Handles `GET /api/queues`.
+pub(super) async fn list_queues(
+    handles: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let scan = manager_handle::queue_report(&handles).await;
+    let (loaded, in_use) =
+        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
+    let mut uses = collect_uses(&handles, &loaded, &in_use);
+    let queues = uses.iter_mut().map(|(address, used_by)| {
+        let key = (address.bus.clone(), address.queue.clone());
+        let used_by = std::mem::take(used_by);
+        QueueView {
+            oldest: scan.oldest.get(address).map(Oldest::from_wait),
+            ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
+        }
+    });
+    Ok(HttpResponse::Ok().json(Queues { looked: Rfc3339Time(scan.at), queues: queues.collect() }))
+}
+
+/// Pairs definitions with their full names, and sorts them.
+fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Definition>)> {
+    let named = |definition: Arc<Definition>| (definition.full_name(), definition);
+    let mut named: Vec<_> = definitions.into_iter().map(named).collect();
+    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    named
+}
+
+/// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
+/// with the steps that use it.
+fn collect_uses<'a>(
+    handles: &ActorHandles,
+    loaded: &'a BTreeMap<String, Arc<Definition>>,
+    in_use: &'a [(String, Arc<Definition>)],
+) -> BTreeMap<Address, Vec<Use<'a>>> {
+    let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
+    for (name, definition) in loaded {
+        for (step, used) in sending_steps(name, definition) {
+            uses.entry(handles.buses.address(definition, step)).or_default().push(used);
+        }
+    }
+    for (name, definition) in in_use {
+        for (step, used) in sending_steps(name, definition) {
+            let queue_uses = uses.entry(handles.buses.address(definition, step)).or_default();
+            let old_use = Use { no_longer_in_files: true, ..used };
+            // The files may have changed elsewhere in the workflow, or more than once.
+            if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {
+                queue_uses.push(old_use);
+            }
+        }
+    }
+    uses
+}
+
+/// Returns the steps of a definition that send messages.
+fn sending_steps<'a>(
+    workflow: &'a str,
+    definition: &'a Definition,
+) -> impl Iterator<Item = (&'a Step, Use<'a>)> {
+    definition.graphs.iter().enumerate().flat_map(move |(at, graph)| {
+        let task = (at > 0).then_some(graph.name.as_str());
+        let used = move |step: &'a Step| Use {
+            workflow,
+            task,
+            step: &step.name,
+            no_longer_in_files: false,
+        };
+        graph.steps.iter().filter(|step| step.has_queue()).map(move |step| (step, used(step)))
+    })
+}
+
+impl<'a> Oldest<'a> {
+    fn from_wait(wait: &'a WaitingStep) -> Oldest<'a> {
+        Oldest { job: wait.job, step: &wait.step, since: Rfc3339Time(wait.since) }
+    }
+}
+
+impl<'a> QueueView<'a> {
+    fn new(
+        key: &'a BusKey,
+        queue: &'a str,
+        status: Option<&'a QueueStatus>,
+        used_by: Vec<Use<'a>>,
+    ) -> QueueView<'a> {
+        let view = QueueView {
+            queue,
+            vhost: &key.vhost,
+            bus: &key.name,
+            messages: None,
+            unacknowledged: None,
+            consumers: None,
+            trouble: None,
+            next_call: None,
+            full: false,
+            missing: false,
+            unknown: None,
+            oldest: None,
+            no_longer_in_files: used_by.iter().all(|used| used.no_longer_in_files),
+            used_by,
+        };
+        match status {
+            Some(QueueStatus::Exists { messages, unacknowledged, consumers, is_full }) => {
+                QueueView {
+                    full: *is_full,
+                    messages: Some(*messages),
+                    unacknowledged: *unacknowledged,
+                    consumers: Some(*consumers),
+                    ..view
+                }
+            }
+            Some(QueueStatus::Endpoint { waiting, calls, failure: trouble }) => QueueView {
+                messages: Some(u32::try_from(*waiting).unwrap_or(u32::MAX)),
+                unacknowledged: Some(*calls as u64),
+                trouble: trouble.as_ref().map(|trouble| &*trouble.reason),
+                next_call: trouble.as_ref().and_then(|trouble| trouble.retry_at).map(Rfc3339Time),
+                ..view
+            },
+            Some(QueueStatus::Missing) => QueueView { missing: true, ..view },
+            Some(QueueStatus::Unknown(reason)) => QueueView { unknown: Some(reason), ..view },
+            None => QueueView { unknown: Some("it was loaded since the last look"), ..view },
+        }
+    }
+}

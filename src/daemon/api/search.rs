@@ -1,0 +1,324 @@
+//! Searches jobs: for a list, or for an operation on all that are found.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
+use super::resolve::{parse_job_id, resolve_workflow};
+use crate::actors::common::Common;
+use crate::actors::handles::ActorHandles;
+use actix_web::{HttpResponse, web};
+use base::times::Rfc3339Time;
+use engine::text::quote;
+use engine::{JobId, JobState};
+use journal::{JobFilter, JobNumber, ParentRecord, SearchHit, SearchOrder};
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// The parameters by which a search can filter.
+pub(super) const FILTERS: [&str; 8] =
+    ["workflow", "state", "id", "after", "before", "endedAfter", "endedBefore", "status.<step>"];
+
+/// The parameters of a search that do not filter.
+const OTHER_PARAMETERS: [&str; 4] = ["vhost", "order", "limit", "cursor"];
+
+/// Jobs are counted up to this number.
+const COUNT_MAX: u32 = 10_000;
+
+/// How much of a reason a list contains, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+/// The fewest digits of an id that can be searched for.
+const ID_DIGITS_MIN: usize = 4;
+
+/// The number of digits of a whole id.
+const ID_DIGITS: usize = 32;
+
+/// The most that a row takes, in bytes: as it is read, with its reason, and as text.
+const ROW_BYTES: usize = 4 * 1024;
+
+pub(super) fn page_bytes(limit: u32) -> usize {
+    page_bytes_for(limit, ROW_BYTES)
+}
+
+/// The purpose of a search.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SearchPurpose {
+    List,
+    /// An operation on all jobs that are found.
+    Bulk,
+}
+
+impl SearchPurpose {
+    /// Returns the parameters that only this purpose has.
+    fn own_parameters(self) -> &'static [&'static str] {
+        match self {
+            SearchPurpose::List => &["count", "parent"],
+            SearchPurpose::Bulk => &["dryRun", "step", "reason"],
+        }
+    }
+}
+
+/// The parsed query of a search, or of a bulk operation.
+#[derive(Default)]
+pub(super) struct SearchQuery {
+    pub(super) filter: JobFilter,
+    pub(super) order: SearchOrder,
+    limit: Option<u32>,
+    after: Option<JobNumber>,
+    with_count: Option<bool>,
+    /// The job whose child jobs are searched.
+    parent: Option<ParentRecord>,
+    pub(super) dry_run: Option<bool>,
+    pub(super) step: Option<String>,
+    pub(super) reason: Option<String>,
+}
+
+impl SearchQuery {
+    pub(super) async fn parse(
+        common: &Arc<Common>,
+        pairs: Vec<(String, String)>,
+        kind: SearchPurpose,
+    ) -> Result<SearchQuery, Problem> {
+        let mut search = SearchQuery::default();
+        let (mut workflow, mut vhost, mut states, mut order) = (None, None, None, None);
+        let mut parent = None;
+        for (key, value) in pairs {
+            let is_own = kind.own_parameters().contains(&key.as_str());
+            let filter = &mut search.filter;
+            let time = || query::parse_time(&key, &value);
+            match key.as_str() {
+                "vhost" => query::set_once(&mut vhost, &key, value)?,
+                "workflow" => query::set_once(&mut workflow, &key, value)?,
+                "state" => {
+                    let each: Result<Vec<JobState>, _> =
+                        value.split(',').map(query::parse_state).collect();
+                    query::set_once(&mut states, &key, each?)?;
+                }
+                "id" => query::set_once(&mut filter.id_range, &key, parse_id_range(&value)?)?,
+                "after" => query::set_once(&mut filter.created_from, &key, time()?)?,
+                "before" => query::set_once(&mut filter.created_before, &key, time()?)?,
+                "endedAfter" => query::set_once(&mut filter.ended_from, &key, time()?)?,
+                "endedBefore" => query::set_once(&mut filter.ended_before, &key, time()?)?,
+                "order" => query::set_once(&mut order, &key, parse_order(&value)?)?,
+                "limit" => query::set_once(&mut search.limit, &key, query::parse_limit(&value)?)?,
+                "cursor" => query::set_once(&mut search.after, &key, query::parse_cursor(&value)?)?,
+                "count" if is_own => {
+                    query::set_once(&mut search.with_count, &key, query::parse_flag(&key, &value)?)?
+                }
+                "parent" if is_own => query::set_once(&mut parent, &key, parse_job_id(&value)?)?,
+                "dryRun" if is_own => {
+                    query::set_once(&mut search.dry_run, &key, query::parse_flag(&key, &value)?)?
+                }
+                "step" if is_own => query::set_once(&mut search.step, &key, value)?,
+                "reason" if is_own => query::set_once(&mut search.reason, &key, value)?,
+                _ => match key.strip_prefix("status.") {
+                    Some(step) => filter.statuses.push((step.to_owned(), value)),
+                    None => {
+                        let known =
+                            [&FILTERS[..], &OTHER_PARAMETERS, kind.own_parameters()].concat();
+                        return Err(query::unknown_parameter(&key, &known));
+                    }
+                },
+            }
+        }
+        query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
+        let states = states.unwrap_or_default();
+        search.filter.states =
+            JobState::ALL.into_iter().filter(|state| states.contains(state)).collect();
+        search.order = order.unwrap_or_default();
+        if let Some(name) = workflow {
+            search.filter.workflow = Some(resolve_workflow(common, &name, vhost.as_deref()).await?);
+        }
+        if let Some(id) = parent {
+            let tree = read_small(common, move |reader| reader.find_parent_job(id)).await?;
+            let tree = tree.ok_or_else(|| Problem::unknown_job(id))?;
+            search.filter.parent = Some(tree.key());
+            search.parent = Some(tree);
+        }
+        search.check_steps(common).await?;
+        Ok(search)
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        self.limit.unwrap_or(PAGE_ROWS)
+    }
+
+    /// Returns the number of the job behind which the page begins.
+    pub(super) fn after(&self) -> JobNumber {
+        self.after.unwrap_or(self.order.start_cursor())
+    }
+
+    async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
+        let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
+        if self.parent.is_some() {
+            return Err(Problem::malformed(format!(
+                "status.{first} is about top-level jobs, and parent asks for child jobs"
+            )));
+        }
+        let Some(workflow) = &self.filter.workflow else {
+            return Err(Problem::malformed(format!(
+                "status.{first} needs workflow=NAME: steps belong to a workflow"
+            )));
+        };
+        let known: Vec<String> = match common.definitions().get(workflow) {
+            Some(definition) => {
+                definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
+            }
+            None => {
+                let workflow = workflow.clone();
+                read_small(common, move |reader| reader.load_status_columns(&workflow))
+                    .await?
+                    .unwrap_or_default()
+            }
+        };
+        match self.filter.statuses.iter().find(|(step, _)| !known.contains(step)) {
+            None => Ok(()),
+            Some((unknown, _)) => Err(Problem::malformed(format!(
+                "workflow {workflow} has no step {unknown:?}; its steps are {}",
+                known.join(", ")
+            ))),
+        }
+    }
+}
+
+/// Parses the beginning of an id. Returns the first and the last id that begin so.
+fn parse_id_range(text: &str) -> Result<(JobId, JobId), Problem> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let fits = (ID_DIGITS_MIN..=ID_DIGITS).contains(&digits.len());
+    let pad = |digit: char| {
+        let whole: String =
+            digits.chars().chain(std::iter::repeat(digit)).take(ID_DIGITS).collect();
+        u128::from_str_radix(&whole, 16).ok().map(|id| JobId(uuid::Uuid::from_u128(id)))
+    };
+    let is_hex = digits.chars().all(|c| c.is_ascii_hexdigit());
+    match (pad('0'), pad('f')) {
+        (Some(first), Some(last)) if fits && is_hex => Ok((first, last)),
+        _ => Err(Problem::malformed(format!(
+            "id is {}, expected a job's id or its beginning: {ID_DIGITS_MIN} to {ID_DIGITS} hex \
+             digits, hyphens are ignored",
+            quote(text)
+        ))),
+    }
+}
+
+fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
+    match text {
+        "newest" => Ok(SearchOrder::NewestFirst),
+        "oldest" => Ok(SearchOrder::OldestFirst),
+        other => Err(Problem::malformed(format!("order is {other:?}, expected newest or oldest"))),
+    }
+}
+
+/// Handles `GET /api/jobs/search?…`: finds root jobs, or the child jobs of one job, in pages; with
+/// `count=true` it also counts them.
+pub(super) async fn search_jobs(
+    handles: web::Data<ActorHandles>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let common = handles.common.clone();
+    let search = SearchQuery::parse(&common, query.into_pairs(), SearchPurpose::List).await?;
+    let limit = search.limit();
+    let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+        let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
+        let count = match search.with_count {
+            Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
+            Some(false) | None => None,
+        };
+        answer.write_json(&SearchAnswer {
+            jobs: hits
+                .iter()
+                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &handles))
+                .collect(),
+            next: next_page(&hits, limit),
+            count: count.map(|count| count.min(COUNT_MAX)),
+            count_is_minimum: count.is_some_and(|count| count > COUNT_MAX),
+        })
+    });
+    response.await
+}
+
+/// The jobs that a search found.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = FoundJobs)]
+pub(super) struct SearchAnswer<'a> {
+    jobs: Vec<Row<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// How many jobs there are on all pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    /// Whether there are more jobs than were counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    count_is_minimum: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = FoundJob)]
+pub(super) struct Row<'a> {
+    created: Rfc3339Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Rfc3339Time>,
+    /// The index of the item, for a child job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<u32>,
+    job: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    state: &'a str,
+    /// The parent's step, for a child job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<StepCounts>,
+    workflow: &'a str,
+}
+
+/// How far a job has got.
+#[derive(Serialize, ToSchema)]
+struct StepCounts {
+    /// The number of its steps that are completed, failed, skipped or cancelled. Present for jobs
+    /// under way and for completed ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<usize>,
+    /// The number of all its steps.
+    total: usize,
+}
+
+impl<'a> Row<'a> {
+    /// Makes the row of a hit. `parent` is the job whose child jobs were searched.
+    pub(super) fn from_hit(
+        hit: &'a SearchHit,
+        parent: Option<&'a ParentRecord>,
+        handles: &ActorHandles,
+    ) -> Row<'a> {
+        let step = |tree: &'a ParentRecord| {
+            let (step, _) = hit.parent_item?;
+            Some(&*tree.graph().steps.get(usize::from(step.0))?.name)
+        };
+        // For a job that failed or was cancelled only its record tells how far it got: too much to
+        // read for a list.
+        let done = |total| match JobState::from_name(&hit.state)? {
+            JobState::Running | JobState::Paused => handles.routes.steps_done(hit.id),
+            JobState::Completed => Some(total),
+            JobState::Failed | JobState::Cancelled => None,
+        };
+        Row {
+            item: hit.parent_item.map(|(_, item)| item),
+            step: parent.and_then(step),
+            steps: hit.steps.map(|total| StepCounts { done: done(total), total }),
+            created: Rfc3339Time(hit.created),
+            ended: hit.ended.map(Rfc3339Time),
+            job: hit.id,
+            reason: hit.reason.as_ref().map(|reason| truncate(reason, REASON_CHARS_MAX)),
+            state: &hit.state,
+            workflow: &hit.workflow,
+        }
+    }
+}
+
+/// Returns the cursor of the next page.
+pub(super) fn next_page(hits: &[SearchHit], limit: u32) -> Option<String> {
+    hits.last().filter(|_| hits.len() == limit as usize).map(|hit| hit.number.to_string())
+}

@@ -1,0 +1,322 @@
+//! The statuses of a workflow's jobs (docs/http-api.md), as JSON in pages or as one CSV, both sent
+//! while they are read.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{read_small, stream_chunks};
+use super::resolve::resolve_workflow;
+use crate::actors::common::Common;
+use crate::actors::health::JournalWait;
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use engine::id::InvalidJobId;
+use engine::text::{did_you_mean, escape, quote};
+use engine::{Definition, JobId, JobState};
+use journal::{JobNumber, JournalError, Records};
+use journal::{NEWEST_CURSOR, StatusFilter, StatusRow};
+use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+use std::sync::Arc;
+
+/// The default number of rows of a JSON response.
+const ROWS_DEFAULT: u32 = 1_000;
+
+/// How many rows are read and sent at once, and the most statuses in them.
+const PAGE_ROWS: usize = 1_000;
+const PAGE_STATUSES: usize = 10_000;
+
+/// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
+const STEP_PREFIX: &str = "step.";
+
+/// Handles `GET
+/// /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`.
+pub async fn list_statuses(
+    common: web::Data<Common>,
+    path: web::Path<String>,
+    query: Query,
+    request: HttpRequest,
+) -> Result<HttpResponse, Problem> {
+    let status_query = StatusQuery::parse(query.into_pairs())?;
+    let workflow = resolve_workflow(&common, &path, status_query.vhost.as_deref()).await?;
+    let name = workflow.clone();
+    let columns = read_small(&common, move |reader| reader.load_status_columns(&name)).await?;
+    let Some(columns) = columns else {
+        if common.health.is_journal_waiting() {
+            return Err(Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned()));
+        }
+        let detail = format!(
+            "the table of statuses of {workflow} is missing: the next start makes it, or the next \
+             change of a job"
+        );
+        return Err(Problem::internal(detail));
+    };
+    let definition = common.definitions().get(&workflow).cloned();
+    let names: Vec<String> =
+        columns.iter().map(|column| original_name(definition.as_deref(), column)).collect();
+    let filter = StatusFilter {
+        job: status_query.job,
+        state: status_query.state,
+        steps: status_query.find_columns(&workflow, &columns, &names)?,
+    };
+    let is_csv = wants_csv(&request);
+    let rows_left =
+        status_query.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
+    let reader = common.reader.clone();
+    let file = format!(
+        "attachment; filename=\"status_{}.csv\"",
+        workflow.rsplit('/').next().unwrap_or_default()
+    );
+    let before = status_query.cursor.unwrap_or(NEWEST_CURSOR);
+    let sheet = StatusSheet {
+        reader,
+        workflow,
+        columns,
+        names,
+        filter,
+        before,
+        rows_left,
+        has_begun: false,
+        has_ended: false,
+    };
+    let mut response = HttpResponse::Ok();
+    response.insert_header((header::VARY, "Accept"));
+    if is_csv {
+        response
+            .content_type("text/csv; charset=utf-8; header=present")
+            .insert_header((header::CONTENT_DISPOSITION, file));
+        return Ok(response.streaming(stream_chunks(&common, sheet, StatusSheet::next_csv)));
+    }
+    Ok(response.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
+        &common,
+        sheet,
+        StatusSheet::next_json,
+    )))
+}
+
+/// Returns a step's name as the loaded definition spells it, or the name of its column if no loaded
+/// definition has the step.
+fn original_name(definition: Option<&Definition>, column: &str) -> String {
+    let steps = definition.map_or(&[][..], |definition| &definition.graph().steps);
+    let step = steps.iter().find(|step| step.name.eq_ignore_ascii_case(column));
+    step.map_or_else(|| column.to_owned(), |step| step.name.to_string())
+}
+
+/// Returns whether `Accept` names CSV, and does not name JSON before it.
+fn wants_csv(request: &HttpRequest) -> bool {
+    let accepted =
+        request.headers().get_all(header::ACCEPT).filter_map(|value| value.to_str().ok());
+    let mut types = accepted
+        .flat_map(|value| value.split(','))
+        .map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    types.find(|kind| *kind == "text/csv" || *kind == "application/json") == Some("text/csv")
+}
+
+/// The parsed query.
+#[derive(Default)]
+struct StatusQuery {
+    vhost: Option<String>,
+    job: Option<JobId>,
+    state: Option<JobState>,
+    limit: Option<u32>,
+    cursor: Option<JobNumber>,
+    /// The filters by steps: the key as it came, the step's name, the status.
+    steps: Vec<(String, String, String)>,
+}
+
+impl StatusQuery {
+    fn parse(pairs: Vec<(String, String)>) -> Result<StatusQuery, Problem> {
+        let mut status_query = StatusQuery::default();
+        for (key, value) in pairs {
+            match key.as_str() {
+                "vhost" => query::set_once(&mut status_query.vhost, &key, value)?,
+                "job" => {
+                    let id = value.parse().map_err(|error: InvalidJobId| {
+                        Problem::malformed(format!("job in the query: {error}"))
+                    })?;
+                    query::set_once(&mut status_query.job, &key, id)?;
+                }
+                "state" => {
+                    query::set_once(&mut status_query.state, &key, query::parse_state(&value)?)?
+                }
+                "limit" => {
+                    query::set_once(&mut status_query.limit, &key, query::parse_limit(&value)?)?
+                }
+                "cursor" => {
+                    query::set_once(&mut status_query.cursor, &key, query::parse_cursor(&value)?)?
+                }
+                _ => {
+                    let step = key.strip_prefix(STEP_PREFIX).unwrap_or(&key).to_owned();
+                    status_query.steps.push((key.clone(), step, value));
+                }
+            }
+        }
+        Ok(status_query)
+    }
+
+    /// Returns the columns of the steps in the query, with the status of each.
+    fn find_columns(
+        &self,
+        workflow: &str,
+        columns: &[String],
+        names: &[String],
+    ) -> Result<Vec<(String, String)>, Problem> {
+        let column = |(key, step, status): &(String, String, String)| match names
+            .iter()
+            .position(|name| name == step)
+        {
+            Some(at) => Ok((columns[at].clone(), status.clone())),
+            None => {
+                let others = ["vhost", "job", "state", "limit", "cursor"]
+                    .into_iter()
+                    .filter(|_| key == step);
+                let hint = did_you_mean(step, names.iter().map(String::as_str).chain(others));
+                Err(Problem::malformed(format!(
+                    "{workflow} has no step {}{hint} (its steps: {})",
+                    quote(step),
+                    names.join(", ")
+                )))
+            }
+        };
+        self.steps.iter().map(column).collect()
+    }
+}
+
+/// The state of a sheet that is read page by page.
+struct StatusSheet {
+    reader: Arc<dyn Records>,
+    workflow: String,
+    columns: Vec<String>,
+    names: Vec<String>,
+    filter: StatusFilter,
+    before: JobNumber,
+    rows_left: u64,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl StatusSheet {
+    fn next_json(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let mut body = if self.has_begun { Vec::new() } else { b"{\"rows\":[".to_vec() };
+        let (rows, next) = self.next_rows()?;
+        for row in &rows {
+            if std::mem::replace(&mut self.has_begun, true) {
+                body.push(b',');
+            }
+            // Writing texts to memory cannot fail.
+            let _ = serde_json::to_writer(&mut body, &RowView { row, names: &self.names });
+        }
+        if self.has_ended {
+            body.push(b']');
+            if let Some(next) = next {
+                body.extend_from_slice(format!(",\"next\":\"{next}\"").as_bytes());
+            }
+            body.push(b'}');
+        }
+        Ok(Some(body.into()))
+    }
+
+    fn next_csv(&mut self) -> Result<Option<Bytes>, JournalError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let mut table = csv::Writer::from_writer(Vec::new());
+        // Writing rows of the same length to memory cannot fail.
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let own = ["job", "state", "created", "updated"];
+            let _ =
+                table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
+        }
+        for row in &self.next_rows()?.0 {
+            let own = [&row.job, &row.state, &row.created, &row.updated];
+            let _ = table
+                .write_record(own.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell)));
+        }
+        Ok(Some(table.into_inner().unwrap_or_default().into()))
+    }
+
+    /// Reads the next rows. Behind the last ones it returns where the next page begins, if there is
+    /// one.
+    fn next_rows(&mut self) -> Result<(Vec<StatusRow>, Option<JobNumber>), JournalError> {
+        let page = (PAGE_STATUSES / self.columns.len().max(1)).clamp(1, PAGE_ROWS);
+        // One row more than wanted shows whether there are more.
+        let wanted = u64::try_from(page).unwrap_or(u64::MAX).min(self.rows_left.saturating_add(1));
+        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let mut rows = self.reader.load_statuses(
+            &self.workflow,
+            &self.columns,
+            &self.filter,
+            self.before,
+            limit,
+        )?;
+        let found = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        let has_more = found > self.rows_left;
+        if has_more {
+            rows.pop();
+        }
+        self.rows_left = self.rows_left.saturating_sub(found);
+        self.before = rows.last().map_or(self.before, |row| row.number);
+        self.has_ended = has_more || found < wanted;
+        Ok((rows, has_more.then_some(self.before)))
+    }
+}
+
+/// Characters that a spreadsheet may take for the beginning of a formula, in both widths, or skip
+/// before one.
+const FORMULA_BEGINS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+
+/// Escapes a cell so that no spreadsheet takes it for a formula, and no terminal for a command.
+fn escape_cell(cell: &str) -> String {
+    let apostrophe = if cell.starts_with(FORMULA_BEGINS) { "'" } else { "" };
+    format!("{apostrophe}{}", escape(cell))
+}
+
+struct RowView<'a> {
+    row: &'a StatusRow,
+    names: &'a [String],
+}
+
+struct StepsView<'a>(&'a RowView<'a>);
+
+impl Serialize for RowView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut view = serializer.serialize_struct("Row", 5)?;
+        view.serialize_field("job", &self.row.job)?;
+        view.serialize_field("state", &self.row.state)?;
+        view.serialize_field("created", &self.row.created)?;
+        view.serialize_field("updated", &self.row.updated)?;
+        view.serialize_field("steps", &StepsView(self))?;
+        view.end()
+    }
+}
+
+impl Serialize for StepsView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut view = serializer.serialize_map(Some(self.0.names.len()))?;
+        for (name, status) in self.0.names.iter().zip(&self.0.row.statuses) {
+            view.serialize_entry(name, status)?;
+        }
+        view.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_no_formula_and_stays_in_its_line() {
+        for plain in ["", "PASSED", "a=b", "1-2", "Zoë", "'quoted"] {
+            assert_eq!(escape_cell(plain), plain);
+        }
+        for begin in ["=", "+", "-", "@", "＝", "＋", "－", "＠"] {
+            assert_eq!(escape_cell(&format!("{begin}1+1")), format!("'{begin}1+1"));
+        }
+        assert_eq!(escape_cell("\n=1+1"), r"'\n=1+1");
+        assert_eq!(escape_cell("\t=1+1"), r"'\t=1+1");
+        assert_eq!(escape_cell("\r=1+1"), r"'\r=1+1");
+        assert_eq!(escape_cell("a\u{1b}[2J\nforged\u{202e}"), r"a\u{1b}[2J\nforged\u{202e}");
+    }
+}

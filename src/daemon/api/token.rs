@@ -1,0 +1,394 @@
+//! Authentication and authorisation by tokens. The audit lines of the log record who has changed
+//! what.
+
+use super::connection_slots::ConnectionSlot;
+use super::leases::Receipt;
+use super::problem::Problem;
+use super::{guard, page};
+use crate::access::{LoginPenalty, Principal, RequiredScope};
+use crate::actors::common::Common;
+use crate::actors::handles::ActorHandles;
+use crate::settings::{HttpSettings, Scope};
+use actix_web::body::MessageBody;
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
+use actix_web::http::{ConnectionType, Method, StatusCode, header};
+use actix_web::middleware::Next;
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, ResponseError, web};
+use bus::BusKey;
+use engine::Sender;
+use engine::text::{enumerate_quoted, escape, quote, shorten};
+use percent_encoding::percent_decode_str;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::str::Utf8Error;
+use std::sync::Arc;
+
+/// The problem's detail for a request without a token.
+const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: Bearer <token>\"";
+
+/// The target of the log's audit lines.
+const AUDIT_TARGET: &str = "workflow_manager::audit";
+
+/// Middleware: with tokens configured, every request except for health needs one.
+pub(super) async fn authorise(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let Some(common) = request.app_data::<web::Data<Common>>().cloned() else {
+        return Ok(next.call(request).await?.map_into_left_body());
+    };
+    let mut given = request.headers().get_all(header::AUTHORIZATION);
+    let (given, second) = (given.next(), given.next());
+    if second.is_some() {
+        let problem = duplicate_authorization().error_response();
+        return Ok(request.into_response(problem).map_into_right_body());
+    }
+    let given = given.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
+    let principal = common.access.tokens().find_principal(given);
+    // The path as the router reads it, percent-decoded.
+    let path = request.match_info().as_str();
+    let required = required_scope(request.method(), path, &common.settings.http);
+    let refusal = match (&required, &principal) {
+        (None, _) => None,
+        (Some(needed), Some(principal)) => (!principal.is_allowed(needed))
+            .then(|| insufficient_scope(principal, needed).error_response()),
+        (Some(_), None) => {
+            let failure = AuthenticationFailure { has_token: given.is_some() };
+            let problem = failure.into_problem(&common, request.path(), request.peer_addr()).await;
+            let mut response = problem.error_response();
+            if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                response.head_mut().set_connection_type(ConnectionType::Close);
+            }
+            Some(response)
+        }
+    };
+    let audit = AuditEntry::from_request(&request, required.as_ref(), principal.as_ref());
+    let slot = required.as_ref().and_then(|_| request.conn_data::<Arc<ConnectionSlot>>().cloned());
+    let is_admitted = refusal.is_none();
+    let response = match refusal {
+        None => {
+            if let Some(principal) = principal {
+                request.extensions_mut().insert(principal);
+            }
+            next.call(request).await?.map_into_left_body()
+        }
+        Some(refusal) => request.into_response(refusal).map_into_right_body(),
+    };
+    // Where no token is required, only a request without a client error marks its connection as
+    // admitted.
+    let is_accepted = common.access.tokens().are_required() || !response.status().is_client_error();
+    if let Some(slot) = slot.filter(|_| is_admitted && is_accepted) {
+        slot.mark_admitted();
+    }
+    if let Some(mut audited) = audit {
+        audited.status = Some(response.status().as_u16());
+    }
+    Ok(response)
+}
+
+/// Returns what a request requires. `None`: anybody may send it.
+fn required_scope(method: &Method, path: &str, http: &HttpSettings) -> Option<RequiredScope> {
+    if page::is_page(path, http) || guard::is_health(path) {
+        return None;
+    }
+    if let Some(queue) = parse_worker_queue(path) {
+        return Some(match queue {
+            // Its virtual host is in the query, and is checked together with the message.
+            Ok(queue) => RequiredScope::Queue { queue, vhost: None },
+            Err(_) => RequiredScope::Scope(Scope::Admin),
+        });
+    }
+    let path = path.trim_end_matches('/');
+    let scope = match *method {
+        _ if path == "/api/whoami" => return Some(RequiredScope::Token),
+        Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
+        // What was deleted cannot be looked at any more.
+        Method::DELETE => Scope::Admin,
+        _ if matches!(path, "/api/reload" | "/api/jobs/delete") => Scope::Admin,
+        _ => Scope::Operate,
+    };
+    Some(RequiredScope::Scope(scope))
+}
+
+/// Parses the queue in the path of a worker's request: `/api/queue/{queue}/receive` or
+/// `/api/queue/{queue}/message/…`.
+fn parse_worker_queue(path: &str) -> Option<Result<String, Utf8Error>> {
+    let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
+    let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
+    is_workers.then(|| percent_decode_str(queue).decode_utf8().map(Into::into))
+}
+
+/// The principal that sends an admitted request.
+#[derive(Clone, Debug)]
+pub struct Authenticated(Principal);
+
+impl Authenticated {
+    /// Checks that the principal may take messages of a queue in a virtual host.
+    pub fn check_queue_access(&self, queue: &str, vhost: &str) -> Result<(), Problem> {
+        let required =
+            RequiredScope::Queue { queue: queue.to_owned(), vhost: Some(vhost.to_owned()) };
+        if self.0.is_allowed(&required) {
+            Ok(())
+        } else {
+            Err(insufficient_scope(&self.0, &required))
+        }
+    }
+
+    /// Waits until the token is revoked, or allows something else.
+    pub async fn wait_revoked(&self, common: &Common) {
+        common.access.wait_revoked(&self.0).await;
+    }
+
+    /// Returns the sender of the principal's replies: the name of the token.
+    pub fn sender(&self) -> Sender {
+        self.0.name.clone().map_or(Sender::Unknown, Sender::User)
+    }
+
+    /// Checks that the principal may settle what a receipt names: the queue must be among its own,
+    /// and the message must belong to that queue.
+    pub async fn check_settle_access(
+        &self,
+        handles: &ActorHandles,
+        bus: &BusKey,
+        receipt: &Receipt,
+    ) -> Result<(), Problem> {
+        self.check_queue_access(&receipt.queue, &receipt.vhost)?;
+        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(handles, bus).await {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!(
+            "the token {} is for messages of its queues alone, and this message is not of the \
+             queue {}",
+            quote(self.0.name.as_deref().unwrap_or_default()),
+            quote(&receipt.queue)
+        )))
+    }
+}
+
+impl FromRequest for Authenticated {
+    type Error = Problem;
+    type Future = Ready<Result<Authenticated, Problem>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let principal = request.extensions().get::<Principal>().cloned();
+        // Only requests that need no token have no principal.
+        ready(
+            principal.map(Authenticated).ok_or_else(|| Problem::unauthorized(NO_TOKEN.to_owned())),
+        )
+    }
+}
+
+/// Returns the problem of a request with two tokens: a proxy in between may have checked the other
+/// one.
+pub fn duplicate_authorization() -> Problem {
+    Problem::malformed("the header Authorization is there twice, expected it once".to_owned())
+}
+
+/// Authenticates a gRPC request by its metadata.
+pub fn authenticate(
+    common: &Common,
+    header: Option<&str>,
+) -> Result<Authenticated, AuthenticationFailure> {
+    let given = header.and_then(parse_bearer);
+    let principal = common.access.tokens().find_principal(given);
+    principal.map(Authenticated).ok_or(AuthenticationFailure { has_token: given.is_some() })
+}
+
+/// A request without a valid token.
+#[derive(Clone, Copy, Debug)]
+pub struct AuthenticationFailure {
+    has_token: bool,
+}
+
+impl AuthenticationFailure {
+    /// Returns the problem to answer with. It comes late if the client has tried many tokens.
+    pub async fn into_problem(
+        self,
+        common: &Common,
+        path: &str,
+        peer: Option<SocketAddr>,
+    ) -> Problem {
+        let reason = if self.has_token { "wrong" } else { "missing" };
+        common.metrics.logins_failed.with_label_values(&[reason]).inc();
+        self.log(common, path, peer);
+        if !self.has_token {
+            return Problem::unauthorized(NO_TOKEN.to_owned());
+        }
+        match common.access.login_limiter.record_failure(peer.map(|peer| peer.ip())).await {
+            LoginPenalty::Immediate | LoginPenalty::Delayed => Problem::unauthorized(
+                "the token is none of those in the settings (http.token, http.tokens, \
+                 http.tokens_file, http.workers)"
+                    .to_owned(),
+            ),
+            LoginPenalty::Rejected => Problem::too_many(
+                "too many wrong tokens came from this address: try again later, with the right one"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Logs the request, in a way that guessing at tokens cannot fill the log;
+    /// `workflow_api_logins_failed_total` counts every attempt.
+    fn log(self, common: &Common, path: &str, peer: Option<SocketAddr>) {
+        let AuthenticationFailure { has_token } = self;
+        if common.log_limiter.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+            let (peer, path) = (peer.map(|peer| peer.to_string()), shorten(path));
+            tracing::warn!(
+                peer,
+                path,
+                has_token,
+                "a request without the right token is refused (logged once a minute per kind)"
+            );
+        }
+    }
+}
+
+/// Returns the problem of a token that does not allow the request.
+fn insufficient_scope(principal: &Principal, required: &RequiredScope) -> Problem {
+    let name = quote(principal.name.as_deref().unwrap_or_default());
+    let scope = principal.scope.map(|scope| format!("the scope {}", scope.as_str()));
+    let queues = (!principal.queues.is_empty()).then(|| {
+        let noun = if principal.queues.len() == 1 { "queue" } else { "queues" };
+        let names = enumerate_quoted(principal.queues.iter().map(String::as_str), "and");
+        format!("messages of the {noun} {names}{}", format_vhost(&principal.vhost))
+    });
+    let allows: Vec<String> = scope.into_iter().chain(queues).collect();
+    let allows = allows.join(" and ");
+    let needs = match required {
+        RequiredScope::Token => "a token".to_owned(),
+        RequiredScope::Scope(scope) => format!("the scope {}", scope.as_str()),
+        RequiredScope::Queue { queue, vhost } => {
+            let suffix = format_vhost(vhost.as_deref().unwrap_or_default());
+            format!("the queue {}{suffix}, or the scope admin", quote(queue))
+        }
+    };
+    Problem::forbidden(format!(
+        "the token {name} is for {allows} alone, and this call needs {needs} (settings \
+         http.tokens, http.tokens_file and http.workers)"
+    ))
+}
+
+fn format_vhost(vhost: &str) -> String {
+    if vhost.is_empty() {
+        return String::new();
+    }
+    format!(" of the virtual host {}", quote(vhost))
+}
+
+/// Returns the token of an `Authorization` header. The name of the scheme is case-insensitive (RFC
+/// 9110, section 11.1).
+fn parse_bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim_start_matches(' '))
+}
+
+/// A request that changes something, for the audit log. Creations of jobs and messages of workers
+/// are not logged: the journal records them.
+struct AuditEntry {
+    principal: Arc<str>,
+    peer: Option<String>,
+    method: String,
+    path: String,
+    query: String,
+    /// The status of the response. `None`: the client disconnected before, though the request may
+    /// have been carried out.
+    status: Option<u16>,
+}
+
+impl AuditEntry {
+    fn from_request(
+        request: &ServiceRequest,
+        required: Option<&RequiredScope>,
+        principal: Option<&Principal>,
+    ) -> Option<AuditEntry> {
+        let by = principal?.name.clone().unwrap_or_else(|| "anybody".into());
+        let is_operation =
+            matches!(required, Some(RequiredScope::Scope(Scope::Operate | Scope::Admin)))
+                && !request.match_info().as_str().starts_with("/api/workflow/");
+        is_operation.then(|| AuditEntry {
+            principal: by,
+            peer: request.peer_addr().map(|peer| peer.ip().to_string()),
+            method: request.method().to_string(),
+            path: shorten(request.path()),
+            query: shorten(&percent_decode_str(request.query_string()).decode_utf8_lossy()),
+            status: None,
+        })
+    }
+}
+
+/// Logs the request when it is over, also if its client does not wait for the response.
+impl Drop for AuditEntry {
+    fn drop(&mut self) {
+        let AuditEntry { principal: by, peer, method, path, query, status } = self;
+        let (path, query) = (escape(path), escape(query));
+        tracing::info!(
+            target: AUDIT_TARGET,
+            by = &**by,
+            peer = peer.as_deref(),
+            method = method.as_str(),
+            %path,
+            %query,
+            status,
+            "operation"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn only_the_calls_of_workers_name_a_queue() {
+        for (path, queue) in [
+            ("/api/queue/price/receive", Some("price")),
+            ("/api/queue/price/receive/", Some("price")),
+            ("/api/queue/a%20b%2Fc/message/x/1/reply", Some("a b/c")),
+            ("/api/queue/price/redispatch", None),
+            ("/api/queue/price", None),
+            ("/api/queue/%FF/receive", Some("")),
+            ("/api/queues", None),
+            ("/api/job/price/receive", None),
+            ("//api/queue/price/receive", None),
+        ] {
+            let found = parse_worker_queue(path).map(|found| found.unwrap_or_default());
+            assert_eq!(found.as_deref(), queue, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_erases_or_replaces_needs_more_than_what_does_not() {
+        let http = Settings::defaults().expect("defaults").http;
+        let (read, operate, admin) = (
+            Some(RequiredScope::Scope(Scope::Read)),
+            Some(RequiredScope::Scope(Scope::Operate)),
+            Some(RequiredScope::Scope(Scope::Admin)),
+        );
+        for (method, path, expected) in [
+            (Method::GET, "/readyz", None),
+            (Method::GET, "/", None),
+            (Method::GET, "/metrics", read.clone()),
+            (Method::GET, "/api/settings", read.clone()),
+            (Method::GET, "/api/whoami", Some(RequiredScope::Token)),
+            (Method::GET, "/nowhere", read),
+            (Method::POST, "/api/workflow/chain", operate.clone()),
+            (Method::POST, "/api/job/x/cancel", operate.clone()),
+            (Method::POST, "/api/jobs/retry", operate.clone()),
+            (Method::POST, "/api/queue/price/redispatch", operate.clone()),
+            (Method::PUT, "/api/job/x", operate),
+            (Method::POST, "/api/jobs/delete", admin.clone()),
+            (Method::POST, "/api/jobs/delete/", admin.clone()),
+            (Method::POST, "/api/reload", admin.clone()),
+            (Method::DELETE, "/api/job/x", admin),
+            (
+                Method::POST,
+                "/api/queue/price/receive",
+                Some(RequiredScope::Queue { queue: "price".to_owned(), vhost: None }),
+            ),
+            (Method::POST, "/api/queue/%FF/receive", Some(RequiredScope::Scope(Scope::Admin))),
+        ] {
+            assert_eq!(required_scope(&method, path, &http), expected, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,592 @@
+//! Explains why a job does not move, in one sentence that names the cause first.
+
+use super::problem::Problem;
+use super::query::Query;
+use super::reads;
+use super::resolve::parse_job_id;
+use super::topic::{MessageLocation, TopicStep};
+use super::why_text::{
+    describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,
+    format_time_left,
+};
+use crate::actors::handles::ActorHandles;
+use crate::actors::health::JournalWait;
+use crate::actors::{manager_handle, queue_watch};
+use crate::view::describe_failures;
+use actix_web::{HttpResponse, web};
+use base::clock;
+use base::times::format_rfc3339;
+use bus::{BusKey, BusState, EndpointFailure, QueueStatus};
+use engine::{Definition, Job, JobId, JobState, Lease, Millis, StepIndex, StepState};
+use futures_util::future::LocalBoxFuture;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// How many levels of child jobs are examined.
+const DEPTH_MAX: usize = 8;
+
+/// How many child jobs of a step are examined, in the order of their items.
+const CHILDREN_MAX: u32 = 3;
+
+/// Why a job waits, the most specific cause first. If several steps run, the answer names the
+/// smallest of their causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum WaitCause {
+    JournalFull,
+    Paused,
+    BrokerGone,
+    BrokerBlocked,
+    QueueFull,
+    Lost,
+    NoConsumer,
+    NotDelivered,
+    BackOff,
+    Person,
+    WindowFull,
+    AllBusy,
+    Sending,
+    Working,
+    Unknown,
+    Waiting,
+    Condition,
+    Ended,
+}
+
+/// Why a job does not move.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Why {
+    job: JobId,
+    cause: WaitCause,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    step: Option<Arc<str>>,
+    why: String,
+}
+
+/// Handles `GET /api/job/{id}/why`.
+pub async fn get_why(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    let id = parse_job_id(&path)?;
+    Ok(HttpResponse::Ok().json(explain_job(&handles, id, 0).await?))
+}
+
+fn explain_job(
+    handles: &ActorHandles,
+    id: JobId,
+    depth: usize,
+) -> LocalBoxFuture<'_, Result<Why, Problem>> {
+    Box::pin(async move {
+        // The permit is held for as long as the job is.
+        let (job, _permit) = reads::with_job(&handles.common, id, |found, _| Ok(found.job)).await?;
+        if let Some(why) = explain_job_state(handles, &job) {
+            return Ok(why);
+        }
+        let mut causes = Vec::new();
+        for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
+        {
+            causes.push(explain_step(handles, &job, step, depth).await?);
+        }
+        causes.sort_by_key(|why| why.cause);
+        Ok(causes.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
+    })
+}
+
+/// Explains what follows from the state of the manager and of the job alone, without its steps.
+fn explain_job_state(handles: &ActorHandles, job: &Job) -> Option<Why> {
+    let explain =
+        |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
+    let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
+    match job.state() {
+        JobState::Completed => match job.steps().find(|(_, run)| run.state == StepState::Skipped) {
+            Some((step, _)) => {
+                let when = step.when.as_ref().map_or("", |when| when.text());
+                explain(
+                    WaitCause::Condition,
+                    describe_condition(&step.name, when) + &describe_failures(job),
+                )
+            }
+            None => explain(
+                WaitCause::Ended,
+                format!("completed: every step is done{}", describe_failures(job)),
+            ),
+        },
+        JobState::Failed => {
+            explain(WaitCause::Ended, format!("failed{reason}; `retry` lets it go on from there"))
+        }
+        JobState::Cancelled => explain(WaitCause::Ended, format!("cancelled{reason}")),
+        JobState::Paused => explain(
+            WaitCause::Paused,
+            "paused: nothing new is dispatched until it is resumed".to_owned(),
+        ),
+        JobState::Running => match handles.common.health.journal_wait() {
+            Some(JournalWait::DiskSpace) => explain(
+                WaitCause::JournalFull,
+                "no room on the journal's disk: nothing goes on until there is".to_owned(),
+            ),
+            Some(JournalWait::Lock) => explain(
+                WaitCause::JournalFull,
+                "another program keeps the journal's file locked: nothing goes on until it lets go"
+                    .to_owned(),
+            ),
+            None => None,
+        },
+    }
+}
+
+async fn explain_step(
+    handles: &ActorHandles,
+    job: &Job,
+    index: StepIndex,
+    depth: usize,
+) -> Result<Why, Problem> {
+    let (step, run) = (job.graph().step(index), job.step(index));
+    let name = &step.name;
+    let explain = |cause: WaitCause, why: String| {
+        Ok(Why { job: job.id(), cause, step: Some(name.clone()), why })
+    };
+    if let Some(at) = run.retry_at() {
+        let failure = run.failure.as_ref().map_or("no reason", |failure| &failure.reason);
+        let left = format_time_left(at);
+        return explain(
+            WaitCause::BackOff,
+            format!(
+                "backing off until {} (in {left}): attempt {} of step \"{name}\" failed: {failure}",
+                format_rfc3339(at),
+                run.attempt
+            ),
+        );
+    }
+    if step.external {
+        let until =
+            run.deadline().map_or_else(String::new, |at| format!(", until {}", format_rfc3339(at)));
+        let id = job.id();
+        return explain(
+            WaitCause::Person,
+            format!(
+                "waiting for a person or another system: step \"{name}\" is external, POST \
+                 /api/job/{id}/step/{name} completes it{until}"
+            ),
+        );
+    }
+    if step.task.is_some() {
+        return explain_fan_out(handles, job, index, depth).await;
+    }
+    let timeout = describe_timeout(step, run);
+    let bus = handles.buses.bus_of_step(job.definition(), step);
+    match handles.common.health.bus(&bus) {
+        Some(BusState::Connected | BusState::CatchingUp) => {}
+        Some(BusState::QueuesUnusable { queues, reason })
+            if queues.contains(&step.queue) && !run.confirmed =>
+        {
+            return explain(
+                WaitCause::BrokerBlocked,
+                format!("the message of step \"{name}\" is not sent: {reason}"),
+            );
+        }
+        Some(BusState::QueuesUnusable { .. }) => {}
+        Some(BusState::Unresponsive { .. }) if run.confirmed => {}
+        Some(state @ BusState::Unresponsive { .. }) => {
+            return explain(
+                WaitCause::BrokerBlocked,
+                format!("{state}: the message of step \"{name}\" waits for it; {timeout}"),
+            );
+        }
+        Some(BusState::Blocked { reason }) if !run.confirmed => {
+            return explain(
+                WaitCause::BrokerBlocked,
+                format!(
+                    "the broker blocks publishing ({reason}): the message of step \"{name}\" \
+                     waits for it; {timeout}"
+                ),
+            );
+        }
+        Some(BusState::Blocked { .. }) => {}
+        Some(BusState::Disconnected { reason }) => {
+            return explain(
+                WaitCause::BrokerGone,
+                format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"),
+            );
+        }
+        None => {
+            return explain(
+                WaitCause::BrokerGone,
+                format!(
+                    "step \"{name}\" sends to the bus \"{bus}\", which was not started: the \
+                     settings do not have it"
+                ),
+            );
+        }
+    }
+    let queue = &step.queue;
+    let has_broker = handles.common.settings.amqp_bus(&bus.name).is_some();
+    let found = inspect_queue(handles, &bus, queue).await;
+    if let Some(section) = handles.common.settings.kafka_bus(&bus.name) {
+        let is_confirmed = run.confirmed;
+        let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
+        let (location, why) = topic_step.locate(section, found);
+        let cause = match location {
+            MessageLocation::Sending => WaitCause::Sending,
+            MessageLocation::WithoutWorker => WaitCause::NoConsumer,
+            MessageLocation::WithWorkers => WaitCause::Working,
+            MessageLocation::Unknown => WaitCause::Unknown,
+        };
+        return explain(cause, why);
+    }
+    if has_broker && run.confirmed {
+        let confirmed_step = ConfirmedStep { handles, job, index, timeout: &timeout };
+        if let Some((cause, why)) = confirmed_step.explain(&found) {
+            return explain(cause, why);
+        }
+    }
+    let is_leased = |lease: &Lease| lease.until > clock::now();
+    if let Some(Lease { delivery, until }) = run.lease.as_deref().copied().filter(is_leased) {
+        let until = format_rfc3339(until);
+        return explain(
+            WaitCause::Working,
+            format!(
+                "a worker has it: delivery {delivery} of the message of step \"{name}\" is lent \
+                 until {until} at the latest, and goes to another worker after that; {timeout}"
+            ),
+        );
+    }
+    match found {
+        QueueStatus::Endpoint { waiting, calls, failure: trouble } => {
+            let is_accepted = run.confirmed;
+            let service_step = ServiceStep { name, queue, timeout: &timeout, is_accepted };
+            let (cause, why) = service_step.explain(waiting, calls, trouble);
+            explain(cause, why)
+        }
+        QueueStatus::Exists { messages, consumers, is_full: true, .. } if !run.confirmed => {
+            explain(
+                WaitCause::QueueFull,
+                format!(
+                    "queue full: the broker takes no more on queue \"{queue}\" (overflow \
+                 reject-publish), and the manager sends the message of step \"{name}\" until it \
+                 does; {} there for its {}",
+                    format_count(messages, "message waits", "messages wait"),
+                    format_count(consumers, "consumer", "consumers")
+                ),
+            )
+        }
+        QueueStatus::Exists { messages, consumers: 0, .. } if has_broker => explain(
+            WaitCause::NoConsumer,
+            format!(
+                "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
+                format_count(messages, "message waits", "messages wait")
+            ),
+        ),
+        QueueStatus::Exists { messages, consumers: 0, .. } => explain(
+            WaitCause::NoConsumer,
+            format!(
+                "no consumer on queue \"{queue}\": start a worker for step \"{name}\", with \
+                 workflow-manager work {queue} -- CMD, or one that asks for messages by POST \
+                 /api/queue/{queue}/receive; {} there",
+                format_count(messages, "message waits", "messages wait")
+            ),
+        ),
+        QueueStatus::Exists { .. } if has_broker => explain(
+            WaitCause::Sending,
+            format!(
+                "on its way: the broker has not confirmed the message of step \"{name}\" to queue \
+                 \"{queue}\" yet; the manager keeps it, and sends it again until then"
+            ),
+        ),
+        QueueStatus::Exists { messages: 0, .. } => explain(
+            WaitCause::Working,
+            format!(
+                "a worker has it: it took the message of step \"{name}\" and has not replied; \
+                 {timeout}"
+            ),
+        ),
+        QueueStatus::Exists { messages, consumers, .. } => explain(
+            WaitCause::AllBusy,
+            describe_all_busy(name, queue, messages, consumers, &timeout),
+        ),
+        QueueStatus::Missing => explain(
+            WaitCause::NoConsumer,
+            format!(
+                "no consumer on queue \"{queue}\": the queue itself is missing; within {} it is \
+                 declared, and the message sent again",
+                Millis::from_duration(queue_watch::CHECK_INTERVAL)
+            ),
+        ),
+        QueueStatus::Unknown(reason) => explain(
+            WaitCause::Unknown,
+            format!(
+                "step \"{name}\" waits for a reply to its message on queue \"{queue}\", about \
+                 which the broker tells nothing: {reason}"
+            ),
+        ),
+    }
+}
+
+/// A step that calls a web service, and whose message is not answered yet.
+struct ServiceStep<'a> {
+    name: &'a str,
+    queue: &'a str,
+    timeout: &'a str,
+    /// Whether the service has accepted the message and will reply later.
+    is_accepted: bool,
+}
+
+impl ServiceStep<'_> {
+    fn explain(
+        &self,
+        waiting: usize,
+        calls: usize,
+        trouble: Option<EndpointFailure>,
+    ) -> (WaitCause, String) {
+        let ServiceStep { name, queue, timeout, is_accepted } = self;
+        if *is_accepted {
+            let why = format!(
+                "a worker has it: the web service of queue \"{queue}\" took the message of step \
+                 \"{name}\" over (202), and has not replied; {timeout}"
+            );
+            return (WaitCause::Working, why);
+        }
+        let wait = format_count_u64(waiting as u64, "message waits", "messages wait");
+        if let Some(EndpointFailure { reason: why, retry_at: next }) = trouble {
+            let next = next.map_or_else(
+                || {
+                    "it goes on when the settings have one and the manager is started again"
+                        .to_owned()
+                },
+                |at| format!("it is called again at {}", format_rfc3339(at)),
+            );
+            let why = format!(
+                "not delivered: the web service of queue \"{queue}\" does not take the message of \
+                 step \"{name}\": {why}; {next}, and no attempt is used up; {wait} there; {timeout}"
+            );
+            return (WaitCause::NotDelivered, why);
+        }
+        match (waiting, calls) {
+            (0, 0) => (
+                WaitCause::Sending,
+                format!(
+                    "on its way: the message of step \"{name}\" to the web service of queue \
+                     \"{queue}\", or its reply"
+                ),
+            ),
+            (0, _) => (
+                WaitCause::Working,
+                format!(
+                    "a worker has it: the web service of queue \"{queue}\" is being called for \
+                     step \"{name}\"; {timeout}"
+                ),
+            ),
+            (_, _) => (
+                WaitCause::AllBusy,
+                format!(
+                    "all busy: {wait} for the web service of queue \"{queue}\", which has {} \
+                     (setting concurrency); the message of step \"{name}\" is among them or under \
+                     way; {timeout}",
+                    format_count_u64(calls as u64, "call under way", "calls under way")
+                ),
+            ),
+        }
+    }
+}
+
+/// The greatest age of the broker's statistics, unless it is configured to collect them less often
+/// (the default is every 5 seconds).
+const STATISTICS_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// How messages that are nowhere to be found may have been lost.
+const LOST_BY: &str = "rejected or expired where no policy sends dead letters to the reply queue, \
+                       purged, lost with its queue, or acknowledged by a worker that did not \
+                       reply";
+
+/// A step whose message the broker has confirmed. What is known about the message is told apart
+/// from what is guessed.
+struct ConfirmedStep<'a> {
+    handles: &'a ActorHandles,
+    job: &'a Job,
+    index: StepIndex,
+    timeout: &'a str,
+}
+
+impl ConfirmedStep<'_> {
+    fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
+        let ConfirmedStep { handles, job, index, timeout } = self;
+        let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *found else {
+            return None;
+        };
+        let (step, run) = (job.graph().step(*index), job.step(*index));
+        let (name, queue, id) = (&step.name, &step.queue, job.id());
+        let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
+        if let Some(loss) =
+            handles.common.queue_losses.find(&handles.buses.address(job.definition(), step))
+        {
+            let amqp = handles
+                .common
+                .settings
+                .amqp_bus(&handles.buses.bus_of_step(job.definition(), step).name);
+            let span = amqp.unwrap_or(&handles.common.settings.amqp).lost_after;
+            let start = if consumers == 0 {
+                format!("no consumer on queue \"{queue}\", and messages are lost")
+            } else {
+                format!("queue \"{queue}\" has lost messages")
+            };
+            let why = format!(
+                "{start}: for {span} at least {} on it, but it held at most {}, waiting, with \
+                 workers or answered; most likely the others were {LOST_BY}. The message of step \
+                 \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
+                 {queue}` sends all of the queue again; {timeout}",
+                format_count_u64(loss.waiting, "step waits", "steps wait"),
+                format_count_u64(loss.messages, "message", "messages"),
+            );
+            return Some((WaitCause::Lost, why));
+        }
+        if let (0, 1.., Some(workflow)) =
+            (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))
+        {
+            let why = format!(
+                "the workflow \"{workflow}\" has it, most likely: its manager took the message of \
+                 step \"{name}\" and made a job of it, whose end is the reply; {timeout}"
+            );
+            return Some((WaitCause::Working, why));
+        }
+        let consumed = format_count(consumers, "consumer", "consumers");
+        let sent_ms = run.sent.map(|at| (clock::now().0 - at.0) / 1_000_000);
+        let is_settled = sent_ms.is_none_or(|age_ms| {
+            age_ms > i64::try_from(STATISTICS_AGE_MAX.as_millis()).unwrap_or(i64::MAX)
+        });
+        match (messages, consumers, unacknowledged) {
+            (0, 0, _) => Some((
+                WaitCause::NoConsumer,
+                format!(
+                    "no consumer on queue \"{queue}\", and no message in it: start a worker for \
+                     step \"{name}\". Its message was there; unless a reply is on its way it was \
+                     {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            // Messages that wait, wait for a consumer.
+            (_, 0, _) => None,
+            (0, _, Some(0)) if is_settled => Some((
+                WaitCause::Lost,
+                format!(
+                    "the message of step \"{name}\" is lost, most likely: queue \"{queue}\" holds \
+                     none, neither waiting nor with one of its {consumed}, as the broker's \
+                     statistics of some seconds ago tell, and no reply has come. It was \
+                     {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            (0, _, Some(0)) => Some((
+                WaitCause::Working,
+                format!(
+                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
+                     in queue \"{queue}\", which has {consumed}; the broker's statistics do not \
+                     show yet who has it: ask again in some seconds; {timeout}"
+                ),
+            )),
+            (0, _, Some(unsettled)) => Some((
+                WaitCause::Working,
+                format!(
+                    "a worker has it, most likely: {} of queue \"{queue}\" with its {consumed}, \
+                     none waits, and the message of step \"{name}\" has no reply yet; {timeout}",
+                    format_count_u64(unsettled, "message is", "messages are")
+                ),
+            )),
+            (0, _, None) => Some((
+                WaitCause::Working,
+                format!(
+                    "a worker has it, most likely: the message of step \"{name}\" no longer waits \
+                     in queue \"{queue}\", which has {consumed}, and no reply has come. Whether \
+                     it is with one of them only the management API tells (setting \
+                     amqp.management). If none has it, it was {LOST_BY}: {again}; {timeout}"
+                ),
+            )),
+            (_, _, _) => Some((
+                WaitCause::AllBusy,
+                describe_all_busy(name, queue, messages, consumers, timeout),
+            )),
+        }
+    }
+}
+
+async fn explain_fan_out(
+    handles: &ActorHandles,
+    job: &Job,
+    index: StepIndex,
+    depth: usize,
+) -> Result<Why, Problem> {
+    let name = job.graph().step(index).name.clone();
+    let explain =
+        |cause: WaitCause, why: String| Why { job: job.id(), cause, step: Some(name.clone()), why };
+    let Some(fan_out) = &job.step(index).fan_out else {
+        return Ok(explain(
+            WaitCause::Unknown,
+            format!("step \"{name}\" is about to start its child jobs"),
+        ));
+    };
+    let (items, ended, started) = (fan_out.items(), fan_out.ended(), fan_out.started());
+    let children: Vec<JobId> = fan_out
+        .under_way()
+        .take(CHILDREN_MAX as usize)
+        .filter_map(|item| job.child_id(index, item))
+        .collect();
+    let mut first: Option<Why> = None;
+    for child in children {
+        if depth >= DEPTH_MAX {
+            break;
+        }
+        // A child job that was just started may not exist yet.
+        if let Ok(why) = explain_job(handles, child, depth + 1).await
+            && first.as_ref().is_none_or(|first| why.cause < first.cause)
+        {
+            first = Some(why);
+        }
+    }
+    let under_way = started - ended;
+    let progress =
+        format!("step \"{name}\" has {ended} of {items} child jobs done, {under_way} under way");
+    Ok(match first {
+        Some(child) if child.cause < WaitCause::WindowFull => {
+            explain(child.cause, format!("{} ({progress}; child job {})", child.why, child.job))
+        }
+        Some(child) if started < items => {
+            let left = items - started;
+            explain(
+                WaitCause::WindowFull,
+                format!(
+                    "window full: {left} child jobs wait for a place, {progress}; of child job {}: \
+                     {}",
+                    child.job, child.why
+                ),
+            )
+        }
+        Some(child) => {
+            explain(child.cause, format!("{} ({progress}; child job {})", child.why, child.job))
+        }
+        None => explain(WaitCause::Waiting, progress),
+    })
+}
+
+fn explain_waiting(job: &Job) -> Why {
+    let names: Vec<&str> = job
+        .steps()
+        .filter(|(_, run)| run.state == StepState::Waiting)
+        .map(|(step, _)| &*step.name)
+        .collect();
+    Why {
+        job: job.id(),
+        cause: WaitCause::Waiting,
+        step: None,
+        why: format!("it is about to go on; steps that wait: {}", names.join(", ")),
+    }
+}
+
+async fn inspect_queue(handles: &ActorHandles, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
+    let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
+    manager_handle::inspect_queues(handles, bus, vec![queue.clone()])
+        .await
+        .pop()
+        .unwrap_or_else(unknown)
+}

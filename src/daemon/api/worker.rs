@@ -1,0 +1,323 @@
+//! Workers over HTTP: they lease the messages of a queue of the embedded bus, and reply. The body
+//! of a message is the step's input, byte for byte, and everything else stands in headers, so that
+//! a worker can be a loop around any HTTP client.
+
+use super::connection_slots::RequestSlot;
+use super::leases::{
+    self, DELAY_MAX, LEASE_MAX, LEASE_MIN, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT,
+    WAIT_MAX, check_bounds, embedded_bus, find_lease_queue, parse_worker_name, to_wall_clock,
+};
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::BufferedResponse;
+use super::request_body::RequestBody;
+use super::token::Authenticated;
+use crate::actors::handles::ActorHandles;
+use actix_web::{HttpResponse, HttpResponseBuilder, web};
+use base::times::Rfc3339Time;
+use bus::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, ReplyOutcome};
+use bus::{Header, HeaderValue};
+use bytes::Bytes;
+use engine::text::quote;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// A message, in a list of several.
+#[derive(Serialize, ToSchema)]
+#[schema(as = StepMessage)]
+pub(super) struct MessageView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    correlation_id: Option<Arc<str>>,
+    #[schema(value_type = String)]
+    message_id: Arc<str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow: Option<String>,
+    /// The id of the root job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
+    /// Which delivery of the message it is, from 1.
+    delivery: u32,
+    /// When the message is given to another worker, unless this one replies or asks for more time.
+    lease_until: Rfc3339Time,
+    /// The path to which the reply is sent.
+    reply_to: String,
+    /// The step's input.
+    #[schema(value_type = Object)]
+    body: Box<RawValue>,
+}
+
+/// The outcome of a reply.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Taken {
+    /// Whether the reply changed something.
+    taken: bool,
+    /// Why the reply changed nothing. Sending it again is useless then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Why the attempt failed by a result that is none for its step: it is no JSON object, is too
+    /// large, or has a status that the step does not list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    failed: Option<Arc<str>>,
+    /// Until when the worker has the message now, behind progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Rfc3339Time>,
+}
+
+/// When a worker's lease ends.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Extended {
+    until: Rfc3339Time,
+}
+
+/// Handles `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`:
+/// leases the next message of the queue, as soon as there is one.
+pub(super) async fn receive_messages(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<String>,
+    query: Query,
+    principal: Authenticated,
+    slot: RequestSlot,
+) -> Result<HttpResponse, Problem> {
+    let [vhost, wait, lease, max, worker] =
+        query.extract(["vhost", "wait", "lease", "max", "worker"])?;
+    let (queue, vhost) = (path.into_inner(), vhost.unwrap_or_default());
+    principal.check_queue_access(&queue, &vhost)?;
+    let wait = parse_duration("wait", wait, Duration::ZERO, WAIT_MAX)?.unwrap_or(WAIT_DEFAULT);
+    let lease = parse_duration("lease", lease, LEASE_MIN, LEASE_MAX)?;
+    let max = max.as_deref().map(parse_max).transpose()?;
+    let worker = worker.as_deref().map(parse_worker_name).transpose()?;
+    let options = ReceiveOptions {
+        lease,
+        worker,
+        revocations: None,
+        budget: Some(handles.common.budgets.messages.clone()),
+    };
+    let request = LeaseRequest {
+        queue: queue.clone(),
+        vhost: vhost.clone(),
+        options,
+        wait,
+        max: max.unwrap_or(1),
+        transport: "over HTTP",
+    };
+    let _permit = if wait.is_zero() { None } else { slot.acquire_long_poll()? };
+    let mut messages = leases::receive(&handles, request).await?;
+    if max.is_none() {
+        return Ok(match messages.pop() {
+            Some(message) => respond_message(&handles, &queue, &vhost, message)?,
+            None => HttpResponse::NoContent().finish(),
+        });
+    }
+    let permits = messages.iter_mut().filter_map(|message| message.permit.take()).collect();
+    let views: Result<Vec<MessageView>, Problem> = messages
+        .into_iter()
+        .map(|message| MessageView::from_leased(&queue, &vhost, message))
+        .collect();
+    let text = serde_json::to_vec(&views?).map_err(|error| Problem::internal(error.to_string()))?;
+    Ok(BufferedResponse::from_bytes(&handles.common, text.into(), permits)?.into_response())
+}
+
+/// Handles `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`;
+/// answers once what follows from the reply is committed. `bus` names a bus that calls web
+/// services, for a service that replies later.
+pub(super) async fn reply(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String, String)>,
+    query: Query,
+    principal: Authenticated,
+    incoming: RequestBody,
+) -> Result<HttpResponse, Problem> {
+    let [kind, vhost, bus] = query.extract(["type", "vhost", "bus"])?;
+    let kind = query::parse_reply_type(kind.as_deref())?;
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    let (lease_queue, bus) = match bus {
+        Some(bus) => {
+            let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
+            (find_push_queue(&handles, bus)?, key)
+        }
+        None => {
+            (find_lease_queue(&handles, &receipt.vhost)?, embedded_bus(&handles, &receipt.vhost))
+        }
+    };
+    principal.check_settle_access(&handles, &bus, &receipt).await?;
+    // The body's permit is held until the response.
+    let body = incoming.read(&handles.common).await?;
+    respond_settled(
+        leases::handle_reply(
+            &lease_queue,
+            receipt,
+            kind,
+            (principal.sender(), None),
+            body.bytes().clone(),
+        )
+        .await,
+    )
+}
+
+fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpResponse, Problem> {
+    match result {
+        Ok(ReplyOutcome { rejection: reason, failed, until: end }) => {
+            let until = end.map(to_wall_clock);
+            Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
+        }
+        Err(NotCommitted) => {
+            Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))
+        }
+    }
+}
+
+/// Handles `POST …/message/{message}/{delivery}/extend[?lease=5m]`: extends the worker's lease. A
+/// lease that has expired is renewed, unless another worker has the message.
+pub(super) async fn extend(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String, String)>,
+    query: Query,
+    principal: Authenticated,
+) -> Result<HttpResponse, Problem> {
+    let [lease, vhost] = query.extract(["lease", "vhost"])?;
+    let lease = parse_duration("lease", lease, LEASE_MIN, LEASE_MAX)?;
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    principal
+        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
+        .await?;
+    let end = leases::extend_lease(&handles, &receipt, lease, None).await?;
+    Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
+}
+
+/// Handles `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker gives
+/// the message up. Its attempt fails, or the message goes back to its queue.
+pub(super) async fn nack(
+    handles: web::Data<ActorHandles>,
+    path: web::Path<(String, String, String)>,
+    query: Query,
+    principal: Authenticated,
+) -> Result<HttpResponse, Problem> {
+    let [requeue, delay, vhost] = query.extract(["requeue", "delay", "vhost"])?;
+    let requeue = requeue.map_or(Ok(false), |value| query::parse_flag("requeue", &value))?;
+    query::check_requires("delay", delay.is_some(), "requeue", requeue)?;
+    let delay = parse_duration("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or_default();
+    let receipt = Receipt::new(path.into_inner(), vhost)?;
+    let lease_queue = find_lease_queue(&handles, &receipt.vhost)?;
+    principal
+        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
+        .await?;
+    respond_settled(
+        leases::nack(&lease_queue, &receipt, requeue.then_some(delay), principal.sender()).await?,
+    )
+}
+
+/// Finds the lease queue of a bus that calls web services.
+fn find_push_queue(handles: &ActorHandles, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
+    let settings = &handles.common.settings;
+    if settings.push_bus(&bus).is_none() {
+        let why = settings.unknown_bus_error(&bus).unwrap_or_else(|| {
+            format!("{}, which calls no web services: leave it out", quote(&bus))
+        });
+        return Err(Problem::not_found(format!("bus is {why}")));
+    }
+    let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
+    handles.lease_queues.find(&key).ok_or_else(|| match handles.buses.find(&key) {
+        // A service that is answered 404 would not send its reply again.
+        Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
+        None => Problem::not_found(format!("no loaded workflow uses the bus {}", quote(&bus))),
+    })
+}
+
+fn parse_max(text: &str) -> Result<u32, Problem> {
+    let parsed: Option<u32> = text.parse().ok();
+    parsed.filter(|max| (1..=MESSAGES_MAX).contains(max)).ok_or_else(|| {
+        Problem::malformed(format!(
+            "max is {}, expected a whole number from 1 to {MESSAGES_MAX}",
+            quote(text)
+        ))
+    })
+}
+
+/// Parses a duration, if one is given.
+fn parse_duration(
+    key: &str,
+    text: Option<String>,
+    min: Duration,
+    max: Duration,
+) -> Result<Option<Duration>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let span = humantime::parse_duration(&text).ok();
+    check_bounds(key, span, || quote(&text), (min, max)).map(Some)
+}
+
+/// Responds with one message: the input is the body, everything else stands in headers.
+fn respond_message(
+    handles: &ActorHandles,
+    queue: &str,
+    vhost: &str,
+    mut message: LeasedMessage,
+) -> Result<HttpResponse, Problem> {
+    let mut response = HttpResponse::Ok();
+    response.content_type(mime::APPLICATION_JSON);
+    let mut set = |name: &str, value: &str| set_header(&mut response, name, value);
+    set("Correlation-Id", message.correlation_id.as_deref().unwrap_or_default());
+    set("Message-Id", &message.id);
+    for Header { name, value } in &message.headers {
+        match value {
+            HeaderValue::Text(text) => set(name, text),
+            HeaderValue::Number(number) => set(name, &number.to_string()),
+        }
+    }
+    if let Some(priority) = message.priority {
+        set("Priority", &priority.to_string());
+    }
+    set("Delivery", &message.delivery.to_string());
+    set("Lease-Until", &base::times::format_rfc3339(to_wall_clock(message.until).0));
+    set("Reply-To", &Receipt::format(queue, vhost, &message));
+    let permits = message.permit.take().into_iter().collect();
+    Ok(response.body(
+        BufferedResponse::from_bytes(&handles.common, message.body.to_bytes(), permits)?
+            .into_body(),
+    ))
+}
+
+/// Sets a header. Names and ids always fit into one.
+fn set_header(response: &mut HttpResponseBuilder, name: &str, value: &str) {
+    response.insert_header((name, value.as_bytes()));
+}
+
+impl MessageView {
+    fn from_leased(
+        queue: &str,
+        vhost: &str,
+        message: LeasedMessage,
+    ) -> Result<MessageView, Problem> {
+        let text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
+        Ok(MessageView {
+            workflow: text("workflow"),
+            job: text("job"),
+            traceparent: text("traceparent"),
+            tracestate: text("tracestate"),
+            attempt: Header::find_number(&message.headers, "attempt"),
+            priority: message.priority,
+            delivery: message.delivery,
+            lease_until: to_wall_clock(message.until),
+            reply_to: Receipt::format(queue, vhost, &message),
+            body: to_raw_json(message.body.to_bytes())?,
+            correlation_id: message.correlation_id,
+            message_id: message.id,
+        })
+    }
+}
+
+fn to_raw_json(body: Bytes) -> Result<Box<RawValue>, Problem> {
+    serde_json::from_slice(&body).map_err(|error| Problem::internal(error.to_string()))
+}

@@ -1,0 +1,174 @@
+//! The workflows: those that are loaded, how many jobs each has, and how these fared.
+
+use super::problem::Problem;
+use super::query::{self, Query};
+use super::reads::{read_small, truncate};
+use crate::actors::common::Common;
+use crate::telemetry::rates::Rate;
+use actix_web::{HttpResponse, web};
+use base::clock;
+use base::times::Rfc3339Time;
+use engine::text::quote;
+use engine::{JobId, JobState};
+use journal::{JobFilter, JournalError, Records, SearchHit, SearchOrder};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The longest time span of statistics.
+const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How much of a reason is shown, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Workflow)]
+pub(super) struct WorkflowRow<'a> {
+    vhost: &'a str,
+    name: &'a str,
+    job_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Stats>,
+}
+
+/// Statistics of the jobs of a workflow.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WorkflowStats)]
+struct Stats {
+    /// Root jobs in the journal, by state.
+    #[schema(value_type = BTreeMap<String, i64>)]
+    states: BTreeMap<&'static str, i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_running: Option<Known>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failed: Option<Known>,
+    #[serde(flatten)]
+    rate: Rate,
+}
+
+/// A job that is shown as an example.
+#[derive(Serialize, ToSchema)]
+#[schema(as = KnownJob)]
+struct Known {
+    job: JobId,
+    created: Rfc3339Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Rfc3339Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What the journal contributes to a workflow's statistics.
+#[derive(Default)]
+struct StoredStats {
+    states: BTreeMap<&'static str, i64>,
+    oldest_running: Option<Known>,
+    last_failed: Option<Known>,
+}
+
+/// Handles `GET /api/workflows[?all=true][&stats=SPAN]`: lists the loaded workflows; with `all`
+/// also those that are not loaded any more but have jobs under way; with `stats` how their jobs
+/// fared in that time span.
+pub(super) async fn list_workflows(
+    common: web::Data<Common>,
+    query: Query,
+) -> Result<HttpResponse, Problem> {
+    let [all, stats] = query.extract(["all", "stats"])?;
+    let all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
+    let minutes = stats.as_deref().map(parse_minutes).transpose()?;
+    let definitions = common.definitions();
+    let counts = read_small(&common, |reader| reader.count_running_root_jobs()).await?;
+    let others =
+        counts.iter().map(|(full, _)| full).filter(|full| !definitions.contains_key(*full));
+    let others = others.filter(|_| all).cloned();
+    let names: Vec<String> = definitions.keys().cloned().chain(others).collect();
+    let mut stored = match minutes {
+        Some(_) => {
+            let names = names.clone();
+            read_small(&common, move |reader| load_stats(reader, &names)).await?
+        }
+        None => BTreeMap::new(),
+    };
+    let now = clock::now();
+    let rows = names.iter().map(|full| {
+        let definition = definitions.get(full);
+        let (vhost, name) = match definition {
+            Some(definition) => (definition.vhost.as_str(), definition.name.as_str()),
+            None => full.rsplit_once('/').unwrap_or(("", full)),
+        };
+        let StoredStats { states, oldest_running, last_failed } =
+            stored.remove(full).unwrap_or_default();
+        let stats = |minutes| Stats {
+            states,
+            oldest_running,
+            last_failed,
+            rate: common.rates.rate(full, now, minutes),
+        };
+        let count = counts.iter().find(|(workflow, _)| workflow == full);
+        WorkflowRow {
+            vhost,
+            name,
+            job_count: count.map_or(0, |(_, count)| *count),
+            loaded: all.then_some(definition.is_some()),
+            stats: minutes.map(stats),
+        }
+    });
+    Ok(HttpResponse::Ok().json(rows.collect::<Vec<_>>()))
+}
+
+fn load_stats(
+    reader: &dyn Records,
+    names: &[String],
+) -> Result<BTreeMap<String, StoredStats>, JournalError> {
+    let mut all: BTreeMap<String, StoredStats> =
+        names.iter().map(|name| (name.clone(), StoredStats::default())).collect();
+    for (workflow, state, count) in reader.count_root_jobs_by_state()? {
+        if let Some(stats) = all.get_mut(&workflow) {
+            stats.states.insert(state.as_str(), count);
+        }
+    }
+    let first = |workflow: &str, states: &[JobState], order: SearchOrder| {
+        let filter = JobFilter {
+            workflow: Some(workflow.to_owned()),
+            states: states.to_vec(),
+            ..JobFilter::default()
+        };
+        let mut hits = reader.search(&filter, order, order.start_cursor(), 1)?;
+        Ok::<_, JournalError>(hits.pop().map(Known::from_hit))
+    };
+    for (workflow, stats) in &mut all {
+        let under_way = [JobState::Running, JobState::Paused];
+        stats.oldest_running = first(workflow, &under_way, SearchOrder::OldestFirst)?;
+        stats.last_failed = first(workflow, &[JobState::Failed], SearchOrder::NewestFirst)?;
+    }
+    Ok(all)
+}
+
+impl Known {
+    fn from_hit(hit: SearchHit) -> Known {
+        Known {
+            job: hit.id,
+            created: Rfc3339Time(hit.created),
+            ended: hit.ended.map(Rfc3339Time),
+            reason: hit.reason.map(|reason| truncate(&reason, REASON_CHARS_MAX)),
+        }
+    }
+}
+
+/// Parses the time span of statistics. Returns it in minutes.
+fn parse_minutes(text: &str) -> Result<usize, Problem> {
+    let span = humantime::parse_duration(text).ok();
+    let span = span.filter(|span| (MINUTE..=SPAN_MAX).contains(span)).ok_or_else(|| {
+        Problem::malformed(format!(
+            "stats is {}, expected how far back to count, from 1m to 24h, such as 1h",
+            quote(text)
+        ))
+    })?;
+    Ok(usize::try_from(span.as_secs() / MINUTE.as_secs()).unwrap_or(usize::MAX))
+}

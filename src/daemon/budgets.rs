@@ -1,0 +1,35 @@
+//! The budgets of a process: what clients of the API may make it hold.
+
+use crate::settings::{EmbeddedSettings, HttpSettings};
+use base::budget::{MessageBudget, ResourceBudget};
+
+/// All budgets of a process.
+pub struct Budgets {
+    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of the budget for bodies.
+    pub small_bodies: ResourceBudget,
+    /// Bytes of larger bodies and of what is parsed from them: the other three quarters.
+    pub large_bodies: ResourceBudget,
+    /// Bytes of large reads, and of large answers that are being sent.
+    pub answers: ResourceBudget,
+    /// Concurrent reads of the journal.
+    pub reads: ResourceBudget,
+    /// Workers that wait for a message.
+    pub waiters: ResourceBudget,
+    /// Bytes of step messages on their way to workers.
+    pub messages: MessageBudget,
+}
+
+impl Budgets {
+    /// Creates the budgets from the settings.
+    pub fn new(http: &HttpSettings, embedded: &EmbeddedSettings) -> Budgets {
+        let large = http.large_bodies_bytes_max();
+        Budgets {
+            small_bodies: ResourceBudget::for_bytes(http.bodies_bytes_max - large),
+            large_bodies: ResourceBudget::for_bytes(large),
+            answers: ResourceBudget::for_bytes(http.reads_bytes_max),
+            reads: ResourceBudget::for_count(http.reads_max),
+            waiters: ResourceBudget::for_count(http.waiters_max),
+            messages: MessageBudget::new(embedded.sending_bytes_max),
+        }
+    }
+}

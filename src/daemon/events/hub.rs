@@ -1,0 +1,505 @@
+//! The streams of events that clients have open. One ring holds the newest events for all of them,
+//! so that memory is bounded however many clients read, and however slowly. A subscriber that falls
+//! behind is told how many events it has missed. The notifier publishes, the API's streams
+//! subscribe.
+
+use super::event::{Event, Subject};
+use engine::JobId;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The most that the ring holds for slow subscribers, in bytes of events.
+const RING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// The most that a subscriber gets at once, in bytes of events.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+
+/// The events that a subscriber receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventFilter {
+    /// Events of all jobs.
+    All {
+        /// Only events of this workflow.
+        workflow: Option<String>,
+        /// Only events of jobs, or only events of steps.
+        subject: Option<Subject>,
+    },
+    /// Events of a job and its child jobs: of all levels below a root job, of the first level below
+    /// a child job.
+    JobTree(JobId),
+    /// Events of the job alone, without its child jobs.
+    JobOnly(JobId),
+    /// Events of the job alone, and notifications when the counts of its child jobs change.
+    JobWithCounts(JobId),
+}
+
+impl EventFilter {
+    fn matches(&self, event: &Event) -> bool {
+        match self {
+            EventFilter::All { workflow, subject } => {
+                workflow.as_ref().is_none_or(|workflow| **workflow == *event.workflow)
+                    && subject.is_none_or(|subject| subject == event.subject)
+            }
+            EventFilter::JobTree(id) => {
+                event.job == *id || event.root == *id || event.parent == Some(*id)
+            }
+            EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => event.job == *id,
+        }
+    }
+}
+
+/// Publishes events to all subscribers.
+#[derive(Default)]
+pub struct EventHub {
+    state: Arc<EventHubState>,
+}
+
+#[derive(Default)]
+struct EventHubState {
+    ring: Mutex<Ring>,
+    all_jobs_count: AtomicUsize,
+    single_job_count: AtomicUsize,
+    /// The subscribers to single jobs that also count child jobs.
+    counting_count: AtomicUsize,
+    /// Events that did not reach the ring, and that no subscriber was told about yet.
+    lost: AtomicU64,
+}
+
+#[derive(Default)]
+struct Ring {
+    events: VecDeque<Arc<Event>>,
+    /// The number of the oldest event in the ring.
+    first: u64,
+    bytes: usize,
+    all_jobs: Vec<Arc<Subscriber>>,
+    by_tree: HashMap<JobId, Vec<Arc<Subscriber>>>,
+    by_job: HashMap<JobId, Vec<Arc<Subscriber>>>,
+    is_closed: bool,
+}
+
+struct Subscriber {
+    filter: EventFilter,
+    /// How many events for it were published so far.
+    matched: AtomicU64,
+    wake: Notify,
+    /// Wakes the subscriber when the counts of child jobs may have changed.
+    counts_changed: Notify,
+}
+
+/// What a subscriber gets at once.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The most events that it can have missed before the following ones.
+    pub missed: u64,
+    /// The next events, in order.
+    pub events: Vec<Arc<Event>>,
+}
+
+/// A subscription, which receives the events from the moment on at which it was opened.
+pub struct Subscription {
+    state: Arc<EventHubState>,
+    subscriber: Arc<Subscriber>,
+    /// The number of the next event to examine.
+    cursor: u64,
+    /// How many events were delivered, or reported as missed.
+    accounted: u64,
+}
+
+impl EventHubState {
+    fn lock_ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventHub {
+    /// Opens a subscription. Returns `None` if `max` are open.
+    pub fn subscribe(&self, filter: EventFilter, max: usize) -> Option<Subscription> {
+        let mut ring = self.state.lock_ring();
+        if self.subscriber_count() >= max {
+            return None;
+        }
+        let subscriber = Arc::new(Subscriber {
+            filter,
+            matched: AtomicU64::new(0),
+            wake: Notify::new(),
+            counts_changed: Notify::new(),
+        });
+        match subscriber.filter {
+            EventFilter::All { .. } => {
+                ring.all_jobs.push(subscriber.clone());
+                self.state.all_jobs_count.fetch_add(1, Ordering::SeqCst);
+            }
+            EventFilter::JobTree(id) => {
+                ring.by_tree.entry(id).or_default().push(subscriber.clone());
+                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+            }
+            EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
+                ring.by_job.entry(id).or_default().push(subscriber.clone());
+                self.state.single_job_count.fetch_add(1, Ordering::SeqCst);
+                self.state
+                    .counting_count
+                    .fetch_add(subscriber.is_counting().into(), Ordering::SeqCst);
+            }
+        }
+        let cursor = ring.end();
+        Some(Subscription { state: self.state.clone(), subscriber, cursor, accounted: 0 })
+    }
+
+    /// Returns how many subscriptions are open.
+    pub fn subscriber_count(&self) -> usize {
+        self.state.all_jobs_count.load(Ordering::SeqCst)
+            + self.state.single_job_count.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether anybody subscribes to events of the job with these ids: its own, its
+    /// parent's, its root job's.
+    pub fn has_subscribers(&self, [own, parent, root]: [JobId; 3]) -> bool {
+        self.state.all_jobs_count.load(Ordering::SeqCst) > 0
+            || (self.state.single_job_count.load(Ordering::SeqCst) > 0 && {
+                let ring = self.state.lock_ring();
+                ring.by_job.contains_key(&own)
+                    || [own, parent, root].iter().any(|id| ring.by_tree.contains_key(id))
+            })
+    }
+
+    /// Returns whether anybody counts the child jobs of a job.
+    pub fn has_counting_subscribers(&self, job: JobId) -> bool {
+        self.state.counting_count.load(Ordering::SeqCst) > 0
+            && self.state.lock_ring().counting_subscribers(job).next().is_some()
+    }
+
+    /// Wakes the subscribers that count a job's child jobs.
+    pub fn notify_counts_changed(&self, job: JobId) {
+        self.state
+            .lock_ring()
+            .counting_subscribers(job)
+            .for_each(|subscriber| subscriber.counts_changed.notify_one());
+    }
+
+    /// Publishes events to all subscribers whose filters match.
+    pub fn publish(&self, events: &[Arc<Event>]) {
+        let mut ring = self.state.lock_ring();
+        let lost = self.state.lost.swap(0, Ordering::SeqCst);
+        if lost > 0 {
+            // Nobody knows any more for which subscribers they were.
+            ring.subscribers().for_each(|subscriber| subscriber.record_matches(lost));
+        }
+        if self.subscriber_count() == 0 {
+            return;
+        }
+        for event in events {
+            ring.push(event.clone());
+        }
+    }
+
+    /// Records that events were dropped on their way here.
+    pub fn record_lost(&self, events: usize) {
+        self.state.lost.fetch_add(events as u64, Ordering::SeqCst);
+    }
+
+    /// Ends all subscriptions for good.
+    pub fn close(&self) {
+        let mut ring = self.state.lock_ring();
+        ring.is_closed = true;
+        ring.subscribers().for_each(|subscriber| subscriber.wake.notify_one());
+    }
+}
+
+impl Ring {
+    fn end(&self) -> u64 {
+        self.first + self.events.len() as u64
+    }
+
+    fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.all_jobs.iter().chain(self.by_tree.values().chain(self.by_job.values()).flatten())
+    }
+
+    fn counting_subscribers(&self, job: JobId) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.by_job.get(&job).into_iter().flatten().filter(|subscriber| subscriber.is_counting())
+    }
+
+    fn push(&mut self, event: Arc<Event>) {
+        for subscriber in
+            self.all_jobs.iter().filter(|subscriber| subscriber.filter.matches(&event))
+        {
+            subscriber.record_match();
+        }
+        let mut ids = [Some(event.job), event.parent, Some(event.root)];
+        if event.root == event.job || Some(event.root) == event.parent {
+            ids[2] = None;
+        }
+        let by_related_job = ids.iter().flatten().filter_map(|id| self.by_tree.get(id));
+        for subscriber in by_related_job.chain(self.by_job.get(&event.job)).flatten() {
+            subscriber.record_match();
+        }
+        self.bytes += event.body.len();
+        self.events.push_back(event);
+        while self.bytes > RING_BYTES_MAX && self.events.len() > 1 {
+            if let Some(oldest) = self.events.pop_front() {
+                self.bytes -= oldest.body.len();
+                self.first += 1;
+            }
+        }
+    }
+
+    fn remove(&mut self, subscriber: &Arc<Subscriber>) {
+        match subscriber.filter {
+            EventFilter::All { .. } => {
+                self.all_jobs.retain(|other| !Arc::ptr_eq(other, subscriber))
+            }
+            EventFilter::JobTree(id) => remove_subscriber(&mut self.by_tree, id, subscriber),
+            EventFilter::JobOnly(id) | EventFilter::JobWithCounts(id) => {
+                remove_subscriber(&mut self.by_job, id, subscriber)
+            }
+        }
+        if self.all_jobs.is_empty() && self.by_tree.is_empty() && self.by_job.is_empty() {
+            self.first = self.end();
+            self.events = VecDeque::new();
+            self.bytes = 0;
+        }
+    }
+}
+
+fn remove_subscriber(
+    lists: &mut HashMap<JobId, Vec<Arc<Subscriber>>>,
+    id: JobId,
+    subscriber: &Arc<Subscriber>,
+) {
+    if let Some(subscribers) = lists.get_mut(&id) {
+        subscribers.retain(|other| !Arc::ptr_eq(other, subscriber));
+        if subscribers.is_empty() {
+            lists.remove(&id);
+        }
+    }
+}
+
+impl Subscriber {
+    fn is_counting(&self) -> bool {
+        matches!(self.filter, EventFilter::JobWithCounts(_))
+    }
+
+    fn record_match(&self) {
+        self.record_matches(1);
+    }
+
+    /// Counts events. Those that are no longer in the ring when it is read were missed.
+    fn record_matches(&self, events: u64) {
+        self.matched.fetch_add(events, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+}
+
+impl Subscription {
+    /// Waits for the next events. Returns `None` when all subscriptions end.
+    pub async fn next(&mut self) -> Option<Batch> {
+        loop {
+            match self.poll() {
+                PollResult::Closed => return None,
+                PollResult::Nothing => self.subscriber.wake.notified().await,
+                PollResult::Batch(batch) => return Some(batch),
+            }
+        }
+    }
+
+    /// Waits until the counts of child jobs may have changed.
+    pub fn counts_changed(&self) -> impl Future<Output = ()> + use<> {
+        let subscriber = self.subscriber.clone();
+        async move { subscriber.counts_changed.notified().await }
+    }
+
+    fn poll(&mut self) -> PollResult {
+        let ring = self.state.lock_ring();
+        if ring.is_closed {
+            return PollResult::Closed;
+        }
+        let matched = self.subscriber.matched.load(Ordering::Relaxed);
+        if matched == self.accounted {
+            self.cursor = ring.end();
+            return PollResult::Nothing;
+        }
+        self.cursor = self.cursor.max(ring.first);
+        let skipped = usize::try_from(self.cursor - ring.first).unwrap_or(usize::MAX);
+        let mut unread =
+            ring.events.iter().skip(skipped).filter(|event| self.subscriber.filter.matches(event));
+        let mut batch = Batch::default();
+        let in_ring = unread.clone().count() as u64;
+        batch.missed = (matched - self.accounted).saturating_sub(in_ring);
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES_MAX
+            && let Some(event) = unread.next()
+        {
+            bytes += event.body.len();
+            batch.events.push(event.clone());
+        }
+        self.accounted += batch.missed + batch.events.len() as u64;
+        if batch.events.len() as u64 == in_ring {
+            self.cursor = ring.end();
+        } else {
+            let last = batch.events.last();
+            let passed = ring
+                .events
+                .iter()
+                .skip(skipped)
+                .take_while(|event| last.is_some_and(|last| !Arc::ptr_eq(event, last)))
+                .count();
+            self.cursor += passed as u64 + 1;
+        }
+        PollResult::Batch(batch)
+    }
+}
+
+enum PollResult {
+    Closed,
+    Nothing,
+    Batch(Batch),
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut ring = self.state.lock_ring();
+        ring.remove(&self.subscriber);
+        let count = match self.subscriber.filter {
+            EventFilter::All { .. } => &self.state.all_jobs_count,
+            EventFilter::JobTree(_) | EventFilter::JobOnly(_) | EventFilter::JobWithCounts(_) => {
+                &self.state.single_job_count
+            }
+        };
+        self.state.counting_count.fetch_sub(self.subscriber.is_counting().into(), Ordering::SeqCst);
+        count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Timestamp;
+    use futures_util::FutureExt;
+
+    fn event(job: u128, root: u128, workflow: &str, bytes: usize) -> Arc<Event> {
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        Arc::new(Event {
+            id: String::new(),
+            workflow: workflow.into(),
+            subject: Subject::Job,
+            action: "running",
+            job: id(job),
+            parent: (job != root).then(|| id(root)),
+            root: id(root),
+            at: Timestamp(0),
+            is_end: false,
+            body: vec![b'x'; bytes].into(),
+        })
+    }
+
+    fn all() -> EventFilter {
+        EventFilter::All { workflow: None, subject: None }
+    }
+
+    fn nobody() -> [JobId; 3] {
+        [JobId(uuid::Uuid::from_u128(99)); 3]
+    }
+
+    fn poll_now(subscription: &mut Subscription) -> Option<Batch> {
+        subscription.next().now_or_never().flatten()
+    }
+
+    #[test]
+    fn a_stream_has_the_matching_events_since_it_was_opened() {
+        let hub = EventHub::default();
+        hub.publish(&[event(1, 1, "w", 10)]);
+        let mut of_all = hub.subscribe(all(), 10).unwrap();
+        let mut of_one =
+            hub.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(1))), 10).unwrap();
+        let mut of_workflow = hub
+            .subscribe(EventFilter::All { workflow: Some("v".to_owned()), subject: None }, 10)
+            .unwrap();
+        let events = [event(1, 1, "w", 10), event(2, 1, "w", 11), event(3, 3, "v", 12)];
+        hub.publish(&events);
+        let batch = |events: &[Arc<Event>]| Some(Batch { missed: 0, events: events.to_vec() });
+        assert_eq!(poll_now(&mut of_all), batch(&events));
+        assert_eq!(poll_now(&mut of_one), batch(&events[..2]));
+        assert_eq!(poll_now(&mut of_workflow), batch(&events[2..]));
+        assert_eq!((poll_now(&mut of_all), poll_now(&mut of_one)), (None, None));
+    }
+
+    #[test]
+    fn a_stream_of_a_job_alone_has_nothing_of_its_child_jobs_which_make_nothing_for_it() {
+        let hub = EventHub::default();
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        let mut own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        assert!(hub.has_subscribers([id(1), id(1), id(1)]));
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        let events = [event(2, 1, "w", 10), event(1, 1, "w", 11)];
+        hub.publish(&events);
+        assert_eq!(poll_now(&mut own), Some(Batch { missed: 0, events: events[1..].to_vec() }));
+        let whole = hub.subscribe(EventFilter::JobTree(id(1)), 10).unwrap();
+        assert!(hub.has_subscribers([id(2), id(1), id(1)]));
+        drop((own, whole));
+        assert!(hub.subscriber_count() == 0 && hub.state.lock_ring().events.is_empty());
+    }
+
+    #[test]
+    fn counting_subscribers_are_woken_by_changes_and_others_get_no_counts() {
+        let hub = EventHub::default();
+        let id = |number: u128| JobId(uuid::Uuid::from_u128(number));
+        let own = hub.subscribe(EventFilter::JobOnly(id(1)), 10).unwrap();
+        assert!(!hub.has_counting_subscribers(id(1)), "nobody counts");
+        let mut counting = hub.subscribe(EventFilter::JobWithCounts(id(1)), 10).unwrap();
+        assert!(hub.has_counting_subscribers(id(1)) && !hub.has_counting_subscribers(id(2)));
+        assert!(!hub.has_subscribers([id(2), id(1), id(1)]), "no event is made of a child job");
+        hub.notify_counts_changed(id(2));
+        assert_eq!(counting.counts_changed().now_or_never(), None);
+        hub.notify_counts_changed(id(1));
+        hub.notify_counts_changed(id(1));
+        assert_eq!(counting.counts_changed().now_or_never(), Some(()));
+        assert_eq!(counting.counts_changed().now_or_never(), None, "once for all that is new");
+        hub.publish(&[event(1, 1, "w", 11)]);
+        assert_eq!(poll_now(&mut counting).map(|batch| batch.events.len()), Some(1));
+        drop(counting);
+        assert!(!hub.has_counting_subscribers(id(1)) && hub.subscriber_count() == 1);
+        drop(own);
+    }
+
+    #[test]
+    fn a_slow_subscriber_gets_the_number_of_missed_events_and_memory_is_bounded() {
+        let hub = EventHub::default();
+        let mut slow = hub.subscribe(all(), 10).unwrap();
+        let mut other =
+            hub.subscribe(EventFilter::JobTree(JobId(uuid::Uuid::from_u128(9))), 10).unwrap();
+        hub.publish(&[event(9, 9, "w", 100)]);
+        assert_eq!(poll_now(&mut other).map(|batch| batch.events.len()), Some(1));
+        let size = RING_BYTES_MAX / 8;
+        (0..20).for_each(|_| hub.publish(&[event(1, 1, "w", size)]));
+        assert_eq!(poll_now(&mut other), None, "what it does not want it has not missed");
+        assert!(hub.state.lock_ring().bytes <= RING_BYTES_MAX);
+        let mut batches = vec![poll_now(&mut slow).unwrap()];
+        batches.extend(std::iter::from_fn(|| poll_now(&mut slow)));
+        assert_eq!(batches[0].missed, 13);
+        assert_eq!(batches.iter().map(|batch| batch.events.len()).sum::<usize>(), 8);
+        assert!(batches[1..].iter().all(|batch| batch.missed == 0));
+        hub.record_lost(5);
+        hub.publish(&[event(1, 1, "w", 1)]);
+        assert_eq!(
+            poll_now(&mut slow).map(|batch| (batch.missed, batch.events.len())),
+            Some((5, 1))
+        );
+    }
+
+    #[test]
+    fn streams_are_counted_and_end_together() {
+        let hub = EventHub::default();
+        let mut subscription = hub.subscribe(all(), 1).unwrap();
+        assert!(hub.subscribe(all(), 1).is_none() && hub.has_subscribers(nobody()));
+        hub.publish(&[event(1, 1, "w", 1)]);
+        hub.close();
+        assert_eq!(subscription.next().now_or_never(), Some(None));
+        drop(subscription);
+        assert!(
+            !hub.has_subscribers(nobody())
+                && hub.subscriber_count() == 0
+                && hub.state.lock_ring().events.is_empty()
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Checks workflows against the manager's settings: the buses that they name must exist, no message
+//! of a step may go to a reply queue, and web services that are called must be known.
+
+use super::calls::{all_steps, message_queue};
+use super::diagnostics::Diagnostics;
+use super::draft::{StepDraft, WorkflowDraft};
+use super::values::LocatedText;
+use crate::settings::{BusKind, Settings};
+use amqp::quarantine_queue;
+use base::web_address::{ip_address, is_cleartext, is_url, parse_web_address};
+use engine::Definition;
+use engine::text::quote;
+
+/// Refuses buses that the settings do not have, steps that send to a reply queue or to a quarantine
+/// queue, and workflows that would receive these messages as calls.
+pub(super) fn check_buses(draft: &WorkflowDraft, settings: &Settings, report: &mut Diagnostics) {
+    let own = draft.bus.as_ref();
+    check_bus_exists(own, settings, report);
+    let bus_of = |bus: Option<&LocatedText>| {
+        bus.or(own).map_or(settings.default_bus(), |bus| bus.text.as_str()).to_owned()
+    };
+    if let Some(name) = &draft.name
+        && let Some(purpose) =
+            reserved_purpose(settings, &bus_of(None), &Definition::call_queue(&name.text))
+    {
+        report.add_error(
+            name.at,
+            format!("{purpose}: the workflow cannot take its calls there, choose another name"),
+        );
+    }
+    for (task, step) in all_steps(draft) {
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        check_bus_exists(step.bus.as_ref(), settings, report);
+        if let Some(queue) = message_queue(step)
+            && let Some(purpose) =
+                reserved_purpose(settings, &bus_of(step.bus.as_ref()), &queue.text)
+        {
+            report.add_error(
+                queue.at,
+                format!("{purpose}: step messages cannot go there, choose another"),
+            );
+        }
+    }
+    (report.task, report.step) = (None, None);
+}
+
+/// A step that sends messages.
+pub(super) struct SendingStep<'a> {
+    /// The name of its task, if it is in one.
+    pub(super) task: Option<&'a LocatedText>,
+    pub(super) step: &'a StepDraft,
+    pub(super) queue: &'a LocatedText,
+    /// The name of the bus.
+    pub(super) bus: &'a str,
+}
+
+/// Returns the steps whose messages go to buses of one kind. Which kind a bus has follows from the
+/// settings, if they are known, else from its name.
+pub(super) fn steps_on_bus<'a>(
+    kind: BusKind,
+    draft: &'a WorkflowDraft,
+    settings: Option<&'a Settings>,
+) -> impl Iterator<Item = SendingStep<'a>> {
+    all_steps(draft).filter_map(move |(task, step)| {
+        let queue = message_queue(step)?;
+        let bus = match step.bus.as_ref().or(draft.bus.as_ref()) {
+            Some(bus) => bus.text.as_str(),
+            None => settings.map_or(BusKind::Embedded.name(), Settings::default_bus),
+        };
+        let found = match settings {
+            Some(settings) => settings.bus_kind(bus),
+            None => BusKind::ALL.into_iter().find(|kind| kind.name() == bus),
+        };
+        (found == Some(kind)).then_some(SendingStep { task, step, queue, bus })
+    })
+}
+
+/// Refuses steps that call web services which cannot be called, or that have no timeout. Checks the
+/// settings if they are known.
+pub(super) fn check_services(
+    draft: &WorkflowDraft,
+    settings: Option<&Settings>,
+    report: &mut Diagnostics,
+) {
+    for SendingStep { task, step, queue, bus } in steps_on_bus(BusKind::Push, draft, settings) {
+        report.task = task.map(|task| task.text.clone());
+        report.step = step.name.as_ref().map(|name| name.text.clone());
+        if let Some(objection) =
+            settings.and_then(|known| known.unknown_endpoint_error(bus, &queue.text))
+        {
+            report.add_error(queue.at, objection);
+        }
+        if step.options.timeout.is_none() {
+            report.add_error(
+                queue.at,
+                "a step that calls a web service has a \"timeout\", and this one has none: nothing \
+                 else ends its attempt while the service cannot be reached, or when it says that \
+                 it replies later (202) and never does"
+                    .to_owned(),
+            );
+        }
+        check_address(bus, queue, settings, report);
+    }
+    (report.task, report.step) = (None, None);
+}
+
+/// Refuses an address to which nothing may be sent, and warns of one without TLS.
+fn check_address(
+    bus: &str,
+    queue: &LocatedText,
+    settings: Option<&Settings>,
+    report: &mut Diagnostics,
+) {
+    let named = settings.and_then(|known| known.push_bus(bus)?.get(&queue.text));
+    let Ok(url) = parse_web_address(named.map_or(&queue.text, |endpoint| &endpoint.url.0)) else {
+        return;
+    };
+    // The settings are validated when they are loaded.
+    let networks = settings.and_then(|known| known.push.networks().ok()).unwrap_or_default();
+    if let Some(why) = ip_address(&url).and_then(|address| networks.refusal(address)) {
+        report.add_error(queue.at, format!("the web service cannot be called: {why}"));
+    }
+    if is_cleartext(&url) {
+        report.add_warning(
+            queue.at,
+            format!(
+                "messages to {} can be read and changed on the way: use https://",
+                quote(url.host_str().unwrap_or_default())
+            ),
+        );
+    }
+}
+
+/// Advises that it is unknown whether the named buses exist, once for each workflow.
+pub(super) fn advise_config(draft: &WorkflowDraft, report: &mut Diagnostics) {
+    let named = all_steps(draft)
+        .filter(|(_, step)| !message_queue(step).is_some_and(|queue| is_url(&queue.text)));
+    let of_steps = named.filter_map(|(_, step)| step.bus.as_ref());
+    if let Some(bus) = draft.bus.as_ref().into_iter().chain(of_steps).next() {
+        let advice = format!(
+            "whether the manager has the bus {} is not known here: name its settings with --config",
+            quote(&bus.text)
+        );
+        report.add_advice(bus.at, advice);
+    }
+}
+
+fn check_bus_exists(bus: Option<&LocatedText>, settings: &Settings, report: &mut Diagnostics) {
+    if let Some(bus) = bus
+        && let Some(objection) = settings.unknown_bus_error(&bus.text)
+    {
+        report.add_error(bus.at, format!("\"bus\" is {objection}"));
+    }
+}
+
+/// Returns the reserved purpose of a queue, if it has one. The queues of section `amqp` are
+/// reserved on the embedded bus too: a file must not become invalid on the day that a broker is
+/// configured.
+fn reserved_purpose(settings: &Settings, bus: &str, queue: &str) -> Option<String> {
+    let is_embedded = bus == BusKind::Embedded.name();
+    let buses = [Some(bus), is_embedded.then_some(BusKind::Amqp.name())];
+    buses.into_iter().flatten().find_map(|bus| {
+        let replies = settings.reply_queue(bus)?;
+        let what = if queue == replies {
+            "replies wait"
+        } else if queue == quarantine_queue(replies) {
+            "messages that cannot be read are kept"
+        } else {
+            return None;
+        };
+        let setting = settings.reply_queue_setting(bus);
+        Some(format!("{what} in the queue {} ({setting})", quote(queue)))
+    })
+}

@@ -1,0 +1,75 @@
+//! Parses durations in workflow files: whole numbers with units, `30s` or `1h30m`.
+
+use engine::Millis;
+
+/// The longest duration: ten years.
+pub const DURATION_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
+
+/// Parses a duration: numbers with units, the larger unit first and each at most once.
+pub(super) fn parse(text: &str) -> Option<Millis> {
+    let mut rest = text;
+    let mut units = Millis::UNITS.iter();
+    let mut sum: u64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, behind) = rest.split_at(digits);
+        let letters =
+            behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+        let (unit, behind) = behind.split_at(letters);
+        let (_, millis) = units.find(|(name, _)| *name == unit)?;
+        sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(*millis)?)?;
+        rest = behind;
+    }
+    if text.is_empty() { None } else { Some(Millis(sum)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_whole_numbers_with_units() {
+        for (written, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("3d", 259_200_000),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
+        ] {
+            assert_eq!(parse(written), Some(Millis(millis)), "{written}");
+            assert_eq!(Millis(millis).to_string(), written);
+        }
+        assert_eq!(
+            (parse("0s"), parse("00ms"), Millis(0).to_string().as_str()),
+            (Some(Millis(0)), Some(Millis(0)), "0s")
+        );
+        assert_eq!(Millis(90_000).to_string(), "1m30s");
+        for wrong in [
+            "",
+            "30",
+            "s",
+            "1 s",
+            " 1s",
+            "1.5h",
+            "-1s",
+            "+1s",
+            "1S",
+            "1sec",
+            "1month",
+            "1w",
+            "1y",
+            "1m1h",
+            "1s1s",
+            "1h 30m",
+            "1e3s",
+            "99999999999999999999s",
+            "99999999999999d",
+            "1s\n",
+            "１s",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Loads workflow files: YAML to validated definitions, with all errors at once
+//! (docs/workflow-file.md). Nothing else uses the YAML crate.
+//!
+//! ```text
+//! yaml      text → a tree in which each key and value has its location (`location`;
+//!           `syntax_errors`: the parser's errors, explained)
+//! read      tree → `draft`s: each key and value on its own is valid (`schema`: the known keys;
+//!           `fields`: one mapping; `values`, `duration`: single values; `options`: the optional
+//!           keys of a step; `singular`: item keys)
+//! graph     draft → graphs: names, dependencies, tasks, cycles (`cycles`), conditions
+//!           (`conditions`), keys that conflict (`key_conflicts`)
+//! buses     checks against the manager's settings: the buses, their reply queues
+//! queue_keys  how queues are declared
+//! calls     which workflow asks for jobs of which: cycles
+//! mod       files → definitions, one for each virtual host; checks across workflows and files
+//! ```
+//!
+//! `limits` has the limits of a file. `serde_errors` explains errors of other YAML files.
+//! `json_schema` describes to editors what `schema` and `values` check here.
+//!
+//! A file is untrusted: its size, its nesting, its values and what its aliases expand to are
+//! limited, so that any file is loaded or refused in bounded time and memory.
+
+mod buses;
+mod calls;
+mod conditions;
+mod cycles;
+mod diagnostics;
+mod draft;
+mod duration;
+mod fields;
+mod graph;
+mod json_schema;
+mod kafka_topics;
+mod key_conflicts;
+mod limits;
+mod location;
+mod options;
+mod queue_keys;
+mod read;
+mod schema;
+mod serde_errors;
+mod singular;
+mod syntax_errors;
+mod values;
+mod yaml;
+
+pub use diagnostics::Diagnostic;
+pub use duration::DURATION_MAX;
+pub use json_schema::json_schema;
+pub use limits::{
+    ATTEMPTS_MAX, CONDITION_BYTES_MAX, FACTOR_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX, NESTING_MAX,
+    PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_IN_ALL_MAX, STEPS_MAX, TASKS_MAX,
+    TEXT_BYTES_MAX, VALUES_MAX, VHOSTS_MAX,
+};
+pub use singular::singularize;
+
+use crate::settings::{Settings, files};
+use calls::CallingStep;
+use conditions::CompiledConditions;
+use diagnostics::Diagnostics;
+use draft::WorkflowDraft;
+use engine::text::{find_byte_order_mark, quote};
+use engine::{Definition, Graph};
+use queue_keys::QueueDeclarations;
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use location::{LocatedError, SourceLocation};
+
+/// The content of valid files.
+#[derive(Debug, Default)]
+pub struct LoadedWorkflows {
+    /// The definitions in the order of the files and of their workflows, one for each virtual host.
+    pub definitions: Vec<Arc<Definition>>,
+    /// Warnings of what is allowed, but probably a mistake.
+    pub warnings: Vec<Diagnostic>,
+    /// Advice that makes workflows safer: useful to their authors, but not at each start.
+    pub advice: Vec<Diagnostic>,
+}
+
+/// All errors in the files, in their order.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoadErrors(pub Vec<Diagnostic>);
+
+impl std::error::Error for LoadErrors {}
+
+impl fmt::Display for LoadErrors {
+    /// Writes one error per line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if at == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Loads workflow files. Their workflows share one namespace per virtual host.
+///
+/// # Errors
+///
+/// Returns all errors of all files; if there is any, nothing is loaded.
+pub fn load_files(paths: &[PathBuf]) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader::default())
+}
+
+/// The name that stands for standard input in [`load_files_or_stdin`].
+pub const STANDARD_INPUT: &str = "-";
+
+/// Loads workflow files like [`load_files`], for a manager with these settings if they are known.
+/// The file `-` is standard input.
+///
+/// # Errors
+///
+/// Returns all errors of all files; if there is any, nothing is loaded.
+pub fn load_files_or_stdin(
+    paths: &[PathBuf],
+    settings: Option<&Settings>,
+) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader { allows_stdin: true, settings, ..Loader::default() })
+}
+
+fn load(paths: &[PathBuf], mut loading: Loader<'_>) -> Result<LoadedWorkflows, LoadErrors> {
+    for path in paths {
+        let is_input = loading.allows_stdin && path.as_os_str() == STANDARD_INPUT;
+        let mut report = if is_input {
+            Diagnostics::new("standard input")
+        } else {
+            Diagnostics::new(&path.display().to_string())
+        };
+        match if is_input { read_text(io::stdin().lock()) } else { read_file(path) } {
+            Ok(text) => loading.add_file(&text, report),
+            Err(error) => {
+                report.add_unscoped_errors(vec![error]);
+                loading.diagnostics.push(report);
+            }
+        }
+    }
+    loading.finish()
+}
+
+/// Loads workflow files like [`load_files`], for a manager with these settings: all named buses
+/// must exist, and no step may send messages to a reply queue.
+///
+/// # Errors
+///
+/// Returns all errors of all files; if there is any, nothing is loaded.
+pub fn load_for_manager(
+    paths: &[PathBuf],
+    settings: &Settings,
+) -> Result<LoadedWorkflows, LoadErrors> {
+    load(paths, Loader { settings: Some(settings), ..Loader::default() })
+}
+
+/// Loads the text of a workflow file; `file` is its name in diagnostics.
+///
+/// # Errors
+///
+/// Returns all errors of the text.
+pub fn load_text(file: &str, text: &str) -> Result<LoadedWorkflows, LoadErrors> {
+    let mut loading = Loader::default();
+    let mut report = Diagnostics::new(file);
+    if text.len() > FILE_BYTES_MAX {
+        report.add_unscoped_errors(vec![size_error()]);
+        loading.diagnostics.push(report);
+    } else {
+        loading.add_file(text, report);
+    }
+    loading.finish()
+}
+
+/// Loads a YAML file that is not a workflow file.
+///
+/// # Errors
+///
+/// Returns an error if the file cannot be read or does not deserialize.
+pub fn load_data_file<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadErrors> {
+    let file = path.display().to_string();
+    let mut report = Diagnostics::new(&file);
+    let data = read_file(path).and_then(|text| {
+        serde_yaml::from_str(&text).map_err(|error| {
+            let at = error.location().map_or(SourceLocation::WHOLE_FILE, |at| SourceLocation {
+                line: usize::try_from(at.line()).unwrap_or_default(),
+                column: usize::try_from(at.column()).unwrap_or_default(),
+            });
+            LocatedError::new(at, serde_errors::explain(&error))
+        })
+    });
+    data.map_err(|mistake| {
+        report.add_unscoped_errors(vec![mistake]);
+        LoadErrors(report.errors)
+    })
+}
+
+/// The state of loading: what the files read so far contain.
+#[derive(Default)]
+struct Loader<'s> {
+    diagnostics: Vec<Diagnostics>,
+    definitions: Vec<Arc<Definition>>,
+    steps: usize,
+    /// The file and location of the first workflow of each full name.
+    declared: HashMap<String, (String, SourceLocation)>,
+    /// The first spelling of each workflow's name and full name, by the name in lower case.
+    spellings: HashMap<String, String>,
+    /// The manager's settings, if they are known.
+    settings: Option<&'s Settings>,
+    /// Whether the file `-` is standard input.
+    allows_stdin: bool,
+    /// Steps that ask for jobs of other workflows.
+    calls: Vec<CallingStep>,
+    /// The declarations of queues.
+    queues: QueueDeclarations,
+}
+
+impl Loader<'_> {
+    fn add_file(&mut self, text: &str, mut report: Diagnostics) {
+        let (root, mistakes) = yaml::parse(text);
+        if let Some(root) = root {
+            let drafts = read::parse_workflows(&root, &mut report);
+            report.add_unscoped_errors(mistakes);
+            let owners = graph::task_owners(&drafts);
+            let mut conditions = CompiledConditions::default();
+            for draft in &drafts {
+                let graphs = graph::build_graphs(draft, &owners, &mut conditions, &mut report);
+                self.add_workflow(draft, graphs, &mut report);
+            }
+        } else {
+            report.add_unscoped_errors(mistakes);
+        }
+        report.sort();
+        self.diagnostics.push(report);
+    }
+
+    /// Adds a workflow's definitions, unless the file has errors.
+    fn add_workflow(
+        &mut self,
+        draft: &WorkflowDraft,
+        graphs: Vec<Graph>,
+        report: &mut Diagnostics,
+    ) {
+        let Some(name) = &draft.name else { return };
+        report.workflow = Some(name.text.clone());
+        let spelling = self
+            .spellings
+            .entry(name.text.to_ascii_lowercase())
+            .or_insert_with(|| name.text.clone());
+        if *spelling != name.text {
+            report.add_error(
+                name.at,
+                format!(
+                    "differs from the workflow {} only in upper and lower case; their tables of \
+                     statuses could not be told apart",
+                    quote(spelling)
+                ),
+            );
+        }
+        match self.settings {
+            Some(settings) => buses::check_buses(draft, settings, report),
+            None => buses::advise_config(draft, report),
+        }
+        key_conflicts::warn_of_long_waits(draft, report);
+        buses::check_services(draft, self.settings, report);
+        kafka_topics::check_topics(draft, self.settings, report);
+        self.queues.check_workflow(draft, self.settings, report);
+        let vhosts = if draft.vhosts.is_empty() {
+            vec![String::new()]
+        } else {
+            draft.vhosts.iter().map(|vhost| vhost.text.clone()).collect()
+        };
+        self.steps = self.steps.saturating_add(
+            graphs
+                .iter()
+                .map(|graph| graph.steps.len())
+                .sum::<usize>()
+                .saturating_mul(vhosts.len()),
+        );
+        if self.steps > STEPS_IN_ALL_MAX {
+            report.add_error(
+                draft.at,
+                format!(
+                    "all workflows together have more than {STEPS_IN_ALL_MAX} steps up to here, \
+                     each counted once for each virtual host"
+                ),
+            );
+        }
+        for vhost in vhosts {
+            let definition = Definition {
+                vhost,
+                bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
+                deadline: draft.deadline,
+                retention: draft.retention,
+                queue: draft.queue_keys.declaration.clone(),
+                ..Definition::new(&name.text, Vec::new())
+            };
+            if let Some((file, first)) = self.declared.get(&definition.full_name()) {
+                let message = format!(
+                    "a workflow {} is declared already, at {file}:{first}",
+                    quote(&definition.full_name())
+                );
+                report.add_error(name.at, message);
+                continue;
+            }
+            let spelling = self
+                .spellings
+                .entry(definition.full_name().to_ascii_lowercase())
+                .or_insert_with(|| definition.full_name());
+            if *spelling != definition.full_name() && !definition.vhost.is_empty() {
+                let message = format!(
+                    "in the virtual host {}: differs from {} only in upper and lower case; their \
+                     tables of statuses could not be told apart",
+                    quote(&definition.vhost),
+                    quote(spelling)
+                );
+                report.add_error(name.at, message);
+            }
+            self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
+            self.calls.extend(calls::find_calls(draft, &definition, &report.file));
+            if report.errors.is_empty() {
+                self.definitions
+                    .push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
+            }
+        }
+        report.leave_scope();
+    }
+
+    fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {
+        calls::warn_of_call_cycles(&self.calls, &mut self.diagnostics);
+        let (mut errors, mut warnings, mut advice) = (Vec::new(), Vec::new(), Vec::new());
+        for report in self.diagnostics {
+            errors.extend(report.errors);
+            warnings.extend(report.warnings);
+            advice.extend(report.advice);
+        }
+        if errors.is_empty() {
+            Ok(LoadedWorkflows { definitions: self.definitions, warnings, advice })
+        } else {
+            Err(LoadErrors(errors))
+        }
+    }
+}
+
+/// Reads a file's text, or returns why it is refused.
+fn read_file(path: &Path) -> Result<String, LocatedError> {
+    if path.is_dir() {
+        return Err(LocatedError::new(
+            SourceLocation::WHOLE_FILE,
+            "this is a directory; name the workflow files in it",
+        ));
+    }
+    // The reported size of the file is no limit: it may be a pipe, or grow.
+    read_text(files::open(path).map_err(read_error)?)
+}
+
+fn read_text(file: impl Read) -> Result<String, LocatedError> {
+    let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(size_error());
+    }
+    let mark = find_byte_order_mark(&bytes);
+    String::from_utf8(bytes).map_err(|error| {
+        if let Some(encoding) = mark {
+            let message = format!(
+                "the file begins with a byte-order mark of {encoding}; save it as UTF-8 text"
+            );
+            return LocatedError::new(SourceLocation { line: 1, column: 1 }, message);
+        }
+        let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let at = SourceLocation {
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+        };
+        LocatedError::new(at, "this byte is not UTF-8; save the file as UTF-8 text")
+    })
+}
+
+fn read_error(error: io::Error) -> LocatedError {
+    LocatedError::new(SourceLocation::WHOLE_FILE, format!("cannot read the file: {error}"))
+}
+
+fn size_error() -> LocatedError {
+    let kib = FILE_BYTES_MAX / 1024;
+    LocatedError::new(
+        SourceLocation::WHOLE_FILE,
+        format!(
+            "the file is larger than {kib} KiB; a workflow file of that size is a mistake, or \
+             should be split"
+        ),
+    )
+}

@@ -1,0 +1,179 @@
+//! Parses the optional keys of a step: when it runs, how long, how often, and its status texts.
+
+use super::diagnostics::Diagnostics;
+use super::draft::{ConditionDraft, StepOptions};
+use super::fields::Fields;
+use super::limits::{ATTEMPTS_MAX, FACTOR_MAX, REPLY_USERS_MAX, STATUSES_MAX};
+use super::schema::Section;
+use super::values::{
+    LocatedText, parse_boolean, parse_choice, parse_duration, parse_factor, parse_integer,
+    parse_nonempty_text, parse_short_text, parse_text,
+};
+use super::yaml::{Entry, ScalarKind, Value};
+use engine::text::quote;
+use engine::{Millis, OnFailure, Retry, StatusWords};
+use std::sync::Arc;
+
+pub(super) fn parse_step_options(fields: &Fields<'_>, report: &mut Diagnostics) -> StepOptions {
+    StepOptions {
+        timeout: fields.get("timeout").and_then(|entry| parse_duration(entry, Millis(1), report)),
+        start_within: fields
+            .get("startWithin")
+            .and_then(|entry| Some((parse_duration(entry, Millis(1), report)?, entry.location()))),
+        timeout_at: fields.get("timeout").map(Entry::location),
+        retry: fields.get("retry").and_then(|entry| parse_retry(entry, report)),
+        when: fields.get("when").and_then(|entry| parse_condition(entry, report)),
+        cancel_when: fields.get("cancelWhen").and_then(|entry| parse_condition(entry, report)),
+        on_failure: fields
+            .get("onFailure")
+            .and_then(|entry| {
+                parse_choice(
+                    entry,
+                    &[("fail", OnFailure::Fail), ("continue", OnFailure::Continue)],
+                    report,
+                )
+            })
+            .unwrap_or_default(),
+        external: fields
+            .get("external")
+            .and_then(|entry| Some((parse_boolean(entry, report)?, entry.value.at))),
+        status: StatusWords {
+            key: fields
+                .get("statusKey")
+                .and_then(|entry| {
+                    parse_nonempty_text(
+                        &entry.value,
+                        entry.location(),
+                        "the key of a status",
+                        report,
+                    )
+                })
+                .map(into_arc),
+            words: parse_text_list(fields, STATUSES, report),
+            skipped: parse_status(fields, "skippedStatus", report),
+            cancelled: parse_status(fields, "cancelledStatus", report),
+        },
+        statuses_at: fields.get("statuses").map(Entry::location),
+        skipped_at: fields.get("skippedStatus").map(Entry::location),
+        reply_users: fields
+            .get("replyUsers")
+            .map(|entry| (parse_text_list(fields, REPLY_USERS, report), entry.location())),
+    }
+}
+
+fn parse_retry(entry: &Entry, report: &mut Diagnostics) -> Option<Retry> {
+    let fields = Fields::from_node(&entry.value, Section::Retry, report)?;
+    let default = Retry::default();
+    let attempts = match fields.get("attempts") {
+        Some(entry) => parse_integer(entry, 1, ATTEMPTS_MAX, report)
+            .and_then(|number| u32::try_from(number).ok()),
+        None => {
+            fields.report_missing("attempts", "it says how often the step is tried in all", report);
+            None
+        }
+    };
+    let backoff = fields
+        .get("backoff")
+        .map_or(Some(default.backoff), |entry| parse_duration(entry, Millis(0), report));
+    let factor_milli = fields
+        .get("factor")
+        .map_or(Some(default.factor_milli), |entry| parse_factor(entry, FACTOR_MAX, report));
+    let max_backoff = fields
+        .get("maxBackoff")
+        .map_or(Some(default.max_backoff), |entry| parse_duration(entry, Millis(0), report));
+    if let (Some(backoff), Some(max)) = (backoff, max_backoff)
+        && backoff > max
+    {
+        let (at, from) = match fields.get("maxBackoff") {
+            Some(entry) => (entry.location(), ""),
+            None => (fields.get("backoff").unwrap_or(entry).location(), ", its default"),
+        };
+        let message =
+            format!("\"maxBackoff\" is {max}{from}, less than the \"backoff\" of {backoff}");
+        report.add_error(at, message);
+    }
+    Some(Retry {
+        attempts: attempts?,
+        backoff: backoff?,
+        factor_milli: factor_milli?,
+        max_backoff: max_backoff?,
+    })
+}
+
+fn parse_condition(entry: &Entry, report: &mut Diagnostics) -> Option<ConditionDraft> {
+    let text = parse_text(
+        &entry.value,
+        entry.location(),
+        "a condition, such as `input.count > 0`",
+        report,
+    )?;
+    Some(ConditionDraft { at: entry.location(), layout: entry.value.layout, text: text.to_owned() })
+}
+
+/// Describes a list of distinct texts.
+struct TextListKey {
+    key: &'static str,
+    /// The noun for one item, without an article.
+    item_noun: &'static str,
+    max: usize,
+    /// What the first item, or each item, is for.
+    purpose: &'static str,
+}
+
+const STATUSES: TextListKey = TextListKey {
+    key: "statuses",
+    item_noun: "status",
+    max: STATUSES_MAX,
+    purpose: "its first word is the status while the step runs",
+};
+
+const REPLY_USERS: TextListKey = TextListKey {
+    key: "replyUsers",
+    item_noun: "user",
+    max: REPLY_USERS_MAX,
+    purpose: "it names the users whose replies count",
+};
+
+fn parse_text_list(
+    fields: &Fields<'_>,
+    list: TextListKey,
+    report: &mut Diagnostics,
+) -> Vec<Arc<str>> {
+    let TextListKey { key, item_noun, max: items_max, purpose } = list;
+    let mut texts: Vec<LocatedText> = Vec::new();
+    for node in fields.list(key, items_max, report) {
+        let Some(found) = parse_nonempty_text(node, node.at, &format!("a {item_noun}"), report)
+        else {
+            continue;
+        };
+        match texts.iter().find(|other| other.text == found.text) {
+            Some(first) => report.add_error(
+                found.at,
+                format!(
+                    "the {item_noun} {} is listed twice; the first is at {}",
+                    quote(&found.text),
+                    first.at
+                ),
+            ),
+            None => texts.push(found),
+        }
+    }
+    if let Some(entry) = fields.get(key)
+        && (matches!(&entry.value.value, Value::List(items) if items.is_empty())
+            || matches!(entry.value.value, Value::Scalar(ScalarKind::Null, _)))
+    {
+        report.add_error(entry.location(), format!("the list {} is empty; {purpose}", quote(key)));
+    }
+    texts.into_iter().map(into_arc).collect()
+}
+
+/// Returns the status text under a key; it may be empty.
+fn parse_status(fields: &Fields<'_>, key: &str, report: &mut Diagnostics) -> Option<Arc<str>> {
+    let entry = fields.get(key)?;
+    parse_short_text(&entry.value, entry.location(), "a status (\"\" for an empty one)", report)
+        .map(into_arc)
+}
+
+fn into_arc(located: LocatedText) -> Arc<str> {
+    located.text.into()
+}

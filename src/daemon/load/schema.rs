@@ -1,0 +1,505 @@
+//! The keys of workflow files (docs/workflow-file.md): where each is allowed, and what value it
+//! takes.
+
+use super::limits::{
+    ATTEMPTS_MAX, FACTOR_MAX, PRIORITY_MAX, REPLY_USERS_MAX, STATUSES_MAX, STEPS_MAX, TASKS_MAX,
+    VHOSTS_MAX,
+};
+use engine::text::{enumerate_quoted, find_nearest, quote};
+
+/// The key for the type of a queue.
+pub(super) const QUEUE_TYPE_KEY: &str = "queueType";
+
+/// The key for the arguments of a queue.
+pub(super) const QUEUE_ARGUMENTS_KEY: &str = "queueArguments";
+
+/// The kinds of mappings in a workflow file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    File,
+    Workflow,
+    Task,
+    Step,
+    Retry,
+}
+
+/// The kind of value that a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    /// The name of a workflow, task or step.
+    Name,
+    /// The names of steps, or `__start__`.
+    Dependencies,
+    /// A text without control characters.
+    Text,
+    /// A text without control characters, which may be empty.
+    TextOrEmpty,
+    /// The name of a queue.
+    Queue,
+    /// The name of a bus.
+    Bus,
+    /// A list of distinct texts, at most this many.
+    TextList(usize),
+    /// A list of distinct texts, at least one and at most this many.
+    NonEmptyTextList(usize),
+    /// A whole number within these bounds, inclusive.
+    Integer(u64, u64),
+    /// A number with decimals, from 1 to this.
+    Factor(u32),
+    Duration,
+    /// A duration that is not 0.
+    PositiveDuration,
+    /// A number of child jobs, or a share of them.
+    Tolerance,
+    /// A CEL expression.
+    Condition,
+    /// `true` or `false`.
+    Boolean,
+    /// The arguments of a queue, by name.
+    QueueArguments,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    Mapping(Section),
+    /// A list of mappings, at least and at most this many.
+    MappingList(Section, usize, usize),
+}
+
+/// A key, where it is allowed and what it takes.
+#[derive(Debug)]
+pub(super) struct KnownKey {
+    pub(super) section: Section,
+    pub(super) name: &'static str,
+    pub(super) is_required: bool,
+    pub(super) kind: ValueKind,
+    /// Its meaning in a sentence, for editors.
+    pub(super) description: &'static str,
+}
+
+const fn required(
+    place: Section,
+    name: &'static str,
+    kind: ValueKind,
+    about: &'static str,
+) -> KnownKey {
+    KnownKey { section: place, name, is_required: true, kind, description: about }
+}
+
+const fn optional(
+    place: Section,
+    name: &'static str,
+    kind: ValueKind,
+    about: &'static str,
+) -> KnownKey {
+    KnownKey { section: place, name, is_required: false, kind, description: about }
+}
+
+/// All keys. The checks, the errors and the JSON Schema all follow from this table.
+pub(super) const KEYS: &[KnownKey] = &[
+    required(
+        Section::File,
+        "workflows",
+        ValueKind::MappingList(Section::Workflow, 1, usize::MAX),
+        "The workflows.",
+    ),
+    required(
+        Section::Workflow,
+        "name",
+        ValueKind::Name,
+        "The name, unique over all files; upper and lower case are not told apart.",
+    ),
+    optional(
+        Section::Workflow,
+        "vhosts",
+        ValueKind::TextList(VHOSTS_MAX),
+        "Runs the workflow once in each of these virtual hosts, as <vhost>/<name>. Default: in \
+         the one that the broker's address names.",
+    ),
+    optional(
+        Section::Workflow,
+        QUEUE_TYPE_KEY,
+        ValueKind::Choice(&["classic", "quorum"]),
+        "The type with which the queues of its workers, and its own, are declared where they are \
+         missing; only over AMQP. Default: as the queue was seen, else amqp.queue_type.",
+    ),
+    optional(
+        Section::Workflow,
+        QUEUE_ARGUMENTS_KEY,
+        ValueKind::QueueArguments,
+        "The arguments with which these queues are declared, such as { x-max-length: 10000 }. \
+         Default: as the queue was seen, else the setting amqp.queue_arguments.",
+    ),
+    required(
+        Section::Workflow,
+        "steps",
+        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        "The steps.",
+    ),
+    optional(
+        Section::Workflow,
+        "tasks",
+        ValueKind::MappingList(Section::Task, 0, TASKS_MAX),
+        "The tasks that steps of this workflow name.",
+    ),
+    optional(
+        Section::Workflow,
+        "deadline",
+        ValueKind::PositiveDuration,
+        "The whole job fails when it is not done within this time, such as 2h. Default: no \
+         deadline.",
+    ),
+    optional(
+        Section::Workflow,
+        "retention",
+        ValueKind::Duration,
+        "How long an ended job is kept, such as 30d. Default: the setting journal.retention.",
+    ),
+    optional(
+        Section::Workflow,
+        "bus",
+        ValueKind::Bus,
+        "The bus of the workflow's steps, by its name in the manager's settings. Default: the \
+         setting bus.",
+    ),
+    required(Section::Task, "name", ValueKind::Name, "The name, unique in the workflow."),
+    required(
+        Section::Task,
+        "itemListKey",
+        ValueKind::Text,
+        "The key of the list in the step's input: a child job starts for each item, and the \
+         output has the list of their results.",
+    ),
+    optional(
+        Section::Task,
+        "itemKey",
+        ValueKind::Text,
+        "The key of one item in the message of a child job. Default: the singular of itemListKey.",
+    ),
+    optional(
+        Section::Task,
+        "maxConcurrency",
+        ValueKind::Integer(1, u32::MAX as u64),
+        "How many child jobs of one step are under way at once. Default: the setting \
+         fanout.window.",
+    ),
+    required(
+        Section::Task,
+        "steps",
+        ValueKind::MappingList(Section::Step, 1, STEPS_MAX),
+        "The steps.",
+    ),
+    optional(
+        Section::Task,
+        "tolerate",
+        ValueKind::Tolerance,
+        "How many child jobs may fail before the step does: a number, or a share such as 10%, \
+         rounded down. Default: 0.",
+    ),
+    required(Section::Step, "name", ValueKind::Name, "The name, unique in the workflow or task."),
+    optional(
+        Section::Step,
+        "queue",
+        ValueKind::Queue,
+        "The queue that the step's messages go to, or the address of a web service that is called, \
+         https://…. Default: the step's name.",
+    ),
+    optional(
+        Section::Step,
+        "bus",
+        ValueKind::Bus,
+        "The bus that has the queue, by its name in the manager's settings. Default: that of the \
+         workflow.",
+    ),
+    optional(
+        Section::Step,
+        QUEUE_TYPE_KEY,
+        ValueKind::Choice(&["classic", "quorum"]),
+        "The type with which the queue is declared where it is missing; only over AMQP. Default: \
+         that of the workflow.",
+    ),
+    optional(
+        Section::Step,
+        QUEUE_ARGUMENTS_KEY,
+        ValueKind::QueueArguments,
+        "The arguments with which the queue is declared, such as { x-max-priority: 9 }. Default: \
+         those of the workflow.",
+    ),
+    optional(
+        Section::Step,
+        "task",
+        ValueKind::Name,
+        "Starts this task of the workflow once for each item of a list, instead of sending a \
+         message.",
+    ),
+    optional(
+        Section::Step,
+        "depends",
+        ValueKind::Dependencies,
+        "The steps that this one waits for. Their outputs are merged into its input; if several \
+         have the same key, the first counts. Default: none, its input is the job's message.",
+    ),
+    optional(
+        Section::Step,
+        "priority",
+        ValueKind::Integer(0, PRIORITY_MAX),
+        "The AMQP message priority. It works only on a quorum queue, or on one declared with \
+         x-max-priority.",
+    ),
+    optional(
+        Section::Step,
+        "timeout",
+        ValueKind::PositiveDuration,
+        "An attempt without a reply within this time, such as 30s or 5m, has failed. It counts \
+         from when workers can have the message. For a step with a task: it is not done within \
+         this time. Default: none.",
+    ),
+    optional(
+        Section::Step,
+        "startWithin",
+        ValueKind::PositiveDuration,
+        "An attempt whose message no worker has taken within this time, such as 30s or 5m, has \
+         failed. Over AMQP and Kafka: that the broker has not taken. Default: none.",
+    ),
+    optional(
+        Section::Step,
+        "retry",
+        ValueKind::Mapping(Section::Retry),
+        "When and how often a failed attempt is followed by another. Default: never.",
+    ),
+    optional(
+        Section::Step,
+        "when",
+        ValueKind::Condition,
+        "A CEL expression over input, job and steps. False when the step is about to start: the \
+         step is skipped and counts as done.",
+    ),
+    optional(
+        Section::Step,
+        "cancelWhen",
+        ValueKind::Condition,
+        "A CEL expression over input, job and steps. True while the step waits or runs: the step \
+         is cancelled and counts as done.",
+    ),
+    optional(
+        Section::Step,
+        "onFailure",
+        ValueKind::Choice(&["fail", "continue"]),
+        "What happens when the attempts of a step are spent: the job fails, or the step counts as \
+         done without an output. Default: fail.",
+    ),
+    optional(
+        Section::Step,
+        "external",
+        ValueKind::Boolean,
+        "No message is sent: the step completes by a call of the HTTP API. Default: false.",
+    ),
+    optional(
+        Section::Step,
+        "statusKey",
+        ValueKind::Text,
+        "The key of the reply whose text is the step's status.",
+    ),
+    optional(
+        Section::Step,
+        "statuses",
+        ValueKind::NonEmptyTextList(STATUSES_MAX),
+        "The statuses allowed; the first is the status while the step runs, another word fails \
+         the attempt. Default: PENDING, then any.",
+    ),
+    optional(
+        Section::Step,
+        "skippedStatus",
+        ValueKind::TextOrEmpty,
+        "The status of a skipped step. Default: SKIPPED.",
+    ),
+    optional(
+        Section::Step,
+        "cancelledStatus",
+        ValueKind::TextOrEmpty,
+        "The status of a cancelled step. Default: CANCELLED.",
+    ),
+    optional(
+        Section::Step,
+        "replyUsers",
+        ValueKind::NonEmptyTextList(REPLY_USERS_MAX),
+        "The users whose replies count: users of RabbitMQ, or names of the manager's tokens. \
+         Default: everybody's.",
+    ),
+    required(
+        Section::Retry,
+        "attempts",
+        ValueKind::Integer(1, ATTEMPTS_MAX),
+        "How often the step is tried in all, the first attempt counted.",
+    ),
+    optional(
+        Section::Retry,
+        "backoff",
+        ValueKind::Duration,
+        "The longest pause before the second attempt; the pause is random up to it. Default: 1s.",
+    ),
+    optional(
+        Section::Retry,
+        "factor",
+        ValueKind::Factor(FACTOR_MAX),
+        "The factor by which the longest pause grows from one attempt to the next. Default: 2.",
+    ),
+    optional(
+        Section::Retry,
+        "maxBackoff",
+        ValueKind::Duration,
+        "The limit of the longest pause. Default: 5m.",
+    ),
+];
+
+/// The prefix of top-level keys that are free for the user: for anchors and for other programs.
+pub(super) const EXTENSION_PREFIX: &str = "x-";
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct KeyError {
+    pub(super) message: String,
+    /// The key that was probably meant.
+    pub(super) suggestion: Option<&'static str>,
+}
+
+/// Returns what is wrong with `key` in a section, if anything; `may_guess` allows a suggestion.
+pub(super) fn key_error(section: Section, key: &str, may_guess: bool) -> Option<KeyError> {
+    if section == Section::File && key.starts_with(EXTENSION_PREFIX) {
+        return None;
+    }
+    match KEYS.iter().find(|known| known.section == section && known.name == key) {
+        Some(_) => None,
+        None => {
+            let names =
+                KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
+            let suggestion = if may_guess { find_nearest(key, names) } else { None };
+            Some(KeyError { message: unknown_key_message(section, key, suggestion), suggestion })
+        }
+    }
+}
+
+fn unknown_key_message(section: Section, key: &str, meant: Option<&str>) -> String {
+    if let Some(meant) = meant {
+        return format!(
+            "unknown key {} in {}; did you mean {}?",
+            quote(key),
+            section.noun(),
+            quote(meant)
+        );
+    }
+    let homes: Vec<&str> =
+        KEYS.iter().filter(|known| known.name == key).map(|known| known.section.noun()).collect();
+    if !homes.is_empty() {
+        return format!(
+            "{} is a key of {}, not of {}",
+            quote(key),
+            homes.join(" or "),
+            section.noun()
+        );
+    }
+    let known = KEYS.iter().filter(|known| known.section == section).map(|known| known.name);
+    format!(
+        "unknown key {} in {}; known are {}",
+        quote(key),
+        section.noun(),
+        enumerate_quoted(known, "and")
+    )
+}
+
+impl Section {
+    /// Returns the noun with its article.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Section::File => "a workflow file",
+            Section::Workflow => "a workflow",
+            Section::Task => "a task",
+            Section::Step => "a step",
+            Section::Retry => "a retry",
+        }
+    }
+
+    /// Returns an example of what is expected.
+    pub(super) fn example(self) -> &'static str {
+        match self {
+            Section::File => "workflows: [ .. ]",
+            Section::Workflow => "{ name: .., steps: [ .. ] }",
+            Section::Task => "{ name: .., itemListKey: .., steps: [ .. ] }",
+            Section::Step => "{ name: .. }",
+            Section::Retry => "{ attempts: 3 }",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wrong_key_gets_its_own_error() {
+        let cases = [
+            (Section::Step, "queue", None),
+            (Section::File, "x-anything", None),
+            (Section::Step, "timeout", None),
+            (Section::Step, "bus", None),
+            (
+                Section::Step,
+                "depend",
+                Some(r#"unknown key "depend" in a step; did you mean "depends"?"#),
+            ),
+            (
+                Section::Step,
+                "timeOut",
+                Some(r#"unknown key "timeOut" in a step; did you mean "timeout"?"#),
+            ),
+            (
+                Section::Task,
+                "item_list_key",
+                Some(r#"unknown key "item_list_key" in a task; did you mean "itemListKey"?"#),
+            ),
+            (
+                Section::Step,
+                "itemListKey",
+                Some(r#""itemListKey" is a key of a task, not of a step"#),
+            ),
+            (
+                Section::Workflow,
+                "timeout",
+                Some(r#""timeout" is a key of a step, not of a workflow"#),
+            ),
+            (
+                Section::Task,
+                "bus",
+                Some(r#""bus" is a key of a workflow or a step, not of a task"#),
+            ),
+            (
+                Section::Workflow,
+                "colour",
+                Some(concat!(
+                    r#"unknown key "colour" in a workflow; known are "name", "vhosts", "#,
+                    r#""queueType", "queueArguments", "steps", "tasks", "deadline", "#,
+                    r#""retention" and "bus""#,
+                )),
+            ),
+            (
+                Section::Retry,
+                "x-note",
+                Some(
+                    "unknown key \"x-note\" in a retry; known are \"attempts\", \"backoff\", \
+                     \"factor\" and \"maxBackoff\"",
+                ),
+            ),
+            (
+                Section::Retry,
+                "max_backoff",
+                Some(r#"unknown key "max_backoff" in a retry; did you mean "maxBackoff"?"#),
+            ),
+            (Section::Step, "attempts", Some(r#""attempts" is a key of a retry, not of a step"#)),
+        ];
+        for (place, key, expected) in cases {
+            assert_eq!(
+                key_error(place, key, true).map(|objection| objection.message).as_deref(),
+                expected,
+                "{key} in {}",
+                place.noun()
+            );
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Parses single values of a file: names, texts, numbers, durations, choices.
+
+use super::diagnostics::Diagnostics;
+use super::duration::{self, DURATION_MAX};
+use super::limits::NAME_BYTES_MAX;
+use super::limits::TEXT_BYTES_MAX;
+use super::location::SourceLocation;
+use super::yaml::{Entry, Node, ScalarKind, Value};
+use engine::id::is_valid_name;
+use engine::text::{enumerate_quoted, quote, shorten};
+use engine::{Millis, Tolerate};
+
+/// A text of the file with its location.
+#[derive(Clone, Debug)]
+pub(super) struct LocatedText {
+    pub(super) at: SourceLocation,
+    pub(super) text: String,
+}
+
+/// Parses a name, or a reference to one.
+pub(super) fn parse_reference(
+    node: &Node,
+    at: SourceLocation,
+    expected: &str,
+    report: &mut Diagnostics,
+) -> Option<LocatedText> {
+    match &node.value {
+        Value::Scalar(ScalarKind::Text, text) => Some(LocatedText { at, text: text.clone() }),
+        Value::Scalar(ScalarKind::Boolean, text) => {
+            report.add_error(
+                at,
+                format!(
+                    "expected {expected}, found {text}, which YAML may take for a boolean; put it \
+                     into quotes: \"{text}\""
+                ),
+            );
+            None
+        }
+        Value::Scalar(ScalarKind::Number, text) => {
+            report.add_error(
+                at,
+                format!(
+                    "expected {expected}, found the number {}; a name starts with a letter",
+                    shorten(text)
+                ),
+            );
+            None
+        }
+        Value::Invalid => None,
+        Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) => {
+            report.add_error(at, format!("expected {expected}, found {}", describe(node)));
+            None
+        }
+    }
+}
+
+pub(super) fn name_error(name: &str) -> Option<String> {
+    if name == "__start__" || name == "__end__" {
+        return Some(format!("{} is reserved: every workflow has it already", quote(name)));
+    }
+    if !is_valid_name(name) {
+        return Some(format!(
+            "{} is not a name: a letter, then letters, digits, `_` or `-`",
+            quote(name)
+        ));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Some(format!(
+            "the name has {} characters, more than the {NAME_BYTES_MAX} that fit into a message's \
+             properties",
+            name.len()
+        ));
+    }
+    None
+}
+
+/// Parses a text of 1 to [`TEXT_BYTES_MAX`] bytes without control characters.
+pub(super) fn parse_nonempty_text(
+    node: &Node,
+    at: SourceLocation,
+    expected: &str,
+    report: &mut Diagnostics,
+) -> Option<LocatedText> {
+    let located = parse_short_text(node, at, expected, report)?;
+    if located.text.is_empty() {
+        report.add_error(at, format!("expected {expected}, found an empty text"));
+        return None;
+    }
+    Some(located)
+}
+
+/// Parses a text of at most [`TEXT_BYTES_MAX`] bytes without control characters.
+pub(super) fn parse_short_text(
+    node: &Node,
+    at: SourceLocation,
+    expected: &str,
+    report: &mut Diagnostics,
+) -> Option<LocatedText> {
+    let text = parse_text(node, at, expected, report)?;
+    if text.len() > TEXT_BYTES_MAX {
+        report.add_error(
+            at,
+            format!("expected {expected} of at most {TEXT_BYTES_MAX} bytes, found {}", text.len()),
+        );
+        return None;
+    }
+    if text.chars().any(char::is_control) {
+        report.add_error(
+            at,
+            format!(
+                "expected {expected}, found {}, with a line break or another control character in \
+                 it",
+                quote(text)
+            ),
+        );
+        return None;
+    }
+    Some(LocatedText { at, text: text.to_owned() })
+}
+
+/// Parses a text that YAML does not read as another type.
+pub(super) fn parse_text<'n>(
+    node: &'n Node,
+    at: SourceLocation,
+    expected: &str,
+    report: &mut Diagnostics,
+) -> Option<&'n str> {
+    match &node.value {
+        Value::Scalar(ScalarKind::Text, text) => return Some(text),
+        Value::Scalar(kind @ (ScalarKind::Boolean | ScalarKind::Number), text) => {
+            let kind = if *kind == ScalarKind::Number { "number" } else { "boolean" };
+            report.add_error(
+                at,
+                format!(
+                    "expected {expected}, found {text}, which YAML may take for a {kind}; put it \
+                     into quotes: \"{text}\"",
+                    text = shorten(text)
+                ),
+            );
+        }
+        Value::Invalid => (),
+        Value::Scalar(ScalarKind::Null, _) | Value::Map(_) | Value::List(_) => {
+            report.add_error(at, format!("expected {expected}, found {}", describe(node)))
+        }
+    }
+    None
+}
+
+pub(super) fn parse_integer(
+    entry: &Entry,
+    min: u64,
+    max: u64,
+    report: &mut Diagnostics,
+) -> Option<u64> {
+    let node = &entry.value;
+    let parsed = match &node.value {
+        Value::Scalar(ScalarKind::Number, text) => {
+            text.parse::<u64>().ok().filter(|number| (min..=max).contains(number))
+        }
+        Value::Invalid => return None,
+        Value::Scalar(ScalarKind::Text | ScalarKind::Boolean | ScalarKind::Null, _)
+        | Value::Map(_)
+        | Value::List(_) => None,
+    };
+    if parsed.is_none() {
+        let range = if max == u64::from(u32::MAX) {
+            format!("of at least {min}")
+        } else {
+            format!("from {min} to {max}")
+        };
+        let quotes = match &node.value {
+            Value::Scalar(ScalarKind::Text, text) if text.parse::<u64>().is_ok() => {
+                "; remove the quotes"
+            }
+            Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
+        };
+        report.add_error(
+            entry.location(),
+            format!(
+                "{} takes a whole number {range}, found {}{quotes}",
+                quote(&entry.key.text),
+                describe(node)
+            ),
+        );
+    }
+    parsed
+}
+
+/// Describes the value that was found instead of the expected one.
+pub(super) fn describe(node: &Node) -> String {
+    match &node.value {
+        Value::Map(_) => "a mapping".to_owned(),
+        Value::List(_) => "a list".to_owned(),
+        Value::Scalar(ScalarKind::Text, text) => format!("the text {}", quote(text)),
+        Value::Scalar(ScalarKind::Number, text) => format!("the number {}", shorten(text)),
+        Value::Scalar(ScalarKind::Boolean, text) => format!("the boolean {}", shorten(text)),
+        Value::Scalar(ScalarKind::Null, _) | Value::Invalid => "nothing".to_owned(),
+    }
+}
+
+/// Parses `true` or `false`.
+pub(super) fn parse_boolean(entry: &Entry, report: &mut Diagnostics) -> Option<bool> {
+    match &entry.value.value {
+        Value::Scalar(ScalarKind::Boolean, text) if text == "true" => return Some(true),
+        Value::Scalar(ScalarKind::Boolean, text) if text == "false" => return Some(false),
+        Value::Invalid => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => (),
+    }
+    let quotes = match &entry.value.value {
+        Value::Scalar(ScalarKind::Text, text) if text == "true" || text == "false" => {
+            "; remove the quotes"
+        }
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) | Value::Invalid => "",
+    };
+    report.add_error(
+        entry.location(),
+        format!(
+            "{} takes true or false, found {}{quotes}",
+            quote(&entry.key.text),
+            describe(&entry.value)
+        ),
+    );
+    None
+}
+
+/// Parses one of the given words.
+pub(super) fn parse_choice<T: Copy>(
+    entry: &Entry,
+    choices: &[(&str, T)],
+    report: &mut Diagnostics,
+) -> Option<T> {
+    let names = || choices.iter().map(|(name, _)| *name);
+    let guess = match &entry.value.value {
+        Value::Scalar(ScalarKind::Text, text) => {
+            match choices.iter().find(|(name, _)| name == text) {
+                Some((_, chosen)) => return Some(*chosen),
+                None => report.suggest(text, names()),
+            }
+        }
+        Value::Invalid => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => String::new(),
+    };
+    report.add_error(
+        entry.location(),
+        format!(
+            "{} takes {}, found {}{guess}",
+            quote(&entry.key.text),
+            enumerate_quoted(names(), "or"),
+            describe(&entry.value)
+        ),
+    );
+    None
+}
+
+/// Parses a duration of at least `least`, which is 1 ms where 0 has no meaning.
+pub(super) fn parse_duration(
+    entry: &Entry,
+    least: Millis,
+    report: &mut Diagnostics,
+) -> Option<Millis> {
+    let hint = match &entry.value.value {
+        Value::Scalar(ScalarKind::Text, text) => match duration::parse(text) {
+            Some(span) if span < least => "; it must be more than 0".to_owned(),
+            Some(span) if span > DURATION_MAX => format!("; the longest is {DURATION_MAX}"),
+            Some(span) => return Some(span),
+            None => "; write whole numbers with the units d, h, m, s or ms, the larger unit first"
+                .to_owned(),
+        },
+        Value::Scalar(ScalarKind::Number, text)
+            if text.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            format!("; write its unit: {text}s, {text}m or {text}h", text = shorten(text))
+        }
+        Value::Invalid => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => String::new(),
+    };
+    report.add_error(
+        entry.location(),
+        format!(
+            "{} takes a duration, such as 30s or 1h30m, found {}{hint}",
+            quote(&entry.key.text),
+            describe(&entry.value)
+        ),
+    );
+    None
+}
+
+/// Parses how many child jobs may fail: `5` or `2.5%`.
+pub(super) fn parse_tolerance(entry: &Entry, report: &mut Diagnostics) -> Option<Tolerate> {
+    let parsed = match &entry.value.value {
+        Value::Scalar(ScalarKind::Number, text) => text.parse().ok().map(Tolerate::Count),
+        Value::Scalar(ScalarKind::Text, text) => text
+            .strip_suffix('%')
+            .and_then(|percent| parse_decimal(percent, SHARE_DIGITS))
+            .filter(|share| *share <= SHARE_MAX)
+            .and_then(|share| u32::try_from(share).ok())
+            .map(Tolerate::Share),
+        Value::Invalid => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
+    };
+    if parsed.is_none() {
+        let message = format!(
+            "{} takes a number of child jobs, such as 5, or a share of them, such as 10% or 2.5%, \
+             at most 100%; found {}",
+            quote(&entry.key.text),
+            describe(&entry.value)
+        );
+        report.add_error(entry.location(), message);
+    }
+    parsed
+}
+
+/// The decimals of a percentage.
+const SHARE_DIGITS: u32 = 2;
+
+/// The share of all child jobs, in hundredths of a percent.
+const SHARE_MAX: u64 = 10_000;
+
+/// The decimals of a factor.
+const FACTOR_DIGITS: u32 = 3;
+
+/// Parses a number from 1 to `most` with at most three decimals, in thousandths.
+pub(super) fn parse_factor(entry: &Entry, max: u32, report: &mut Diagnostics) -> Option<u32> {
+    let range = 1_000..=u64::from(max) * 1_000;
+    let parsed = match &entry.value.value {
+        Value::Scalar(ScalarKind::Number, text) => {
+            parse_decimal(text, FACTOR_DIGITS).filter(|milli| range.contains(milli))
+        }
+        Value::Invalid => return None,
+        Value::Scalar(..) | Value::Map(_) | Value::List(_) => None,
+    };
+    if parsed.is_none() {
+        let message = format!(
+            "{} takes a number from 1 to {max} with at most three decimals, found {}",
+            quote(&entry.key.text),
+            describe(&entry.value)
+        );
+        report.add_error(entry.location(), message);
+    }
+    parsed.and_then(|milli| u32::try_from(milli).ok())
+}
+
+/// Parses a decimal number with up to `digits` decimals: `2.5` with two digits is 250.
+fn parse_decimal(text: &str, digits: u32) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let places = u32::try_from(fraction.len()).ok()?;
+    if places == 0
+        || places > digits
+        || ![whole, fraction]
+            .iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        return None;
+    }
+    let fraction = fraction.parse::<u64>().ok()? * 10_u64.pow(digits - places);
+    whole.parse::<u64>().ok()?.checked_mul(10_u64.pow(digits))?.checked_add(fraction)
+}

@@ -1,0 +1,130 @@
+//! Opens files that users name, without blocking, and reads them as text within limits.
+
+use base::trust::describe_special_file;
+use engine::text::find_byte_order_mark;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+/// The paths of descriptors that this process already has: nobody needs to open the other end.
+const INHERITED_PATHS: [&str; 4] =
+    ["/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
+
+/// Opens a regular file for reading, which can be read again.
+///
+/// # Errors
+///
+/// Returns an error if it cannot be opened, or is not a regular file.
+pub fn open_regular(file: &Path) -> io::Result<File> {
+    match describe_special_file(file) {
+        None => File::open(file),
+        Some(kind) => Err(io::Error::other(format!("it is no regular file but {kind}"))),
+    }
+}
+
+/// Opens a regular file, a device such as a terminal, or a pipe that this process already has, such
+/// as `/dev/stdin`. A named pipe is refused, because its reader waits until somebody writes.
+///
+/// # Errors
+///
+/// Returns an error if it cannot be opened, or is another kind of file.
+pub fn open(file: &Path) -> io::Result<File> {
+    let kind = std::fs::metadata(file)?.file_type();
+    let name = file.as_os_str().to_string_lossy();
+    let is_own = INHERITED_PATHS.iter().any(|own| name.starts_with(own)) && kind.is_fifo();
+    if is_own || kind.is_char_device() { File::open(file) } else { open_regular(file) }
+}
+
+/// Returns whether every user of this machine can read the file, by its permissions and those of
+/// the folders that lead to it.
+pub fn is_world_readable(file: &Path) -> bool {
+    let allows = |path: &Path, bit: u32| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
+    };
+    const READ_BY_OTHERS: u32 = 0o004;
+    const SEARCHED_BY_OTHERS: u32 = 0o001;
+    let Ok(file) = file.canonicalize() else { return false };
+    allows(&file, READ_BY_OTHERS)
+        && file.ancestors().skip(1).all(|folder| allows(folder, SEARCHED_BY_OTHERS))
+}
+
+/// Reads an open file as text.
+///
+/// # Errors
+///
+/// Returns an error if it has more than `bytes_max` bytes, is not UTF-8, or cannot be read.
+pub fn read_text(open: impl Read, bytes_max: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    let mark = find_byte_order_mark(&bytes);
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::other(match mark {
+            Some(encoding) => {
+                format!("it begins with a byte-order mark of {encoding}; save it as text in UTF-8")
+            }
+            None => format!("the byte at {at} is no UTF-8; save it as text in UTF-8"),
+        })
+    })
+}
+
+/// Opens and reads a file that is read once, such as a message.
+///
+/// # Errors
+///
+/// Returns the errors of [`open`] and [`read_text`].
+pub fn read_file(file: &Path, bytes_max: u64) -> io::Result<String> {
+    read_text(open(file)?, bytes_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn files_that_would_block_are_not_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+        let status = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+        assert!(status.success());
+        let _listens = UnixListener::bind(&socket).expect("a socket");
+        for (file, kind) in [
+            (pipe.as_path(), "a named pipe"),
+            (&socket, "a socket"),
+            (folder.path(), "a directory"),
+        ] {
+            for opened in [open(file), open_regular(file)] {
+                let error = opened.expect_err("refused").to_string();
+                assert!(error.contains(kind), "{}: {error}", file.display());
+            }
+        }
+        assert!(open(&folder.path().join("none")).is_err());
+        assert!(open(Path::new("/dev/zero")).is_ok());
+        let error = open_regular(Path::new("/dev/zero")).expect_err("refused").to_string();
+        assert!(error.contains("a device"), "{error}");
+    }
+
+    #[test]
+    fn an_inherited_pipe_is_read() {
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        io::Write::write_all(&mut writer, b"{}").expect("written");
+        drop(writer);
+        let name = format!("/dev/fd/{}", reader.as_raw_fd());
+        assert_eq!(read_file(Path::new(&name), 10).expect("read"), "{}");
+    }
+
+    #[test]
+    fn files_that_are_not_text_are_rejected_with_the_reason() {
+        let error = |bytes: &[u8]| read_text(bytes, 8).expect_err("refused").to_string();
+        assert!(error(b"\xff\xfea\0").contains("byte-order mark of UTF-16 LE"));
+        assert!(error(b"ab\xff").contains("the byte at 2"));
+        assert!(error(b"123456789").contains("more than 8 bytes"));
+        assert_eq!(read_text(&b"12345678"[..], 8).expect("text"), "12345678");
+    }
+}

@@ -1,0 +1,176 @@
+//! Settings of the HTTP API.
+
+use super::{DurationSetting, Names, Secret, TokenSettings};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// The settings of section `http`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct HttpSettings {
+    #[serde(deserialize_with = "super::spelling::deserialize_listen_address")]
+    pub listen: SocketAddr,
+    pub token: Secret,
+    pub tokens: BTreeMap<String, TokenSettings>,
+    pub tokens_file: String,
+    /// The tokens of the tokens file at the start.
+    #[serde(skip)]
+    pub file_tokens: BTreeMap<String, TokenSettings>,
+    pub failed_logins_max: u32,
+    pub tls: TlsSettings,
+    pub workers: BTreeMap<String, WorkerToken>,
+    pub insecure: bool,
+    pub hosts: Vec<String>,
+    pub public_url: String,
+    pub page: bool,
+    pub body_bytes_max: usize,
+    pub bodies_bytes_max: usize,
+    pub body_timeout: DurationSetting,
+    pub reads_max: usize,
+    pub reads_bytes_max: usize,
+    pub reads_wait: DurationSetting,
+    pub answer_timeout: DurationSetting,
+    pub connections_max: usize,
+    pub address_connections_max: usize,
+    pub header_timeout: DurationSetting,
+    pub keep_alive: DurationSetting,
+    pub event_streams_max: usize,
+    pub waiters_max: usize,
+    pub event_heartbeat: DurationSetting,
+}
+
+/// The settings of section `http.tls`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct TlsSettings {
+    pub certificate: String,
+    pub key: String,
+    pub client_authorities: String,
+}
+
+impl TlsSettings {
+    /// Returns whether the API uses TLS.
+    pub fn is_enabled(&self) -> bool {
+        !self.certificate.is_empty()
+    }
+}
+
+/// A worker's token, which allows taking the messages of its queues and nothing else.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct WorkerToken {
+    pub token: Secret,
+    pub queues: Names,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub vhost: String,
+}
+
+impl HttpSettings {
+    /// Returns how many of `bodies_bytes_max` are for large bodies: three quarters, so that large
+    /// bodies leave room for small ones.
+    pub fn large_bodies_bytes_max(&self) -> usize {
+        self.bodies_bytes_max - self.bodies_bytes_max / 4
+    }
+
+    /// Checks the settings, also against each other.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
+            return Err(format!(
+                "http.hosts has {host:?}, expected names or addresses such as manager.example or \
+                 manager.example:8088"
+            ));
+        }
+        self.validate_tokens()?;
+        let TlsSettings { certificate, key, client_authorities } = &self.tls;
+        if certificate.is_empty() != key.is_empty() {
+            return Err("http.tls has a certificate or a key, expected both or none".to_owned());
+        }
+        if certificate.is_empty() && !client_authorities.is_empty() {
+            return Err(
+                "http.tls.client_authorities needs TLS: set http.tls.certificate and http.tls.key"
+                    .to_owned(),
+            );
+        }
+        let large = self.large_bodies_bytes_max();
+        if self.body_bytes_max > large {
+            return Err(format!(
+                "http.body_bytes_max is {}, but of the {} bytes of http.bodies_bytes_max only \
+                 {large} are for large bodies: raise http.bodies_bytes_max, or lower \
+                 http.body_bytes_max",
+                self.body_bytes_max, self.bodies_bytes_max
+            ));
+        }
+        let numbers = [
+            ("reads_max", self.reads_max),
+            ("reads_bytes_max", self.reads_bytes_max),
+            ("bodies_bytes_max", self.bodies_bytes_max),
+            ("connections_max", self.connections_max),
+        ];
+        let spans = [
+            ("body_timeout", self.body_timeout),
+            ("answer_timeout", self.answer_timeout),
+            ("header_timeout", self.header_timeout),
+        ];
+        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(format!("http.{name} is 0, expected at least 1"));
+        }
+        match spans.iter().find(|(_, span)| span.0.is_zero()) {
+            Some((name, _)) => Err(format!("http.{name} is 0s, expected some time, such as 30s")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns whether a text can be the value of the header `Host`: a name or an address, with or
+/// without a port.
+fn is_host(text: &str) -> bool {
+    text.parse::<ureq::http::uri::Authority>()
+        .is_ok_and(|authority| !authority.host().is_empty() && !text.contains(['@', '*']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn defaults() -> HttpSettings {
+        Settings::defaults().expect("defaults").http
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        let mut http = defaults();
+        http.hosts = ["manager", "manager.example:8088", "10.0.0.1", "[fe80::1]:80"]
+            .map(str::to_owned)
+            .into();
+        assert_eq!(http.validate(), Ok(()));
+        for wrong in ["", "http://manager", "manager/", "me@manager", "a b", "*"] {
+            http.hosts = vec![wrong.to_owned()];
+            assert!(http.validate().is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn one_body_fits_the_budget_and_limits_are_above_zero() {
+        let wrong = |change: fn(&mut HttpSettings)| {
+            let mut http = defaults();
+            change(&mut http);
+            http.validate().expect_err("wrong")
+        };
+        let too_large = wrong(|http| http.body_bytes_max = http.bodies_bytes_max);
+        assert!(
+            too_large.contains("http.body_bytes_max")
+                && too_large.contains("http.bodies_bytes_max"),
+            "{too_large}"
+        );
+        assert!(wrong(|http| http.reads_max = 0).contains("http.reads_max"));
+        assert!(
+            wrong(|http| http.body_timeout = DurationSetting(std::time::Duration::ZERO))
+                .contains("http.body_timeout")
+        );
+    }
+}

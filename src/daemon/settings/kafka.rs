@@ -1,0 +1,63 @@
+//! The buses of the settings over Kafka.
+
+use super::{BusSettings, KafkaSection, Settings};
+use bus::BusKind;
+use engine::text::quote;
+use std::collections::BTreeMap;
+
+impl Settings {
+    /// Returns the settings of a Kafka bus; `None` if there is no Kafka bus of this name.
+    pub fn kafka_bus(&self, name: &str) -> Option<&KafkaSection> {
+        match self.buses.get(name) {
+            Some(BusSettings::Kafka(section)) => Some(section),
+            Some(BusSettings::Amqp(_) | BusSettings::Push(_)) => None,
+            None if name == BusKind::Kafka.name() && !self.kafka.servers.0.is_empty() => {
+                Some(&self.kafka)
+            }
+            None => None,
+        }
+    }
+
+    /// Returns the settings of all Kafka buses, each with its place in the settings.
+    pub(super) fn kafka_sections(&self) -> impl Iterator<Item = (String, &KafkaSection)> {
+        let named = self.buses.iter().filter_map(|(name, bus)| match bus {
+            BusSettings::Kafka(section) => Some((format!("buses.{name}"), &**section)),
+            BusSettings::Amqp(_) | BusSettings::Push(_) => None,
+        });
+        std::iter::once(("kafka".to_owned(), &self.kafka)).chain(named)
+    }
+
+    /// Checks the Kafka buses.
+    pub(super) fn validate_kafka(&self) -> Result<(), String> {
+        let mut owners: BTreeMap<(Vec<String>, &str), String> = BTreeMap::new();
+        for (place, section) in self.kafka_sections() {
+            section.validate(&place)?;
+            if section.servers.0.is_empty() {
+                if place == "kafka" {
+                    continue;
+                }
+                return Err(format!(
+                    "{place}.servers is missing, expected brokers such as [ \"kafka-1:9092\" ]"
+                ));
+            }
+            if !cfg!(feature = "kafka") {
+                return Err(format!(
+                    "{place} is a bus over Kafka, and this build has no Kafka: take one that has, \
+                     or build it with cargo build --release --features kafka (it needs make, \
+                     a C compiler and libssl-dev)"
+                ));
+            }
+            let mut servers = section.servers.0.clone();
+            servers.sort_unstable();
+            let replies = (servers, section.reply_topic.as_str());
+            if let Some(first) = owners.insert(replies, place.clone()) {
+                return Err(format!(
+                    "{first} and {place} have the same servers and the same reply_topic, {}: give \
+                     one of them another reply_topic",
+                    quote(&section.reply_topic)
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Section `log`: which lines are logged, and in which format.
+
+use base::values::deserialize_choice;
+use engine::text::{find_nearest, quote};
+use serde::{Deserialize, Deserializer, Serialize};
+use tracing::level_filters::LevelFilter;
+
+/// The levels by name.
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+/// Names of levels in other programs, each with the name here.
+const LEVEL_ALIASES: [(&str, &str); 9] = [
+    ("warning", "warn"),
+    ("err", "error"),
+    ("fatal", "error"),
+    ("critical", "error"),
+    ("notice", "info"),
+    ("information", "info"),
+    ("verbose", "debug"),
+    ("all", "trace"),
+    ("none", "off"),
+];
+
+/// The target of this program's own log lines.
+const OWN_TARGET: &str = "workflow_manager";
+
+/// The settings of section `log`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "config/default.yaml explains each setting, with its unit")]
+pub struct LogSettings {
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// One line of text.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// One part of the filter: the level for a module and its submodules, or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// The module; `None`: all.
+    pub module: Option<String>,
+    /// The most verbose level that is logged.
+    pub level: LevelFilter,
+}
+
+impl LogSettings {
+    /// Parses the filter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a part has no level, or if the filter does not cover this program's own
+    /// lines, so that its errors would be silent.
+    pub fn directives(&self) -> Result<Vec<Directive>, String> {
+        let parts = self.filter.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let directives: Vec<Directive> = parts.map(parse_directive).collect::<Result<_, _>>()?;
+        let is_own = |directive: &Directive| {
+            directive.module.as_deref().is_none_or(|module| OWN_TARGET == module)
+        };
+        if directives.iter().any(is_own) {
+            return Ok(directives);
+        }
+        Err(format!(
+            "log.filter is {}, which says nothing of the manager's own lines, so that its errors \
+             would be silent: begin with a level for all, such as {}",
+            quote(&self.filter),
+            quote(format!("info,{}", self.filter).trim_end_matches(','))
+        ))
+    }
+}
+
+fn parse_directive(part: &str) -> Result<Directive, String> {
+    let expected = "expected off, error, warn, info, debug or trace, for all or by module, as in \
+                    info,workflow_manager::bus=debug";
+    let no_level = |text: &str, rest: &str| {
+        let lower = text.to_ascii_lowercase();
+        let other =
+            LEVEL_ALIASES.iter().find(|(other, _)| *other == lower).map(|(_, meant)| *meant);
+        let meant = other.or_else(|| find_nearest(&lower, LEVELS.iter().map(|(name, _)| *name)));
+        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+        Err(format!("log.filter: {} is no level{meant}{rest} {expected}", quote(text)))
+    };
+    match part.split_once('=') {
+        None => match parse_level(part) {
+            Some(level) => Ok(Directive { module: None, level }),
+            None if is_module(part) && part.contains("::") => Err(format!(
+                "log.filter: {} has no level, as in {part}=debug; {expected}",
+                quote(part)
+            )),
+            None => no_level(part, ";"),
+        },
+        Some((module, level_name)) => {
+            let (module, level_name) = (module.trim(), level_name.trim());
+            if !is_module(module) {
+                return Err(format!("log.filter: {} is no module; {expected}", quote(module)));
+            }
+            match parse_level(level_name) {
+                Some(level) => Ok(Directive { module: Some(module.to_owned()), level }),
+                None => no_level(level_name, &format!(" (of {module});")),
+            }
+        }
+    }
+}
+
+fn parse_level(text: &str) -> Option<LevelFilter> {
+    let is_meant = |known: &str| known.eq_ignore_ascii_case(text);
+    LEVELS.iter().find(|(known, _)| is_meant(known)).map(|(_, level)| *level)
+}
+
+fn is_module(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    text.split("::").all(is_part)
+}
+
+impl<'de> Deserialize<'de> for LogFormat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let choices =
+            [("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)];
+        deserialize_choice(deserializer, &choices, "auto, human or json")
+    }
+}
+
+/// The crates of this program whose names begin the targets of their lines; all other modules are
+/// in the crate `daemon`.
+const CRATES: [&str; 7] = ["amqp", "base", "bus", "cli", "grpc", "journal", "kafka"];
+
+/// Returns the targets of the lines of a module. The program is written as one tree of modules,
+/// `workflow_manager::bus`; each crate of it has a target of its own, `workflow_manager_bus`.
+pub fn targets_of_module(module: &str) -> Vec<String> {
+    let Some(path) = module.strip_prefix("workflow_manager::") else {
+        return vec![module.to_owned()];
+    };
+    let (first, _) = path.split_once("::").unwrap_or((path, ""));
+    let owner = if CRATES.contains(&first) { "" } else { "daemon::" };
+    let mut targets = vec![module.to_owned(), format!("workflow_manager_{owner}{path}")];
+    // What was part of another module before it was a crate.
+    targets.extend(match path {
+        "bus" => vec!["workflow_manager_amqp".to_owned(), "workflow_manager_kafka".to_owned()],
+        "api" => vec!["workflow_manager_grpc".to_owned()],
+        _ => path
+            .strip_prefix("bus::")
+            .or_else(|| path.strip_prefix("api::"))
+            .filter(|rest| CRATES.iter().any(|name| rest.starts_with(name)))
+            .map(|rest| format!("workflow_manager_{rest}"))
+            .into_iter()
+            .collect(),
+    });
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_covers_the_lines_of_a_module_in_whichever_crate_it_is() {
+        for (module, line) in [
+            ("workflow_manager", "workflow_manager_amqp::connection"),
+            ("workflow_manager", "workflow_manager::audit"),
+            ("workflow_manager::audit", "workflow_manager::audit"),
+            ("workflow_manager::settings", module_path!()),
+            ("workflow_manager::actors", "workflow_manager_daemon::actors::router"),
+            ("workflow_manager::journal::sqlite", "workflow_manager_journal::sqlite::writer"),
+            ("workflow_manager::bus", "workflow_manager_bus::push"),
+            ("workflow_manager::bus", "workflow_manager_amqp::connection"),
+            ("workflow_manager::bus::amqp", "workflow_manager_amqp::connection"),
+            ("workflow_manager::api", "workflow_manager_grpc::stream"),
+            ("workflow_manager::api::grpc::stream", "workflow_manager_grpc::stream"),
+            ("workflow_manager_bus", "workflow_manager_bus::push"),
+            ("lapin", "lapin::channel"),
+        ] {
+            let targets = targets_of_module(module);
+            assert!(targets.iter().any(|target| line.starts_with(target)), "{module}: {targets:?}");
+        }
+        assert!(
+            targets_of_module("workflow_manager::bus::push").iter().all(|to| !to.contains("amqp"))
+        );
+    }
+
+    fn read(filter: &str) -> Result<Vec<Directive>, String> {
+        LogSettings { filter: filter.to_owned(), format: LogFormat::Auto }.directives()
+    }
+
+    #[test]
+    fn levels_are_parsed_for_all_and_by_module() {
+        let directive =
+            |module: Option<&str>, level| Directive { module: module.map(str::to_owned), level };
+        assert_eq!(
+            read(" INFO, workflow_manager::bus = debug ,lapin=off,"),
+            Ok(vec![
+                directive(None, LevelFilter::INFO),
+                directive(Some("workflow_manager::bus"), LevelFilter::DEBUG),
+                directive(Some("lapin"), LevelFilter::OFF),
+            ])
+        );
+        assert!(read("off").is_ok() && read("workflow_manager=debug,lapin=warn").is_ok());
+    }
+
+    #[test]
+    fn filters_that_would_silence_errors_are_rejected() {
+        for (filter, expected) in [
+            ("warning", "did you mean warn?"),
+            ("Warning", "did you mean warn?"),
+            ("information", "did you mean info?"),
+            ("critical", "did you mean error?"),
+            ("eror", "did you mean error?"),
+            ("info,lapin=warning", "did you mean warn? (of lapin)"),
+            ("3", "\"3\" is no level"),
+            ("verbose", "did you mean debug?"),
+            ("workflow_manager::bus", "has no level, as in workflow_manager::bus=debug"),
+            ("info lapin=off", "is no module"),
+            ("info,[span]=debug", "is no module"),
+            ("info,lapin=", "\"\" is no level"),
+            ("lapin=debug", "begin with a level for all, such as \"info,lapin=debug\""),
+            ("workflow_manager::bus=debug", "its errors would be silent"),
+            ("", "begin with a level for all"),
+            (",", "begin with a level for all"),
+        ] {
+            let error = read(filter).expect_err(filter);
+            assert!(error.contains(expected) && error.contains("log.filter"), "{filter}: {error}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The buses of the settings that call web services.
+
+use super::{BusSettings, EndpointSettings, Settings};
+use base::web_address::{is_url, parse_web_address};
+use bus::BusKind;
+use engine::text::{enumerate_quoted, find_nearest, quote};
+use std::collections::BTreeMap;
+
+impl Settings {
+    /// Returns the web services of a push bus; `None` if there is no push bus of this name.
+    pub fn push_bus(&self, name: &str) -> Option<&BTreeMap<String, EndpointSettings>> {
+        static NONE: BTreeMap<String, EndpointSettings> = BTreeMap::new();
+        match self.buses.get(name) {
+            Some(BusSettings::Push(bus)) => Some(&bus.endpoints),
+            Some(BusSettings::Amqp(_) | BusSettings::Kafka(_)) => None,
+            None => (name == BusKind::Push.name()).then_some(&NONE),
+        }
+    }
+
+    /// Returns an error if a bus has no web service for a queue, with the most similar name or all
+    /// names.
+    pub fn unknown_endpoint_error(&self, bus: &str, queue: &str) -> Option<String> {
+        let endpoints = self.push_bus(bus)?;
+        if endpoints.contains_key(queue) || (bus == BusKind::Push.name() && is_url(queue)) {
+            return None;
+        }
+        let names = || endpoints.keys().map(String::as_str);
+        let hint = if bus == BusKind::Push.name() {
+            "write the address of the web service, https://…, or give it a name in the endpoints \
+             of a bus of kind push (setting buses)"
+                .to_owned()
+        } else if let Some(meant) = find_nearest(queue, names()) {
+            format!("did you mean {}?", quote(meant))
+        } else {
+            format!("buses.{bus}.endpoints has {}", enumerate_quoted(names(), "and"))
+        };
+        Some(format!("the bus {} calls no web service {}; {hint}", quote(bus), quote(queue)))
+    }
+
+    /// Checks section `push`, and the web services of the buses.
+    pub(super) fn validate_push(&self) -> Result<(), String> {
+        self.push.validate()?;
+        if !self.http.public_url.is_empty() {
+            let url = parse_web_address(&self.http.public_url);
+            url.map_err(|why| format!("http.public_url: {why}"))?;
+        }
+        let networks = self.push.networks()?;
+        for (name, bus) in &self.buses {
+            let BusSettings::Push(bus) = bus else { continue };
+            let place = format!("buses.{name}.endpoints");
+            if bus.endpoints.is_empty() {
+                return Err(format!(
+                    "{place} is empty, expected web services such as {{ price: {{ url: \
+                     https://price.example/step }} }}"
+                ));
+            }
+            for (queue, endpoint) in &bus.endpoints {
+                let place = format!("{place}.{queue}");
+                endpoint.validate(&place, &self.push, &networks)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,550 @@
+//! The log on standard error. It may fail or block without stopping anything else: a thread writes
+//! the lines, each is bounded in size, and lines that cannot be written are dropped and counted.
+
+use super::line_queue::LineQueue;
+use crate::settings::{LogFormat, LogSettings, targets_of_module};
+use engine::text::{EscapingWriter, escape_lines, is_unsafe_to_print, truncate};
+use prometheus::{IntCounter, IntCounterVec, Opts};
+use serde_json::Value;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::{FilterExt, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FormatFields, MakeWriter};
+use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: usize = 16 * 1024;
+
+/// The longest text in a line of JSON that was too long as a whole, in bytes.
+const SHORTENED_TEXT_BYTES_MAX: usize = 1024;
+
+/// How long the end of the process waits for lines that are not written yet.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a panic waits for its line to be written: the process may end right after it.
+const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The least time between two lines of the HTTP library about connections.
+const CONNECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The target under which the HTTP library logs failed connections, one line each.
+const HTTP1_TARGET: &str = "actix_http::h1";
+
+/// The target under which the HTTP/2 library logs what it rejects. Anybody can cause that, too.
+const HTTP2_TARGET: &str = "h2";
+
+/// The counter `workflow_log_lines_dropped_total`.
+#[allow(clippy::expect_used, reason = "the name is a constant; each start tests it")]
+pub(super) static LINES_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help =
+        "lines of the log that could not be written, or found no place among those that wait";
+    IntCounter::new("workflow_log_lines_dropped_total", help).expect("a valid name")
+});
+
+/// The counter `workflow_http_connection_errors_total{kind}`.
+#[allow(clippy::expect_used, reason = "the names are constants; each start tests them")]
+pub(super) static CONNECTION_ERRORS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help =
+        "HTTP connections ended by what is no request (malformed), or by another failure (other)";
+    IntCounterVec::new(Opts::new("workflow_http_connection_errors_total", help), &["kind"])
+        .expect("valid names")
+});
+
+/// The only log of the process, once it is started.
+static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
+
+/// Why the log cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter cannot be parsed.
+    #[error("{0}")]
+    Filter(String),
+    /// The log cannot be started.
+    #[error("the log cannot be begun: {0}")]
+    Start(#[from] io::Error),
+}
+
+/// Starts the log: from now on nobody waits for it. Further calls change nothing.
+pub fn start() -> Result<(), LogError> {
+    if LOG.get().is_none() {
+        // A file descriptor of its own: that of the standard library would be locked for as long as
+        // a write blocks.
+        let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let lines = LineQueue::start(out, LINES_DROPPED.clone(), |lines| {
+            tracing::warn!(lines, "lines of the log were dropped")
+        })?;
+        // If another call was faster, the new thread waits for lines that never come.
+        let _ = LOG.set(lines);
+    }
+    Ok(())
+}
+
+/// Installs the subscriber: text for people on a terminal, JSON lines otherwise. Panics are logged
+/// like everything else. `ticks` is the clock. Further calls change nothing.
+pub fn init(settings: &LogSettings, ticks: fn() -> Instant) -> Result<(), LogError> {
+    start()?;
+    let directives = settings.directives().map_err(LogError::Filter)?;
+    let targets =
+        directives.iter().fold(Targets::new(), |targets, directive| match &directive.module {
+            Some(module) => targets_of_module(module)
+                .into_iter()
+                .fold(targets, |targets, target| targets.with_target(target, directive.level)),
+            None => targets.with_default(directive.level),
+        });
+    let filter = targets.and(ConnectionLogFilter {
+        http1: LogRateLimiter::new(ticks),
+        http2: LogRateLimiter::new(ticks),
+    });
+    let is_terminal = io::stderr().is_terminal();
+    let is_human = match settings.format {
+        LogFormat::Auto => is_terminal,
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(LineWriterFactory { is_human })
+        .log_internal_errors(false);
+    let layer = if is_human {
+        layer.fmt_fields(HumanFields).with_ansi(is_terminal).with_filter(filter).boxed()
+    } else {
+        layer.json().flatten_event(true).with_filter(filter).boxed()
+    };
+    let error_counter = ConnectionErrorCounter(LogRateLimiter::new(ticks))
+        .with_filter(Targets::new().with_target(HTTP1_TARGET, LevelFilter::ERROR));
+    // An error means that a subscriber is installed already, which then stays.
+    if tracing_subscriber::registry().with(layer).with(error_counter).try_init().is_ok() {
+        std::panic::set_hook(Box::new(log_panic));
+    }
+    Ok(())
+}
+
+/// Prints a text that is no event, such as why the process ends; through the log, if it is started.
+pub fn print(text: &str) {
+    let text = format!("{}\n", escape_lines(text));
+    match LOG.get() {
+        Some(lines) => lines.push(bound_line(text.as_bytes(), true)),
+        // If standard error is closed, nobody can read the text.
+        None => drop(io::stderr().write_all(text.as_bytes())),
+    }
+}
+
+/// Waits until all lines are written, for a bounded time. Called before the process ends.
+pub fn flush() {
+    flush_within(FLUSH_TIMEOUT);
+}
+
+fn flush_within(timeout: Duration) {
+    if let Some(lines) = LOG.get() {
+        lines.flush(timeout);
+    }
+}
+
+/// Logs a panic. It replaces the hook of the standard library, which would block on a full pipe.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let (reason, thread) = (text.unwrap_or("a value that is no text"), std::thread::current());
+    let location = panic.location().map(ToString::to_string);
+    // RUST_BACKTRACE enables it, as in any Rust program.
+    let backtrace = std::backtrace::Backtrace::capture();
+    let backtrace = (backtrace.status() == std::backtrace::BacktraceStatus::Captured)
+        .then(|| backtrace.to_string());
+    tracing::error!(thread = thread.name(), place = location, reason, backtrace, "panicked");
+    flush_within(PANIC_FLUSH_TIMEOUT);
+}
+
+/// Makes writers that pass formatted lines to the log's queue.
+struct LineWriterFactory {
+    is_human: bool,
+}
+
+struct LineWriter {
+    is_human: bool,
+}
+
+impl MakeWriter<'_> for LineWriterFactory {
+    type Writer = LineWriter;
+
+    fn make_writer(&self) -> LineWriter {
+        LineWriter { is_human: self.is_human }
+    }
+}
+
+impl Write for LineWriter {
+    /// Takes a whole line: the formatter writes each event with one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(lines) = LOG.get() {
+            lines.push(bound_line(line, self.is_human));
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bounds the length of a line. JSON stays JSON.
+fn bound_line(line: &[u8], is_human: bool) -> Vec<u8> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+    if is_human || line.iter().all(is_plain) {
+        return shorten_line(line, is_human);
+    }
+    shorten_line(escape_unsafe(&String::from_utf8_lossy(line)).as_bytes(), is_human)
+}
+
+/// Escapes the characters of JSON that could move a terminal's cursor or reverse the direction of
+/// text, for readers who print the log as it is. Such characters occur only within its strings.
+fn escape_unsafe(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if character == '\n' || !is_unsafe_to_print(character) {
+            escaped.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    escaped
+}
+
+fn shorten_line(line: &[u8], is_human: bool) -> Vec<u8> {
+    if line.len() <= LINE_BYTES_MAX {
+        return line.to_vec();
+    }
+    if is_human {
+        truncate_line(line).into()
+    } else {
+        shorten_json(line).unwrap_or_else(|| truncate_line_as_json(line)).into()
+    }
+}
+
+fn truncate_line(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    format!("{}\n", truncate(text.trim_end(), LINE_BYTES_MAX - 1))
+}
+
+/// Shortens the long texts of a line. Returns `None` if that is not enough.
+fn shorten_json(line: &[u8]) -> Option<String> {
+    let mut event: serde_json::Map<String, Value> = serde_json::from_slice(line).ok()?;
+    for value in event.values_mut() {
+        if let Value::String(text) = value {
+            *text = truncate(text, SHORTENED_TEXT_BYTES_MAX).into_owned();
+        }
+    }
+    let text = escape_unsafe(&format!("{}\n", Value::Object(event)));
+    (text.len() <= LINE_BYTES_MAX).then_some(text)
+}
+
+fn truncate_line_as_json(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    // In JSON each byte takes at most six, as \u0000.
+    let line = truncate(&text, LINE_BYTES_MAX / 8);
+    escape_unsafe(&format!(
+        "{}\n",
+        serde_json::json!({ "level": "WARN", "message": "a line of the log is too \
+                                                         long", "line": line })
+    ))
+}
+
+/// Formats fields as text, in which nothing can imitate another line, or move the cursor of a
+/// terminal.
+struct HumanFields;
+
+impl<'w> FormatFields<'w> for HumanFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut human = FieldWriter { writer, is_first: true, result: Ok(()) };
+        fields.record(&mut human);
+        human.result
+    }
+}
+
+struct FieldWriter<'w> {
+    writer: Writer<'w>,
+    is_first: bool,
+    result: fmt::Result,
+}
+
+impl FieldWriter<'_> {
+    fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
+        if !std::mem::take(&mut self.is_first) {
+            self.writer.write_char(' ')?;
+        }
+        match (name, self.writer.has_ansi_escapes()) {
+            ("message", _) => {}
+            (_, true) => write!(self.writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m")?,
+            (_, false) => write!(self.writer, "{name}=")?,
+        }
+        if name == "message" {
+            return write!(EscapingWriter(&mut self.writer), "{value:?}");
+        }
+        let text = format!("{value:?}");
+        if is_one_word(&text) || is_quoted(&text) {
+            write!(EscapingWriter(&mut self.writer), "{text}")
+        } else {
+            // In quotes nothing can imitate another field.
+            write!(EscapingWriter(&mut self.writer), "{text:?}")
+        }
+    }
+}
+
+/// Returns whether a value can be told apart from the fields beside it without quotes.
+fn is_one_word(text: &str) -> bool {
+    !text.is_empty()
+        && !text
+            .contains(|character: char| character.is_whitespace() || matches!(character, '=' | '"'))
+}
+
+/// Returns whether a value is one text in quotes already.
+fn is_quoted(text: &str) -> bool {
+    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let mut is_escaped = false;
+    inner.is_some_and(|inner| {
+        inner.chars().all(|character| {
+            let ends = character == '"' && !is_escaped;
+            is_escaped = character == '\\' && !is_escaped;
+            !ends
+        }) && !is_escaped
+    })
+}
+
+impl Visit for FieldWriter<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.record_debug(field, &format_args!("{value}"))
+        } else {
+            self.record_debug(field, &value)
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // The location of a record, which `log` adds as fields, stands before the fields already.
+        if self.result.is_ok() && !field.name().starts_with("log.") {
+            self.result = self.write(field.name(), value);
+        }
+    }
+}
+
+/// Lets a line through at most once in [`CONNECTION_LOG_INTERVAL`].
+struct LogRateLimiter {
+    ticks: fn() -> Instant,
+    last_logged: Mutex<Option<Instant>>,
+}
+
+impl LogRateLimiter {
+    fn new(ticks: fn() -> Instant) -> LogRateLimiter {
+        LogRateLimiter { ticks, last_logged: Mutex::new(None) }
+    }
+
+    /// Returns whether a line may be logged now, and takes note of it if so.
+    fn try_acquire(&self) -> bool {
+        let now = (self.ticks)();
+        let mut logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due =
+            logged.is_none_or(|at| now.saturating_duration_since(at) >= CONNECTION_LOG_INTERVAL);
+        if is_due {
+            *logged = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Lets only a few of the HTTP libraries' lines about connections into the log: anybody can cause
+/// 10,000 of them a second. The errors of HTTP/1 are left to [`ConnectionErrorCounter`].
+struct ConnectionLogFilter {
+    http1: LogRateLimiter,
+    http2: LogRateLimiter,
+}
+
+impl<S> Filter<S> for ConnectionLogFilter {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        !(metadata.target().starts_with(HTTP1_TARGET) && *metadata.level() == Level::ERROR)
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        let target = event.metadata().target();
+        let is_frames =
+            target.strip_prefix(HTTP2_TARGET).is_some_and(|rest| !rest.starts_with('_'));
+        match (target.starts_with(HTTP1_TARGET), is_frames) {
+            (true, _) => self.http1.try_acquire(),
+            (_, true) => self.http2.try_acquire(),
+            (false, false) => true,
+        }
+    }
+}
+
+/// Counts failed connections, and warns of them now and then. For the HTTP library they are errors,
+/// but a mistake of a stranger is no error of the manager.
+struct ConnectionErrorCounter(LogRateLimiter);
+
+impl<S: Subscriber> Layer<S> for ConnectionErrorCounter {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut visitor = MessageVisitor(String::new());
+        event.record(&mut visitor);
+        // The HTTP library logs one such line for each failed connection.
+        if visitor.0.starts_with("stream error") {
+            let kind = if visitor.0.contains("parse error") { "malformed" } else { "other" };
+            CONNECTION_ERRORS.with_label_values(&[kind]).inc();
+            if self.0.try_acquire() {
+                tracing::warn!(kind, reason = visitor.0, "an HTTP connection ended in an error");
+            }
+        }
+    }
+}
+
+struct MessageVisitor(String);
+
+impl Visit for MessageVisitor {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            // Writing to a string cannot fail.
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::fmt::format;
+
+    #[test]
+    fn a_long_line_is_cut_and_json_stays_json() {
+        assert_eq!(bound_line(b"short\n", true), b"short\n");
+        let human = bound_line(format!("{}\n", "é".repeat(LINE_BYTES_MAX)).as_bytes(), true);
+        let human = String::from_utf8(human).expect("whole characters");
+        assert!(
+            human.len() <= LINE_BYTES_MAX && human.ends_with("é… (cut, 32768 bytes)\n"),
+            "{}",
+            human.len()
+        );
+
+        let event =
+            serde_json::json!({ "level": "INFO", "job": "j", "reason": "ü".repeat(50_000) });
+        let line = bound_line(format!("{event}\n").as_bytes(), false);
+        let cut: Value = serde_json::from_slice(&line).expect("JSON");
+        assert!(line.len() <= LINE_BYTES_MAX && line.ends_with(b"\n"));
+        assert_eq!((&cut["level"], &cut["job"]), (&event["level"], &event["job"]));
+        assert!(
+            cut["reason"].as_str().is_some_and(|text| text.ends_with("ü… (cut, 100000 bytes)")),
+            "{cut}"
+        );
+
+        for odd in [
+            format!("[{}]", "1,".repeat(LINE_BYTES_MAX)),
+            format!("\u{1}{}", "\u{1}".repeat(2 * LINE_BYTES_MAX)),
+        ] {
+            let line = bound_line(odd.as_bytes(), false);
+            assert!(line.len() <= LINE_BYTES_MAX, "{}", line.len());
+            let cut: Value = serde_json::from_slice(&line).expect("JSON");
+            assert!(cut["line"].as_str().is_some_and(|text| text.contains("… (cut, ")), "{cut}");
+        }
+    }
+
+    #[test]
+    fn json_is_printed_without_controls_and_keeps_its_value() {
+        let hostile = "a\u{1b}[2J\n\u{202e}b\u{2028}\u{9b}x\u{7f}ü";
+        for event in [
+            serde_json::json!({ "level": "INFO", "reason": hostile }),
+            serde_json::json!({ "level": "INFO", "reason": hostile.repeat(20_000) }),
+        ] {
+            let line = bound_line(format!("{event}\n").as_bytes(), false);
+            let text = std::str::from_utf8(&line).expect("text");
+            let (line, end) = text.split_at(text.len() - 1);
+            assert!(
+                end == "\n" && !line.contains(is_unsafe_to_print) && line.contains('ü'),
+                "{line}"
+            );
+            let parsed: Value = serde_json::from_str(line).expect("JSON");
+            let reason = parsed["reason"].as_str().expect("a text");
+            assert!(reason.starts_with(hostile), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn connection_errors_are_logged_once_a_minute_for_each_library() {
+        let output = TestOutput::default();
+        let writer = output.clone();
+        let ticks = base::clock::timer_now;
+        let throttled = ConnectionLogFilter {
+            http1: LogRateLimiter::new(ticks),
+            http2: LogRateLimiter::new(ticks),
+        };
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || writer.clone())
+            .with_filter(Targets::new().with_default(LevelFilter::INFO).and(throttled));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for _ in 0..100 {
+                tracing::warn!(target: "h2::proto::ping_pong", "ping");
+                tracing::warn!(target: "h2::proto::streams::recv", "reset");
+                tracing::warn!(target: "actix_http::h1::dispatcher", "head");
+                tracing::warn!(target: "h2_of_others", "own");
+            }
+        });
+        let text = output.0.lock().expect("no panic").clone();
+        let text = String::from_utf8(text).expect("text");
+        let count = |pattern: &str| text.matches(pattern).count();
+        assert_eq!((count("h2::proto"), count("h1::"), count("own")), (1, 1, 100));
+    }
+
+    /// The output of a test's subscriber.
+    #[derive(Clone, Default)]
+    struct TestOutput(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for TestOutput {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_for_people_is_one_line_without_controls() {
+        let output = TestOutput::default();
+        let writer = output.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(format().without_time())
+            .fmt_fields(HumanFields)
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        let hostile = "a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(shown = %hostile, quoted = hostile, count = 7, "{hostile}");
+            let forged = "x\" level=\"ERROR\" job=1";
+            let (word, told, none) = ("a.b-c:1", "a=b", "");
+            tracing::info!(%word, %told, %none, %forged, debug = ?"a b", "m");
+        });
+        let text = String::from_utf8(output.0.lock().expect("no panic").clone()).expect("text");
+        let plain = r"a\u{1b}[2J\nforged \u{202e}line\u{2028}\u{9b}x";
+        assert_eq!(
+            text,
+            format!(
+                " INFO workflow_manager::telemetry::log::tests: {plain} shown=\"{plain}\" \
+                 quoted=\"{plain}\" count=7\n INFO \
+                 workflow_manager::telemetry::log::tests: m word=a.b-c:1 told=\"a=b\" none=\"\" \
+                 forged=\"x\\\" level=\\\"ERROR\\\" job=1\" debug=\"a b\"\n"
+            )
+        );
+    }
+}

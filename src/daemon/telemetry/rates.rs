@@ -1,0 +1,296 @@
+//! Counts of created and ended top-level jobs, minute by minute, for the charts of the page. They
+//! reach back one day at most; totals are in the metrics.
+
+use engine::{JobState, Timestamp};
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use utoipa::ToSchema;
+
+/// How many minutes are kept.
+const RETAINED_MINUTES: usize = 24 * 60;
+
+/// How many durations are kept for a workflow: those of the jobs that completed last.
+const RETAINED_DURATIONS: usize = 1_000;
+
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// How far back the counts reach, in nanoseconds.
+pub const RETENTION_NS: i64 = RETAINED_MINUTES as i64 * MINUTE_NS;
+
+/// The counts of all workflows.
+#[derive(Default)]
+pub struct JobRates(Mutex<HashMap<Arc<str>, WorkflowRates>>);
+
+/// The counts of one workflow.
+#[derive(Default)]
+struct WorkflowRates {
+    /// The minutes in which something happened, in order.
+    minutes: VecDeque<Minute>,
+    /// For each completed job the minute of its end, and how long it took, in nanoseconds.
+    durations: VecDeque<(i64, i64)>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Minute {
+    /// The number of the minute, counted from 1970.
+    minute: i64,
+    created: u32,
+    completed: u32,
+    failed: u32,
+    cancelled: u32,
+}
+
+/// The counts of a workflow's jobs within a time span.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Jobs that were created.
+    pub created: u32,
+    /// Jobs that completed.
+    pub completed: u32,
+    /// Jobs that failed.
+    pub failed: u32,
+    /// Jobs that were cancelled.
+    pub cancelled: u32,
+    /// For each minute, the oldest first: how many jobs completed, and how many failed.
+    #[schema(value_type = Vec<Vec<u32>>)]
+    pub per_minute: Vec<(u32, u32)>,
+    /// The median duration of the newest thousand completed jobs, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<i64>,
+    /// The 95th percentile of the same durations, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p95: Option<i64>,
+}
+
+impl JobRates {
+    /// Counts a job that was created.
+    pub fn record_created(&self, workflow: &str, at: Timestamp) {
+        self.update(workflow, |rates| rates.minute_mut(at).created += 1);
+    }
+
+    /// Counts a job that has ended. `elapsed_ns` is the time since its creation.
+    pub fn record_ended(&self, workflow: &str, at: Timestamp, state: JobState, elapsed_ns: i64) {
+        self.update(workflow, |rates| {
+            let minute = rates.minute_mut(at).count_end(state);
+            if state == JobState::Completed {
+                if rates.durations.len() == RETAINED_DURATIONS {
+                    rates.durations.pop_front();
+                }
+                rates.durations.push_back((minute, elapsed_ns));
+            }
+        });
+    }
+
+    /// Takes back the count of a job that goes on after its end. It is counted again at its next
+    /// end.
+    pub fn revoke_end(&self, workflow: &str, ended: Timestamp, state: JobState) {
+        self.update(workflow, |rates| {
+            let minute = ended.0.div_euclid(MINUTE_NS);
+            let found = rates.minutes.binary_search_by_key(&minute, |entry| entry.minute);
+            let Some(minute) = found.ok().and_then(|index| rates.minutes.get_mut(index)) else {
+                return;
+            };
+            if let Some(count) = minute.counter_mut(state) {
+                *count = count.saturating_sub(1);
+            }
+        });
+    }
+
+    /// Counts a job that was created before the process began.
+    pub fn record_past_created(&self, workflow: &str, at: Timestamp) {
+        self.record_created(workflow, at);
+    }
+
+    /// Counts a job that ended before the process began, and before all that were counted so far.
+    pub fn record_past_ended(
+        &self,
+        workflow: &str,
+        at: Timestamp,
+        state: JobState,
+        elapsed_ns: i64,
+    ) {
+        self.update(workflow, |rates| {
+            let minute = rates.minute_mut(at).count_end(state);
+            if state == JobState::Completed && rates.durations.len() < RETAINED_DURATIONS {
+                rates.durations.push_front((minute, elapsed_ns));
+            }
+        });
+    }
+
+    /// Returns the counts of a workflow's jobs within the last minutes, the current one included.
+    pub fn rate(&self, workflow: &str, now: Timestamp, minutes: usize) -> Rate {
+        let minutes = minutes.clamp(1, RETAINED_MINUTES);
+        let span = i64::try_from(minutes).unwrap_or(i64::MAX);
+        let first = now.0.div_euclid(MINUTE_NS) - span + 1;
+        let mut rate = Rate { per_minute: vec![(0, 0); minutes], ..Rate::default() };
+        let workflows = self.lock();
+        let Some(rates) = workflows.get(workflow) else { return rate };
+        for minute in rates.minutes.iter().filter(|minute| minute.minute >= first) {
+            rate.created += minute.created;
+            rate.completed += minute.completed;
+            rate.failed += minute.failed;
+            rate.cancelled += minute.cancelled;
+            // A clock that was set back leaves minutes of the future behind.
+            let index = usize::try_from(minute.minute - first).unwrap_or(usize::MAX);
+            if let Some(counts) = rate.per_minute.get_mut(index) {
+                *counts = (minute.completed, minute.failed);
+            }
+        }
+        let within = rates.durations.iter().filter(|(minute, _)| *minute >= first);
+        let mut durations: Vec<i64> = within.map(|(_, elapsed)| *elapsed).collect();
+        durations.sort_unstable();
+        rate.p50 = nearest_rank(&durations, 50);
+        rate.p95 = nearest_rank(&durations, 95);
+        rate
+    }
+
+    fn update(&self, workflow: &str, change: impl FnOnce(&mut WorkflowRates)) {
+        let mut rates = self.lock();
+        match rates.get_mut(workflow) {
+            Some(rates) => change(rates),
+            None => change(rates.entry(workflow.into()).or_default()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, WorkflowRates>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Minute {
+    /// Counts a job that ended in this minute. Returns the number of the minute.
+    fn count_end(&mut self, state: JobState) -> i64 {
+        if let Some(count) = self.counter_mut(state) {
+            *count += 1;
+        }
+        self.minute
+    }
+
+    /// Returns the counter of jobs that ended in this state.
+    fn counter_mut(&mut self, state: JobState) -> Option<&mut u32> {
+        match state {
+            JobState::Completed => Some(&mut self.completed),
+            JobState::Failed => Some(&mut self.failed),
+            JobState::Cancelled => Some(&mut self.cancelled),
+            JobState::Running | JobState::Paused => None,
+        }
+    }
+}
+
+impl WorkflowRates {
+    /// Returns the minute of a time. Minutes that are more than a day older than the newest are
+    /// dropped.
+    fn minute_mut(&mut self, at: Timestamp) -> &mut Minute {
+        let minute = at.0.div_euclid(MINUTE_NS);
+        let found = self.minutes.binary_search_by_key(&minute, |entry| entry.minute);
+        let mut index = found.unwrap_or_else(|place| {
+            self.minutes.insert(place, Minute { minute, ..Minute::default() });
+            place
+        });
+        while self.minutes.len() > RETAINED_MINUTES && index > 0 {
+            self.minutes.pop_front();
+            index -= 1;
+        }
+        &mut self.minutes[index]
+    }
+}
+
+/// Returns the nearest-rank percentile of a sorted slice.
+fn nearest_rank(ordered: &[i64], percent: usize) -> Option<i64> {
+    let rank = (ordered.len() * percent).div_ceil(100);
+    ordered.get(rank.checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: i64 = 1_000_000_000;
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp(minute * MINUTE_NS + 7 * SECOND_NS)
+    }
+
+    #[test]
+    fn jobs_are_counted_in_their_minutes_and_a_span_ends_now() {
+        let rates = JobRates::default();
+        rates.record_created("w", at(100));
+        rates.record_created("other", at(100));
+        rates.record_ended("w", at(100), JobState::Completed, 3 * SECOND_NS);
+        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", at(102), JobState::Completed, SECOND_NS);
+        rates.record_ended("w", at(103), JobState::Cancelled, SECOND_NS);
+        let rate = rates.rate("w", at(103), 4);
+        assert_eq!(rate.per_minute, [(1, 0), (0, 0), (1, 1), (0, 0)]);
+        assert_eq!((rate.created, rate.completed, rate.failed, rate.cancelled), (1, 2, 1, 1));
+        assert_eq!((rate.p50, rate.p95), (Some(SECOND_NS), Some(3 * SECOND_NS)));
+        let last = rates.rate("w", at(103), 2);
+        assert_eq!((last.created, last.completed, last.p50), (0, 1, Some(SECOND_NS)));
+        let none = rates.rate("unknown", at(103), 3);
+        assert_eq!((none.per_minute.len(), none.p50), (3, None));
+    }
+
+    #[test]
+    fn a_job_that_goes_on_after_its_end_is_counted_at_its_last_end_alone() {
+        let rates = JobRates::default();
+        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.record_ended("w", at(100), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", at(100), JobState::Failed);
+        rates.record_ended("w", at(102), JobState::Failed, SECOND_NS);
+        rates.revoke_end("w", at(102), JobState::Failed);
+        rates.record_ended("w", at(103), JobState::Completed, SECOND_NS);
+        let rate = rates.rate("w", at(103), 4);
+        assert_eq!(rate.per_minute, [(0, 1), (0, 0), (0, 0), (1, 0)]);
+        assert_eq!((rate.completed, rate.failed), (1, 1));
+        // These ends are older than what is kept, or not counted yet.
+        rates.revoke_end("w", at(1), JobState::Failed);
+        rates.revoke_end("w", at(103), JobState::Cancelled);
+        assert_eq!(rates.rate("w", at(103), 4), rate);
+    }
+
+    #[test]
+    fn a_day_is_retained_and_the_newest_thousand_durations_whatever_the_clock_does() {
+        let rates = JobRates::default();
+        for minute in 0..3 * 24 * 60 {
+            rates.record_ended("w", at(minute), JobState::Completed, minute);
+        }
+        // The clock is set back by an hour.
+        rates.record_ended("w", at(3 * 24 * 60 - 60), JobState::Completed, 0);
+        let workflows = rates.lock();
+        let workflow = workflows.get("w").expect("kept");
+        assert_eq!(
+            (workflow.minutes.len(), workflow.durations.len()),
+            (RETAINED_MINUTES, RETAINED_DURATIONS)
+        );
+        assert!(workflow.minutes.iter().is_sorted_by_key(|minute| minute.minute));
+    }
+
+    #[test]
+    fn past_ends_sort_behind_new_ones_and_are_bounded_too() {
+        let rates = JobRates::default();
+        rates.record_ended("w", at(5_000), JobState::Completed, 1);
+        for minute in (0..2 * 24 * 60).rev() {
+            rates.record_past_ended("w", at(minute + 2_000), JobState::Completed, 2);
+        }
+        rates.record_past_ended("w", at(4_999), JobState::Failed, 3);
+        let rate = rates.rate("w", at(5_000), 2);
+        assert_eq!(rate.per_minute, [(0, 1), (1, 0)]);
+        let workflows = rates.lock();
+        let workflow = workflows.get("w").expect("kept");
+        assert!(workflow.minutes.len() <= RETAINED_MINUTES + 1, "{}", workflow.minutes.len());
+        assert_eq!(workflow.durations.len(), RETAINED_DURATIONS);
+        assert_eq!(workflow.durations.back(), Some(&(5_000, 1)), "the newest is the last");
+    }
+
+    #[test]
+    fn ranks_are_the_nearest() {
+        let hundred: Vec<i64> = (1..=100).collect();
+        assert_eq!(
+            [1, 50, 95, 100].map(|percent| nearest_rank(&hundred, percent)),
+            [Some(1), Some(50), Some(95), Some(100)]
+        );
+        assert_eq!((nearest_rank(&[7], 50), nearest_rank(&[], 50)), (Some(7), None));
+    }
+}

@@ -1,0 +1,329 @@
+//! The workflows and steps that have series of their own in the metrics. There are as many as the
+//! workflow files have, up to a bound. A workflow that is in no file any more, and that no running
+//! job has, loses its series.
+
+use super::Metrics;
+use engine::Definition;
+use prometheus::core::Collector;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+/// The label value of all steps without series of their own. No step has this name.
+pub const OTHER: &str = "__other__";
+
+/// Definitions by the full names of their workflows.
+type Definitions = BTreeMap<String, Arc<Definition>>;
+
+/// Decides which steps have series of their own.
+#[derive(Default)]
+pub struct StepSeries(RwLock<SeriesState>);
+
+#[derive(Default)]
+struct SeriesState {
+    steps_max: usize,
+    /// The definitions in the files.
+    current: HashMap<String, Arc<Definition>>,
+    /// Other definitions, which running jobs have.
+    previous: Vec<Weak<Definition>>,
+    /// The steps that have series of their own, by the full names of their workflows.
+    tracked: HashMap<String, HashSet<Arc<str>>>,
+}
+
+/// Says that there are too many steps for each to have its own series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesOverflow {
+    /// The number of steps without series of their own.
+    pub untracked: usize,
+    /// The number of all steps.
+    pub steps: usize,
+}
+
+impl StepSeries {
+    /// Replaces the definitions of the files; those of running jobs stay. If there are more steps
+    /// than `steps_max`, those of the largest workflows share one series.
+    pub fn replace_definitions(
+        &self,
+        definitions: &Definitions,
+        steps_max: usize,
+    ) -> Option<SeriesOverflow> {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut state.current);
+        let (gone, tracked) = (before.into_values(), std::mem::take(&mut state.tracked));
+        state.steps_max = steps_max;
+        state.current = definitions.clone().into_iter().collect();
+        let is_gone = |definition: &Arc<Definition>| {
+            !definitions.values().any(|current| Arc::ptr_eq(current, definition))
+        };
+        let gone: Vec<_> = gone.filter(is_gone).collect();
+        state.previous.extend(gone.iter().map(Arc::downgrade));
+        drop(gone);
+        let mut by_size: Vec<_> =
+            state.current.iter().map(|(name, definition)| (step_names(definition), name)).collect();
+        by_size.sort_unstable_by_key(|(steps, name)| (steps.len(), (*name).clone()));
+        let all = by_size.iter().map(|(steps, _)| steps.len()).sum();
+        let (mut count, mut selected) = (0, HashMap::new());
+        for (steps, name) in by_size {
+            count += steps.len();
+            if count <= steps_max {
+                selected.insert(name.clone(), steps);
+            }
+        }
+        let selected_count: usize = selected.values().map(HashSet::len).sum();
+        state.tracked = selected;
+        // A running job's definition keeps the series that it had.
+        for definition in state.alive_previous() {
+            let name = definition.full_name();
+            let Some(before) = tracked.get(&*name) else { continue };
+            let retained: Vec<_> =
+                step_names(&definition).into_iter().filter(|step| before.contains(step)).collect();
+            state.tracked.entry(name).or_default().extend(retained);
+        }
+        (selected_count < all)
+            .then_some(SeriesOverflow { untracked: all - selected_count, steps: all })
+    }
+
+    /// Adds the definition of a job, which may be in no file.
+    pub fn add_definition(&self, definition: &Arc<Definition>) {
+        let name = definition.full_name();
+        let is_known = |known: &SeriesState| {
+            known.current.get(&*name).is_some_and(|current| Arc::ptr_eq(current, definition))
+                || known.previous.iter().any(|old| old.as_ptr() == Arc::as_ptr(definition))
+        };
+        if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if is_known(&state) {
+            return;
+        }
+        state.previous.push(Arc::downgrade(definition));
+        let is_current = state.current.contains_key(&*name) && !state.tracked.contains_key(&*name);
+        let count: usize = state.tracked.values().map(HashSet::len).sum();
+        let tracked = state.tracked.get(&*name);
+        let added: Vec<_> = step_names(definition)
+            .into_iter()
+            .filter(|step| tracked.is_none_or(|own| !own.contains(step)))
+            .collect();
+        if !is_current && count + added.len() <= state.steps_max {
+            state.tracked.entry(name).or_default().extend(added);
+        }
+    }
+
+    /// Returns the label value of a step: its name, or [`OTHER`].
+    pub fn step_label<'s>(&self, workflow: &str, step: &'s str) -> &'s str {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_tracked = state.tracked.get(workflow).is_some_and(|steps| steps.contains(step));
+        if is_tracked { step } else { OTHER }
+    }
+
+    /// Removes the definitions that no job has any more. Returns what is still used, or `None` if
+    /// nothing was removed.
+    fn remove_unused(&self) -> Option<UsedSteps> {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if state.previous.iter().all(|old| old.strong_count() > 0) {
+            return None;
+        }
+        drop(state);
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        state.previous.retain(|old| old.strong_count() > 0);
+        let mut used: HashMap<String, HashSet<Arc<str>>> = HashMap::new();
+        let previous = state.alive_previous();
+        for definition in state.current.values().chain(&previous) {
+            used.entry(definition.full_name()).or_default().extend(step_names(definition));
+        }
+        state.tracked.retain(|name, own| match used.get(name) {
+            Some(steps) => {
+                own.retain(|step| steps.contains(step));
+                true
+            }
+            None => false,
+        });
+        Some(UsedSteps(used))
+    }
+}
+
+impl SeriesState {
+    fn alive_previous(&self) -> Vec<Arc<Definition>> {
+        self.previous.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The workflows and steps whose series are still used.
+struct UsedSteps(HashMap<String, HashSet<Arc<str>>>);
+
+impl UsedSteps {
+    fn has(&self, workflow: &str, step: Option<&str>) -> bool {
+        self.0
+            .get(workflow)
+            .is_some_and(|steps| step.is_none_or(|step| step == OTHER || steps.contains(step)))
+    }
+}
+
+fn step_names(definition: &Definition) -> HashSet<Arc<str>> {
+    definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| step.name.clone()).collect()
+}
+
+impl Metrics {
+    /// Replaces the definitions of the files, and warns if they have too many steps.
+    pub fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
+        if let Some(SeriesOverflow { untracked: without, steps }) =
+            self.series.replace_definitions(definitions, steps_max)
+        {
+            tracing::warn!(
+                steps,
+                without,
+                "metrics.steps_max is {steps_max}: steps of the largest workflows have no series \
+                 of their own, and are counted together as step=\"{OTHER}\""
+            );
+        }
+        self.remove_unused_series();
+    }
+
+    /// Removes the series of workflows and steps that are in no file, and that no running job has.
+    pub fn remove_unused_series(&self) {
+        let Some(needed) = self.series.remove_unused() else { return };
+        macro_rules! forget {
+            ($($family:ident),*) => {$(
+                for labels in collect_labels(&self.$family) {
+                    let of = |name: &str| {
+                        labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+                    };
+                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
+                        let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
+                        let names: HashMap<&str, &str> = pairs.collect();
+                        // Another thread may have removed it.
+                        let _ = self.$family.remove(&names);
+                    }
+                }
+            )*};
+        }
+        forget!(dispatched, redispatched, confirmed, replied, failed, retried, step_duration);
+        forget!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
+    }
+}
+
+fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
+    let families = family.collect();
+    let metrics = families.iter().flat_map(|family| family.get_metric());
+    let labels = metrics.map(|metric| {
+        let pairs = metric.get_label().iter();
+        pairs.map(|pair| (pair.name().to_owned(), pair.value().to_owned())).collect()
+    });
+    labels.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{Graph, Step};
+
+    fn definition(name: &str, steps: &[&str]) -> Arc<Definition> {
+        let steps = steps.iter().map(|step| Step::with_name(step)).collect();
+        let graph = Graph::new(name.to_owned(), None, steps);
+        Arc::new(Definition::new(name, vec![graph]))
+    }
+
+    fn files(definitions: &[&Arc<Definition>]) -> Definitions {
+        definitions.iter().map(|found| (found.full_name(), (*found).clone())).collect()
+    }
+
+    /// Counts a step in the metrics as a job does.
+    fn count(metrics: &Metrics, workflow: &str, step: &str) {
+        let label = metrics.series.step_label(workflow, step);
+        metrics.replied.with_label_values(&[workflow, label]).inc();
+        metrics.step_duration.with_label_values(&[workflow, label]).observe(1.0);
+        metrics.jobs_created.with_label_values(&[workflow]).inc();
+    }
+
+    fn rendered_labels(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.render();
+        let lines = text.lines().filter(|line| line.starts_with("workflow_steps_replied_total"));
+        let mut rendered: Vec<String> = lines
+            .map(|line| line.split(['{', '}']).nth(1).expect("labels").replace('"', ""))
+            .collect();
+        rendered.sort_unstable();
+        rendered
+    }
+
+    #[test]
+    fn reloads_leave_no_series_of_what_is_gone() {
+        let metrics = Metrics::new();
+        let stays = definition("stays", &["a"]);
+        let mut lines = Vec::new();
+        for round in 0..60 {
+            let (workflow, step) = (format!("w{round}"), format!("s{round}"));
+            let (gone, renamed) =
+                (definition(&workflow, &["a"]), definition("renamed", &["kept", &step]));
+            assert_eq!(
+                metrics.series.replace_definitions(&files(&[&stays, &gone, &renamed]), 100),
+                None
+            );
+            for (workflow, step) in
+                [("stays", "a"), (&workflow, "a"), ("renamed", "kept"), ("renamed", &step)]
+            {
+                count(&metrics, workflow, step);
+            }
+            lines.push(metrics.render().lines().count());
+        }
+        assert_eq!(lines[1], lines[59], "as many as at the beginning");
+        assert_eq!(
+            rendered_labels(&metrics),
+            [
+                "step=a,workflow=stays",
+                "step=a,workflow=w59",
+                "step=kept,workflow=renamed",
+                "step=s59,workflow=renamed",
+            ]
+        );
+        assert!(metrics.render().contains("{step=\"a\",workflow=\"stays\"} 60"), "it goes on");
+    }
+
+    #[test]
+    fn a_running_job_keeps_its_series() {
+        let metrics = Metrics::new();
+        let (before, after) = (definition("w", &["a"]), definition("w", &["b"]));
+        metrics.series.replace_definitions(&files(&[&before]), 100);
+        metrics.series.add_definition(&before);
+        count(&metrics, "w", "a");
+        metrics.series.replace_definitions(&files(&[&after]), 100);
+        // The job goes on.
+        count(&metrics, "w", "a");
+        assert!(metrics.render().contains("replied_total{step=\"a\",workflow=\"w\"} 2"));
+        drop(before);
+        assert!(rendered_labels(&metrics).is_empty());
+
+        // A recovered job has a definition that no file had in this process.
+        let recovered = definition("gone", &["x"]);
+        metrics.series.add_definition(&recovered);
+        count(&metrics, "gone", "x");
+        assert_eq!(rendered_labels(&metrics), ["step=x,workflow=gone"]);
+        drop(recovered);
+        assert!(rendered_labels(&metrics).is_empty());
+    }
+
+    #[test]
+    fn with_too_many_steps_those_of_the_largest_workflows_are_counted_together() {
+        let metrics = Metrics::new();
+        let names: Vec<String> = (0..1_000).map(|at| format!("s{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (large, small) = (definition("large", &names), definition("small", &["a", "b"]));
+        let all = files(&[&large, &small]);
+        let too_many = metrics.series.replace_definitions(&all, 500);
+        assert_eq!(too_many, Some(SeriesOverflow { untracked: 1_000, steps: 1_002 }));
+        names.iter().for_each(|step| count(&metrics, "large", step));
+        count(&metrics, "small", "a");
+        metrics.series.add_definition(&large);
+        count(&metrics, "large", "s1");
+        assert_eq!(
+            rendered_labels(&metrics),
+            ["step=__other__,workflow=large", "step=a,workflow=small"]
+        );
+        assert!(metrics.render().contains("{step=\"__other__\",workflow=\"large\"} 1001"));
+        assert!(metrics.render().lines().count() < 500);
+        // No step has series of its own.
+        metrics.series.replace_definitions(&all, 0);
+        assert_eq!(metrics.series.step_label("small", "a"), OTHER);
+        assert_eq!(metrics.series.replace_definitions(&all, 1_002), None);
+        assert_eq!(metrics.series.step_label("large", "s999"), "s999");
+    }
+}

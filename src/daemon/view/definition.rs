@@ -1,0 +1,191 @@
+//! A workflow as its file describes it.
+
+use engine::{
+    Definition, Expression, Graph, OnFailure, QueueArguments, QueueType, Retry, Step, Tolerate,
+};
+use serde::Serialize;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A workflow with its steps and tasks. The keys are those of the workflow file.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WorkflowDefinition)]
+pub struct DefinitionView<'d> {
+    vhost: &'d str,
+    name: &'d str,
+    /// The bus that the workflow names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bus: Option<&'d str>,
+    steps: Vec<StepView<'d>>,
+    tasks: Vec<TaskView<'d>>,
+    #[schema(value_type = Vec<String>)]
+    queues: Vec<Arc<str>>,
+    result: Vec<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retention: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskDefinition)]
+struct TaskView<'d> {
+    name: &'d str,
+    item_list_key: &'d str,
+    item_key: &'d str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_concurrency: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tolerate: Option<String>,
+    recursive: bool,
+    steps: Vec<StepView<'d>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = StepDefinition)]
+struct StepView<'d> {
+    name: &'d str,
+    depends: Vec<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'d str>,
+    /// The bus that the step or its workflow names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bus: Option<&'d str>,
+    /// The type with which the queue is declared if it is missing, as the step or its workflow
+    /// names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_type: Option<&'static str>,
+    /// The arguments with which the queue is declared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    queue_arguments: Option<&'d QueueArguments>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_within: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    when: Option<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancel_when: Option<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_failure: Option<&'static str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    external: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_key: Option<&'d str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    statuses: &'d [Arc<str>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped_status: Option<&'d str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancelled_status: Option<&'d str>,
+    /// The users whose replies are accepted. Absent: everybody's are.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    reply_users: &'d [Arc<str>],
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Retry)]
+struct RetryView {
+    attempts: u32,
+    backoff: String,
+    factor: f64,
+    max_backoff: String,
+}
+
+impl<'d> DefinitionView<'d> {
+    /// Makes the view of a definition.
+    pub fn from_definition(definition: &'d Definition) -> DefinitionView<'d> {
+        let graph = definition.graph();
+        let tasks = definition.graphs.iter().enumerate().skip(1).filter_map(|(at, task)| {
+            let keys = task.fan_out.as_ref()?;
+            Some(TaskView {
+                name: &task.name,
+                item_list_key: &keys.list_key,
+                item_key: &keys.item_key,
+                max_concurrency: keys.max_concurrency,
+                tolerate: (keys.tolerate != Tolerate::default()).then(|| keys.tolerate.to_string()),
+                recursive: is_recursive(definition, at),
+                steps: to_step_views(definition, task),
+            })
+        });
+        DefinitionView {
+            vhost: &definition.vhost,
+            name: &definition.name,
+            bus: definition.bus.as_deref(),
+            steps: to_step_views(definition, graph),
+            tasks: tasks.collect(),
+            queues: definition.queues(),
+            result: graph.last_steps().iter().map(|at| &*graph.step(*at).name).collect(),
+            deadline: definition.deadline.map(|span| span.to_string()),
+            retention: definition.retention.map(|span| span.to_string()),
+        }
+    }
+}
+
+fn to_step_views<'d>(definition: &'d Definition, graph: &'d Graph) -> Vec<StepView<'d>> {
+    let view = |step: &'d Step| StepView {
+        name: &step.name,
+        depends: step.depends.iter().map(|dependency| graph.dependency_name(*dependency)).collect(),
+        queue: step.has_queue().then_some(&*step.queue),
+        bus: step.bus.as_deref(),
+        queue_type: step.declared.kind.map(QueueType::name),
+        queue_arguments: step.declared.arguments.as_ref(),
+        task: step.task.map(|task| definition.graphs[usize::from(task)].name.as_str()),
+        priority: step.priority,
+        timeout: step.timeout.map(|span| span.to_string()),
+        start_within: step.start_within.map(|span| span.to_string()),
+        retry: step.retry.map(to_retry_view),
+        when: step.when.as_ref().map(Expression::text),
+        cancel_when: step.cancel_when.as_ref().map(Expression::text),
+        on_failure: match step.on_failure {
+            OnFailure::Fail => None,
+            OnFailure::Continue => Some("continue"),
+        },
+        external: step.external,
+        status_key: step.status.key.as_deref(),
+        statuses: &step.status.words,
+        skipped_status: step.status.skipped.as_deref(),
+        cancelled_status: step.status.cancelled.as_deref(),
+        reply_users: &step.reply_users,
+    };
+    graph.steps.iter().map(view).collect()
+}
+
+fn to_retry_view(retry: Retry) -> RetryView {
+    RetryView {
+        attempts: retry.attempts,
+        backoff: retry.backoff.to_string(),
+        factor: f64::from(retry.factor_milli) / 1_000.0,
+        max_backoff: retry.max_backoff.to_string(),
+    }
+}
+
+fn is_recursive(definition: &Definition, graph: usize) -> bool {
+    let tasks_of = |at: usize| {
+        definition.graphs[at].steps.iter().filter_map(|step| step.task).map(usize::from)
+    };
+    let mut seen = vec![false; definition.graphs.len()];
+    let mut next: Vec<usize> = tasks_of(graph).collect();
+    while let Some(at) = next.pop() {
+        if at == graph {
+            return true;
+        }
+        if !std::mem::replace(&mut seen[at], true) {
+            next.extend(tasks_of(at));
+        }
+    }
+    false
+}

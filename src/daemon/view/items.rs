@@ -1,0 +1,180 @@
+//! The items of a fan-out step.
+
+use engine::{ItemCounts, ItemState, Job, StepIndex, Timestamp, Tolerate};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// How many items are in each state.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Items)]
+pub struct ItemsView {
+    items: u32,
+    /// Items whose child jobs have not started.
+    waiting: u32,
+    running: u32,
+    completed: u32,
+    failed: u32,
+    /// Items that were under way when the step or the job ended, and were cut off by that.
+    cancelled: u32,
+    /// How many child jobs may be under way at once.
+    window: u32,
+    /// How many items may fail before the step fails, as the workflow file says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tolerate: Option<String>,
+    /// How many items may fail before the step fails, as a number.
+    tolerated: u32,
+}
+
+impl ItemsView {
+    /// Makes the view of a fan-out step. `window` is the default for tasks that do not set one.
+    pub fn new(job: &Job, step: StepIndex, counts: ItemCounts, window: u32) -> ItemsView {
+        let ItemCounts { items, waiting, running, completed, failed, cancelled } = counts;
+        let keys = job.task_keys(step);
+        let tolerate = keys.map(|keys| keys.tolerate).unwrap_or_default();
+        ItemsView {
+            items,
+            waiting,
+            running,
+            completed,
+            failed,
+            cancelled,
+            window: keys.and_then(|keys| keys.max_concurrency).unwrap_or(window),
+            tolerate: (tolerate != Tolerate::default()).then(|| tolerate.to_string()),
+            tolerated: tolerate.failures_max(items),
+        }
+    }
+}
+
+/// The state of each item in two bits: four items per byte, the first in its lowest bits. 0 is
+/// waiting, 1 running (or cut off, once the step or the job has ended), 2 completed, 3 failed.
+pub struct ItemMap(Vec<u8>);
+
+/// How many items share a byte.
+const ITEMS_PER_BYTE: usize = 4;
+
+impl ItemMap {
+    /// Returns the size of the map of this many items, in bytes.
+    pub fn byte_len(items: u32) -> usize {
+        (items as usize).div_ceil(ITEMS_PER_BYTE)
+    }
+
+    /// Makes a map on which all items wait.
+    pub fn new(items: u32) -> ItemMap {
+        ItemMap(vec![0; ItemMap::byte_len(items)])
+    }
+
+    /// Sets the state of an item that waits. An item that is not on the map is ignored.
+    pub fn set(&mut self, item: u32, state: ItemState) {
+        let at = item as usize;
+        if let Some(byte) = self.0.get_mut(at / ITEMS_PER_BYTE) {
+            *byte |= to_bits(state) << (2 * (at % ITEMS_PER_BYTE));
+        }
+    }
+
+    /// Returns the bytes of the map.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl FromIterator<ItemState> for ItemMap {
+    fn from_iter<I: IntoIterator<Item = ItemState>>(states: I) -> ItemMap {
+        let mut map = ItemMap(Vec::new());
+        for (item, state) in (0..).zip(states) {
+            map.0.resize(ItemMap::byte_len(item + 1), 0);
+            map.set(item, state);
+        }
+        map
+    }
+}
+
+/// When the child job of each item began and ended: two numbers of 32 bits per item, little-endian,
+/// in milliseconds since the start of the step.
+pub struct ItemTimes {
+    started: Timestamp,
+    bytes: Vec<u8>,
+}
+
+/// The value for what has not happened.
+const NEVER: u32 = u32::MAX;
+
+/// The size of a number, in bytes.
+const NUMBER_BYTES: usize = size_of::<u32>();
+
+const MILLI_NS: i64 = 1_000_000;
+
+impl ItemTimes {
+    /// Returns the size of the times of this many items, in bytes.
+    pub fn byte_len(items: u32) -> usize {
+        items as usize * 2 * NUMBER_BYTES
+    }
+
+    /// Makes the times of items none of which has begun. `started` is the start of the step.
+    pub fn new(items: u32, started: Timestamp) -> ItemTimes {
+        ItemTimes { started, bytes: vec![NEVER.to_le_bytes()[0]; ItemTimes::byte_len(items)] }
+    }
+
+    /// Sets when an item began and ended. An item that does not exist is ignored.
+    pub fn set(&mut self, item: u32, began: Timestamp, ended: Option<Timestamp>) {
+        let from = ItemTimes::byte_len(item);
+        let Some(place) = self.bytes.get_mut(from..from + 2 * NUMBER_BYTES) else { return };
+        let since = |at: Timestamp| {
+            let millis = at.0.saturating_sub(self.started.0).max(0) / MILLI_NS;
+            u32::try_from(millis).unwrap_or(NEVER).min(NEVER - 1)
+        };
+        let (first, second) = place.split_at_mut(NUMBER_BYTES);
+        first.copy_from_slice(&since(began).to_le_bytes());
+        second.copy_from_slice(&ended.map_or(NEVER, since).to_le_bytes());
+    }
+
+    /// Returns the bytes of all numbers.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+fn to_bits(state: ItemState) -> u8 {
+    match state {
+        ItemState::Waiting => 0,
+        ItemState::Running => 1,
+        ItemState::Completed => 2,
+        ItemState::Failed => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_items_share_a_byte_and_the_first_has_its_lowest_bits() {
+        use ItemState::{Completed, Failed, Running, Waiting};
+        let states = [Running, Completed, Failed, Waiting, Failed];
+        let collected: ItemMap = states.into_iter().collect();
+        assert_eq!(collected.into_bytes(), [0b0011_1001, 0b11]);
+        let mut set = ItemMap::new(5);
+        for (item, state) in (0..).zip(states) {
+            set.set(item, state);
+        }
+        set.set(8, Failed);
+        assert_eq!(set.into_bytes(), [0b0011_1001, 0b11]);
+        assert_eq!([0, 1, 4, 5].map(ItemMap::byte_len), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn each_item_has_two_numbers_from_the_start_of_the_step_on() {
+        let at = |millis: i64| Timestamp(1_000 + millis * MILLI_NS);
+        let mut times = ItemTimes::new(4, at(0));
+        times.set(0, at(1), Some(at(258)));
+        times.set(1, at(-5), None);
+        times.set(3, at(7), Some(at(1 << 40)));
+        times.set(4, at(7), None);
+        let bytes = times.into_bytes();
+        let numbers: Vec<u32> = bytes
+            .chunks(NUMBER_BYTES)
+            .map(|number| u32::from_le_bytes(number.try_into().expect("four bytes")))
+            .collect();
+        assert_eq!(numbers, [1, 258, 0, NEVER, NEVER, NEVER, 7, NEVER - 1]);
+        assert_eq!(&bytes[4..8], [2, 1, 0, 0], "the lowest byte first");
+    }
+}

@@ -1,0 +1,77 @@
+//! The JSON schemas of the engine's types, for the OpenAPI document (feature `openapi`).
+
+use crate::{DefinitionHash, JobId, JobState, Json, Message, StepState};
+use std::borrow::Cow;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AdditionalProperties, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Gives a type a name and a schema in the document.
+macro_rules! described {
+    ($type:ty, $name:literal, $schema:expr) => {
+        impl PartialSchema for $type {
+            fn schema() -> RefOr<Schema> {
+                $schema.into()
+            }
+        }
+
+        impl ToSchema for $type {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed($name)
+            }
+        }
+    };
+}
+
+described!(
+    JobId,
+    "JobId",
+    text_schema(SchemaFormat::Custom("uuid".to_owned()), "The id of a job: a UUID")
+);
+described!(
+    DefinitionHash,
+    "DefinitionHash",
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some("^[0-9a-f]{64}$"))
+        .description(Some("The SHA-256 of a definition, as 64 hex digits"))
+        .build()
+);
+described!(
+    JobState,
+    "JobState",
+    enum_schema(JobState::ALL.map(JobState::as_str), "The state of a job")
+);
+described!(
+    StepState,
+    "StepState",
+    enum_schema(StepState::ALL.map(StepState::as_str), "The state of a step")
+);
+described!(
+    Json,
+    "Json",
+    ObjectBuilder::new()
+        .schema_type(SchemaType::AnyValue)
+        .description(Some("Any JSON value, as it was sent"))
+        .build()
+);
+described!(
+    Message,
+    "Message",
+    ObjectBuilder::new()
+        .additional_properties(Some(AdditionalProperties::FreeForm(true)))
+        .description(Some("A JSON object, as it was sent"))
+        .build()
+);
+
+fn text_schema(format: SchemaFormat, about: &str) -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).format(Some(format));
+    text.description(Some(about)).build().into()
+}
+
+fn enum_schema<const N: usize>(values: [&'static str; N], about: &str) -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values));
+    text.description(Some(about)).build().into()
+}

@@ -1,0 +1,163 @@
+//! Admits calls before anything of them is read: who calls, by which name, and how much the call
+//! may send.
+
+use super::call_metrics;
+use super::connection::Peer;
+use super::incoming::{self, IncomingBody};
+use super::outbound::OutboundTracker;
+use super::status::to_status;
+use super::wire;
+use daemon::actors::handles::ActorHandles;
+use daemon::api::connection_slots::CallGuard;
+use daemon::api::guard;
+use daemon::api::problem::Problem;
+use daemon::api::token::{self, Authenticated, AuthenticationFailure};
+use engine::text::quote;
+use futures_util::future::BoxFuture;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::service::Routes;
+
+/// The name of the workers' service.
+pub(super) const SERVICE_NAME: &str = wire::workers_server::SERVICE_NAME;
+
+/// The method whose calls are streams.
+const STREAM_METHOD: &str = "Work";
+
+/// Headers by which a browser says whose page sends a request (see [`guard`]). Programs leave them
+/// out.
+const BROWSER_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
+
+/// Forwards admitted calls to the services, and rejects others.
+#[derive(Clone)]
+pub(super) struct Admission {
+    routes: Routes,
+    handles: Arc<ActorHandles>,
+}
+
+/// Why a call is rejected.
+enum Rejection {
+    Call(Problem),
+    Sender(AuthenticationFailure),
+}
+
+impl Admission {
+    pub(super) fn new(routes: Routes, handles: Arc<ActorHandles>) -> Admission {
+        Admission { routes, handles }
+    }
+
+    /// Checks the sender of a call. Calls of health and reflection reveal nothing of the manager's
+    /// work, so they need no token.
+    fn authenticate(
+        &self,
+        request: &http::Request<Body>,
+    ) -> Result<Option<Authenticated>, Rejection> {
+        let settings = &self.handles.common.settings;
+        if let Some(header) =
+            BROWSER_HEADERS.iter().find(|name| request.headers().contains_key(**name))
+        {
+            return Err(Rejection::Call(Problem::forbidden(format!(
+                "a page in a browser sent this (header {header}): gRPC is for programs, which \
+                 leave the header out"
+            ))));
+        }
+        if method(request).is_none() {
+            return Ok(None);
+        }
+        if let (Some(authority), Some(listen)) = (request.uri().authority(), settings.grpc.listen) {
+            guard::check_authority(authority.as_str(), &settings.http, listen)
+                .map_err(Rejection::Call)?;
+        }
+        let mut authorizations = request.headers().get_all(http::header::AUTHORIZATION).iter();
+        let header = authorizations.next().and_then(|value| value.to_str().ok());
+        if authorizations.next().is_some() {
+            return Err(Rejection::Call(token::duplicate_authorization()));
+        }
+        let peer = request.extensions().get::<Peer>();
+        let caller =
+            token::authenticate(&self.handles.common, header).map_err(Rejection::Sender)?;
+        if let Some(peer) = peer {
+            peer.mark_admitted();
+        }
+        Ok(Some(caller))
+    }
+
+    /// Checks the sender of a call, and registers the call on its connection.
+    fn admit(
+        &self,
+        request: &http::Request<Body>,
+    ) -> Result<(Option<Authenticated>, Option<CallGuard>), Rejection> {
+        let caller = self.authenticate(request)?;
+        let peer = request.extensions().get::<Peer>();
+        // Calls without a caller are of health or reflection.
+        let call_guard = peer.map(|peer| peer.begin_call(caller.is_none())).transpose();
+        Ok((caller, call_guard.map_err(Rejection::Call)?))
+    }
+}
+
+/// Returns the called method of the workers' service; `None`: the call is for another service.
+fn method<B>(request: &http::Request<B>) -> Option<&str> {
+    request.uri().path().strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')
+}
+
+type HttpResult = Result<http::Response<Body>, Infallible>;
+
+impl Service<http::Request<Body>> for Admission {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, HttpResult>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<http::Request<Body>>::poll_ready(&mut self.routes, context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = method(&request).map(str::to_owned);
+        let label = call_metrics::metric_label(method.as_deref());
+        let (caller, call_guard) = match self.admit(&request) {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                let path = request.uri().path().to_owned();
+                let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
+                let handles = self.handles.clone();
+                return Box::pin(async move {
+                    let problem = match refused {
+                        Rejection::Call(problem) => problem,
+                        Rejection::Sender(failure) => {
+                            failure.into_problem(&handles.common, &path, peer).await
+                        }
+                    };
+                    tracing::debug!(path = quote(&path), %problem, "a call is refused");
+                    let answer = to_status(&problem).into_http();
+                    Ok(call_metrics::count_call(answer, label, &handles.common, None))
+                });
+            }
+        };
+        let is_stream = method.as_deref() == Some(STREAM_METHOD);
+        let (mut parts, body) = request.into_parts();
+        let common = self.handles.common.clone();
+        let body = match caller {
+            // Calls of other services are small.
+            None => IncomingBody::for_small_call(body, common),
+            Some(caller) => {
+                let (body, signals) = IncomingBody::for_worker(body, common, is_stream);
+                parts.extensions.insert(caller);
+                parts.extensions.insert(incoming::SignalsSlot::new(signals));
+                body
+            }
+        };
+        let request = http::Request::from_parts(parts, Body::new(body));
+        let (response, common) = (self.routes.call(request), self.handles.common.clone());
+        Box::pin(async move {
+            let mut answer = response.await?;
+            // The permits of messages are released as the messages leave.
+            if let Some(tracker) = answer.extensions_mut().remove::<OutboundTracker>() {
+                answer = answer.map(|body| tracker.wrap_body(body));
+            }
+            Ok(call_metrics::count_call(answer, label, &common, call_guard))
+        })
+    }
+}

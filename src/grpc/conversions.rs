@@ -1,0 +1,81 @@
+//! Converts the fields of `proto/workers.proto`, which unary calls and streams share.
+
+use super::times::{lease_end, parse_duration, timestamp_from_seconds};
+use super::wire::{Kind, NackRequest, StepMessage, Taken};
+use bus::Header;
+use bus::lease_queue::{LeasedMessage, NotCommitted, ReplyOutcome};
+use daemon::api::leases::{DELAY_MAX, LEASE_MAX, LEASE_MIN, Receipt, parse_worker_name};
+use daemon::api::problem::Problem;
+use daemon::api::query::ReplyType;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a worker connects, for messages to it.
+pub(super) const TRANSPORT: &str = "over gRPC";
+
+/// The shortest and the longest lease.
+pub(super) const LEASE_BOUNDS: (Duration, Duration) = (LEASE_MIN, LEASE_MAX);
+
+/// Parses the name that a worker gives itself, if it does.
+pub(super) fn parse_optional_worker_name(worker: &str) -> Result<Option<Arc<str>>, Problem> {
+    if worker.is_empty() { Ok(None) } else { parse_worker_name(worker).map(Some) }
+}
+
+pub(super) fn parse_kind(number: i32) -> Result<ReplyType, Problem> {
+    match Kind::try_from(number) {
+        Ok(Kind::Result) => Ok(ReplyType::Result),
+        Ok(Kind::Error) => Ok(ReplyType::Error),
+        Ok(Kind::Progress) => Ok(ReplyType::Progress),
+        Err(_) => Err(Problem::malformed(format!(
+            "kind is {number}, expected RESULT (0), ERROR (1) or PROGRESS (2)"
+        ))),
+    }
+}
+
+/// Parses the delay of a requeue; `None`: the message is rejected.
+pub(super) fn parse_delay(request: &NackRequest) -> Result<Option<Duration>, Problem> {
+    let pause = parse_duration("delay", request.delay, (Duration::ZERO, DELAY_MAX))?;
+    match (request.requeue, pause) {
+        (false, Some(_)) => Err(Problem::malformed("delay needs requeue".to_owned())),
+        (false, None) => Ok(None),
+        (true, pause) => Ok(Some(pause.unwrap_or_default())),
+    }
+}
+
+/// What became of a reply.
+pub(super) fn to_taken(
+    receipt: String,
+    outcome: Result<ReplyOutcome, NotCommitted>,
+) -> Result<Taken, Problem> {
+    match outcome {
+        Ok(ReplyOutcome { rejection: why_not, .. }) => {
+            let (changed, why_not) = (why_not.is_none(), why_not.unwrap_or_default().to_owned());
+            Ok(Taken { receipt, changed, why_not, detail: String::new() })
+        }
+        Err(NotCommitted) => {
+            Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))
+        }
+    }
+}
+
+/// Converts a leased message.
+pub(super) fn to_step_message(queue: &str, vhost: &str, message: &LeasedMessage) -> StepMessage {
+    let text = |name| Header::find_text(&message.headers, name).map(|text| text.to_string());
+    StepMessage {
+        receipt: Receipt::format(queue, vhost, message),
+        queue: queue.to_owned(),
+        correlation_id: message.correlation_id.as_deref().unwrap_or_default().to_owned(),
+        message_id: message.id.to_string(),
+        workflow: text("workflow").unwrap_or_default(),
+        job: text("job").unwrap_or_default(),
+        attempt: Header::find_number(&message.headers, "attempt").unwrap_or_default(),
+        delivery: message.delivery,
+        priority: message.priority.map(u32::from),
+        traceparent: text("traceparent").unwrap_or_default(),
+        tracestate: text("tracestate"),
+        dispatched: Some(timestamp_from_seconds(message.timestamp_s)),
+        lease_until: Some(lease_end(message.until)),
+        body: message.body.to_bytes(),
+        depth: Header::find_number(&message.headers, "depth"),
+    }
+}

@@ -1,0 +1,363 @@
+//! Reads the messages of a call before memory is allocated for them: each within its size and time
+//! limit, and all within the budget for bodies, as requests over HTTP.
+//!
+//! A gRPC message is a flag, its length in four bytes, and that many bytes. A message on a stream
+//! that is too large is skipped: it costs only itself.
+
+use super::status::to_status;
+use base::budget::{Permit, ResourceBudget, SMALL_BODY_BYTES_MAX};
+use bytes::{Buf, Bytes, BytesMut};
+use daemon::actors::common::Common;
+use daemon::api::problem::Problem;
+use futures_util::future::BoxFuture;
+use http_body::{Body as HttpBody, Frame};
+use prost::encoding::{WireType, decode_key, decode_varint};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+use tonic::Status;
+use tonic::body::Body;
+
+/// The bytes before a message: a flag and its length.
+const HEAD_BYTES: usize = 5;
+
+/// How many bytes of a message that is too large are kept, to find its receipt.
+const PREFIX_BYTES_MAX: usize = 4096;
+
+/// What a call receives besides its messages.
+pub(super) struct IncomingSignals {
+    /// The permits of the messages, in their order.
+    pub(super) permits: mpsc::UnboundedReceiver<Permit>,
+    /// Events that are no message.
+    pub(super) events: mpsc::UnboundedReceiver<IncomingEvent>,
+}
+
+/// An event of a call's body that is no message.
+pub(super) enum IncomingEvent {
+    /// A message of so many bytes was too large and was skipped; its receipt, if that could be
+    /// read.
+    TooLarge(usize, Option<String>),
+    /// The stream was aborted instead of ended.
+    Aborted,
+}
+
+/// Passes the signals of a call to its handler.
+#[derive(Clone)]
+pub(super) struct SignalsSlot(Arc<Mutex<Option<IncomingSignals>>>);
+
+impl SignalsSlot {
+    pub(super) fn new(signals: IncomingSignals) -> SignalsSlot {
+        SignalsSlot(Arc::new(Mutex::new(Some(signals))))
+    }
+
+    /// Takes the signals, once.
+    pub(super) fn take(&self) -> Option<IncomingSignals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The body of a call.
+pub(super) struct IncomingBody {
+    body: Body,
+    common: Arc<Common>,
+    bytes_max: usize,
+    /// Whether messages that are too large are skipped.
+    skips_too_large: bool,
+    permits: mpsc::UnboundedSender<Permit>,
+    events: mpsc::UnboundedSender<IncomingEvent>,
+    /// Bytes that were received and not parsed.
+    unread: Bytes,
+    state: IncomingState,
+}
+
+enum IncomingState {
+    /// Between two messages, or within the head of one.
+    Head(BytesMut),
+    /// A message waits for its permit.
+    WaitingForPermit {
+        head: Bytes,
+        length: usize,
+        permit: BoxFuture<'static, Option<Permit>>,
+        timeout: Pin<Box<Sleep>>,
+    },
+    /// Within a message that has its permit.
+    Message { missing: usize, permit: Permit, timeout: Pin<Box<Sleep>> },
+    /// Within a message that is skipped.
+    Skipping { length: usize, missing: usize, prefix: BytesMut, timeout: Pin<Box<Sleep>> },
+}
+
+impl IncomingBody {
+    /// Creates the body of a call by a worker, with its signals.
+    pub(super) fn for_worker(
+        body: Body,
+        common: Arc<Common>,
+        skips_too_large: bool,
+    ) -> (IncomingBody, IncomingSignals) {
+        let bytes_max = common.settings.http.body_bytes_max;
+        let (permit_sender, permit_receiver) = mpsc::unbounded_channel();
+        let (event_sender, event_receiver) = mpsc::unbounded_channel();
+        let unread = Bytes::new();
+        let state = IncomingState::Head(BytesMut::new());
+        let incoming = IncomingBody {
+            body,
+            common,
+            bytes_max,
+            skips_too_large,
+            permits: permit_sender,
+            events: event_sender,
+            unread,
+            state,
+        };
+        (incoming, IncomingSignals { permits: permit_receiver, events: event_receiver })
+    }
+
+    /// Creates the body of a call with small messages.
+    pub(super) fn for_small_call(body: Body, common: Arc<Common>) -> IncomingBody {
+        let (incoming, _) = IncomingBody::for_worker(body, common, false);
+        IncomingBody { bytes_max: SMALL_BODY_BYTES_MAX, ..incoming }
+    }
+
+    fn new_timeout(&self) -> Pin<Box<Sleep>> {
+        Box::pin(tokio::time::sleep(self.common.settings.http.body_timeout.0))
+    }
+
+    /// Begins a message, and returns what can be forwarded of it now.
+    fn begin_message(&mut self, head: Bytes, length: usize) -> Result<Option<Bytes>, Status> {
+        if length > self.bytes_max {
+            if !self.skips_too_large {
+                let max = self.bytes_max;
+                return Err(to_status(&Problem::too_large(format!(
+                    "the message has {length} bytes, more than {max} (setting http.body_bytes_max)"
+                ))));
+            }
+            let timeout = self.new_timeout();
+            let prefix = BytesMut::new();
+            self.state = IncomingState::Skipping { length, missing: length, prefix, timeout };
+            return Ok(None);
+        }
+        match body_budget(&self.common, length).try_acquire(length) {
+            Some(permit) => Ok(Some(self.begin_payload(head, length, permit))),
+            None => {
+                let common = self.common.clone();
+                let acquiring =
+                    Box::pin(async move { body_budget(&common, length).acquire(length).await });
+                self.state = IncomingState::WaitingForPermit {
+                    head,
+                    length,
+                    permit: acquiring,
+                    timeout: self.new_timeout(),
+                };
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins the payload of a message that has its permit, and returns what can be forwarded of it
+    /// now.
+    fn begin_payload(&mut self, head: Bytes, length: usize, permit: Permit) -> Bytes {
+        let available = self.unread.split_to(length.min(self.unread.len()));
+        if available.len() == length {
+            self.finish_message(permit);
+        } else {
+            let (missing, timeout) = (length - available.len(), self.new_timeout());
+            self.state = IncomingState::Message { missing, permit, timeout };
+        }
+        if available.is_empty() {
+            return head;
+        }
+        let mut passed = BytesMut::with_capacity(head.len() + available.len());
+        passed.extend_from_slice(&head);
+        passed.extend_from_slice(&available);
+        passed.freeze()
+    }
+
+    fn finish_message(&mut self, permit: Permit) {
+        self.state = IncomingState::Head(BytesMut::new());
+        // An error means that the receiver of the messages is gone.
+        let _ = self.permits.send(permit);
+    }
+
+    /// Polls for bytes to forward among those received; `None`: more must be received first.
+    fn poll_forward(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        loop {
+            match std::mem::replace(&mut self.state, IncomingState::Head(BytesMut::new())) {
+                IncomingState::Head(mut head) => {
+                    let missing = HEAD_BYTES - head.len();
+                    head.extend_from_slice(&self.unread.split_to(missing.min(self.unread.len())));
+                    if head.len() < HEAD_BYTES {
+                        self.state = IncomingState::Head(head);
+                        return Poll::Ready(Ok(None));
+                    }
+                    let head = head.freeze();
+                    let length = (&head[1..]).get_u32() as usize;
+                    if let Some(passed) = self.begin_message(head, length)? {
+                        return Poll::Ready(Ok(Some(passed)));
+                    }
+                }
+                IncomingState::WaitingForPermit {
+                    head,
+                    length,
+                    permit: mut acquiring,
+                    mut timeout,
+                } => {
+                    if let Poll::Ready(acquired) = acquiring.as_mut().poll(context) {
+                        let permit = acquired.ok_or_else(over_budget)?;
+                        return Poll::Ready(Ok(Some(self.begin_payload(head, length, permit))));
+                    }
+                    let is_late = timeout.as_mut().poll(context).is_ready();
+                    self.state = IncomingState::WaitingForPermit {
+                        head,
+                        length,
+                        permit: acquiring,
+                        timeout,
+                    };
+                    return if is_late { Poll::Ready(Err(over_budget())) } else { Poll::Pending };
+                }
+                IncomingState::Message { missing: left, permit, timeout } => {
+                    let available = self.unread.split_to(left.min(self.unread.len()));
+                    if available.len() == left {
+                        self.finish_message(permit);
+                    } else {
+                        self.state = IncomingState::Message {
+                            missing: left - available.len(),
+                            permit,
+                            timeout,
+                        };
+                    }
+                    return Poll::Ready(Ok((!available.is_empty()).then_some(available)));
+                }
+                IncomingState::Skipping { length, missing: left, mut prefix, timeout } => {
+                    let available = self.unread.split_to(left.min(self.unread.len()));
+                    let capacity = PREFIX_BYTES_MAX - prefix.len();
+                    prefix.extend_from_slice(&available[..capacity.min(available.len())]);
+                    if available.len() < left {
+                        let left = left - available.len();
+                        self.state =
+                            IncomingState::Skipping { length, missing: left, prefix, timeout };
+                        return Poll::Ready(Ok(None));
+                    }
+                    // An error means that the receiver of the messages is gone.
+                    let _ =
+                        self.events.send(IncomingEvent::TooLarge(length, parse_receipt(&prefix)));
+                }
+            }
+        }
+    }
+
+    /// Polls whether a message takes too long.
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> bool {
+        match &mut self.state {
+            IncomingState::Message { timeout, .. } | IncomingState::Skipping { timeout, .. } => {
+                timeout.as_mut().poll(context).is_ready()
+            }
+            IncomingState::Head(_) | IncomingState::WaitingForPermit { .. } => false,
+        }
+    }
+}
+
+/// Returns the budget for a message of this length.
+fn body_budget(common: &Common, length: usize) -> &ResourceBudget {
+    if length <= SMALL_BODY_BYTES_MAX {
+        &common.budgets.small_bodies
+    } else {
+        &common.budgets.large_bodies
+    }
+}
+
+fn over_budget() -> Status {
+    Status::unavailable(
+        "too many bytes of messages at once (setting http.bodies_bytes_max): send it again later",
+    )
+}
+
+/// Parses the receipt of a message of which only the start is known, if it is a reply.
+fn parse_receipt(prefix: &[u8]) -> Option<String> {
+    const REPLY: u32 = 3;
+    const RECEIPT: u32 = 1;
+    let mut rest = prefix;
+    let (field, kind) = decode_key(&mut rest).ok()?;
+    if field != REPLY || kind != WireType::LengthDelimited {
+        return None;
+    }
+    decode_varint(&mut rest).ok()?;
+    loop {
+        match decode_key(&mut rest).ok()? {
+            (RECEIPT, WireType::LengthDelimited) => {
+                let length = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
+                return Some(std::str::from_utf8(rest.get(..length)?).ok()?.to_owned());
+            }
+            (_, WireType::Varint) => drop(decode_varint(&mut rest).ok()?),
+            // The start ends within the body.
+            _ => return None,
+        }
+    }
+}
+
+impl HttpBody for IncomingBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(passed) = ready!(self.poll_forward(context))? {
+                return Poll::Ready(Some(Ok(Frame::data(passed))));
+            }
+            let Poll::Ready(next) = Pin::new(&mut self.body).poll_frame(context) else {
+                if self.poll_timeout(context) {
+                    let limit = self.common.settings.http.body_timeout;
+                    return Poll::Ready(Some(Err(Status::deadline_exceeded(format!(
+                        "a message did not arrive whole within {limit} (setting http.body_timeout)"
+                    )))));
+                }
+                return Poll::Pending;
+            };
+            match next {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.unread = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                Some(Err(error)) => {
+                    // An error means that the receiver of the messages is gone.
+                    let _ = self.events.send(IncomingEvent::Aborted);
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire;
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn the_receipt_of_a_reply_is_parsed_from_its_start() {
+        use wire::from_worker::Say;
+        let encode = |request: Say| wire::FromWorker { say: Some(request) }.encode_to_vec();
+        let body = Bytes::from(vec![b'x'; 10_000]);
+        let reply = |kind: i32| {
+            let receipt = "/api/queue/a/message/b/1/reply".to_owned();
+            Say::Reply(wire::ReplyRequest { receipt, kind, body: body.clone() })
+        };
+        for kind in [0, 2] {
+            let bytes = encode(reply(kind));
+            let read = parse_receipt(&bytes[..PREFIX_BYTES_MAX]);
+            assert_eq!(read.as_deref(), Some("/api/queue/a/message/b/1/reply"));
+            for cut in 0..40 {
+                // A part of it, or all of it, but never a wrong receipt.
+                let read = parse_receipt(&bytes[..cut]);
+                assert!(read.is_none_or(|read| read.ends_with("/reply")), "{cut}");
+            }
+        }
+        let extend = wire::ExtendRequest { receipt: "x".to_owned(), lease: None };
+        assert_eq!(parse_receipt(&encode(Say::Extend(extend))), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! The unary calls of the service, and the start of streams.
+
+use super::connection::Peer;
+use super::conversions::{
+    LEASE_BOUNDS, TRANSPORT, parse_delay, parse_kind, parse_optional_worker_name, to_step_message,
+    to_taken,
+};
+use super::incoming::SignalsSlot;
+use super::outbound::OutboundTracker;
+use super::phase::ServerPhase;
+use super::status::to_status;
+use super::stream::{self, StreamStart};
+use super::times::{lease_end, parse_duration};
+use super::wire::workers_server::Workers;
+use super::wire::{
+    ExtendRequest, FromWorker, Lease, NackRequest, ReceiveAnswer, ReceiveRequest, ReplyRequest,
+    Taken, ToWorker,
+};
+use bus::lease_queue::{LeaseQueue, ReceiveOptions};
+use daemon::actors::handles::ActorHandles;
+use daemon::api::leases::{
+    self, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, embedded_bus,
+    find_lease_queue,
+};
+use daemon::api::problem::Problem;
+use daemon::api::token::Authenticated;
+use futures_util::stream::BoxStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+/// The service of workers.
+pub(super) struct WorkerService {
+    handles: Arc<ActorHandles>,
+    phases: watch::Receiver<ServerPhase>,
+    /// Permits for streams.
+    streams: Arc<Semaphore>,
+}
+
+impl WorkerService {
+    pub(super) fn new(
+        handles: Arc<ActorHandles>,
+        phases: watch::Receiver<ServerPhase>,
+        streams: Arc<Semaphore>,
+    ) -> WorkerService {
+        WorkerService { handles, phases, streams }
+    }
+
+    /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
+    async fn find_message(
+        &self,
+        caller: &Authenticated,
+        text: &str,
+    ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
+        let receipt = Receipt::parse(text)?;
+        let lease_queue = find_lease_queue(&self.handles, &receipt.vhost)?;
+        caller
+            .check_settle_access(
+                &self.handles,
+                &embedded_bus(&self.handles, &receipt.vhost),
+                &receipt,
+            )
+            .await?;
+        Ok((receipt, lease_queue))
+    }
+
+    async fn receive_messages(
+        &self,
+        caller: &Authenticated,
+        request: ReceiveRequest,
+    ) -> Result<(ReceiveAnswer, OutboundTracker), Problem> {
+        let ReceiveRequest { queue, worker, lease, wait, max, vhost } = request;
+        caller.check_queue_access(&queue, &vhost)?;
+        if max > MESSAGES_MAX {
+            return Err(Problem::malformed(format!(
+                "max is {max}, expected a whole number from 1 to {MESSAGES_MAX}"
+            )));
+        }
+        let options = ReceiveOptions {
+            lease: parse_duration("lease", lease, LEASE_BOUNDS)?,
+            worker: parse_optional_worker_name(&worker)?,
+            revocations: None,
+            budget: Some(self.handles.common.budgets.messages.clone()),
+        };
+        let wait =
+            parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
+        let (max, name) = (max.max(1), queue.clone());
+        let request =
+            LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
+        let mut messages = leases::receive(&self.handles, request).await?;
+        let tracker = OutboundTracker::default();
+        for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
+            tracker.hand_over(tracker.track(permit));
+        }
+        let messages =
+            messages.iter().map(|message| to_step_message(&name, &vhost, message)).collect();
+        Ok((ReceiveAnswer { messages }, tracker))
+    }
+
+    async fn handle_reply(
+        &self,
+        caller: &Authenticated,
+        request: ReplyRequest,
+    ) -> Result<Taken, Problem> {
+        let kind = parse_kind(request.kind)?;
+        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        let result = leases::handle_reply(
+            &lease_queue,
+            receipt,
+            kind,
+            (caller.sender(), None),
+            request.body,
+        )
+        .await;
+        to_taken(request.receipt, result)
+    }
+
+    async fn handle_extend(
+        &self,
+        caller: &Authenticated,
+        request: ExtendRequest,
+    ) -> Result<Lease, Problem> {
+        let lease = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
+        let (receipt, _) = self.find_message(caller, &request.receipt).await?;
+        let lease = leases::extend_lease(&self.handles, &receipt, lease, None).await?;
+        Ok(Lease { receipt: request.receipt, until: Some(lease_end(lease)) })
+    }
+
+    async fn handle_nack(
+        &self,
+        caller: &Authenticated,
+        request: NackRequest,
+    ) -> Result<Taken, Problem> {
+        let pause = parse_delay(&request)?;
+        let (receipt, lease_queue) = self.find_message(caller, &request.receipt).await?;
+        to_taken(
+            request.receipt,
+            leases::nack(&lease_queue, &receipt, pause, caller.sender()).await?,
+        )
+    }
+}
+
+/// Returns the caller. The admission sets it on each call that it forwards.
+fn authenticated_caller<T>(request: &Request<T>) -> Result<Authenticated, Status> {
+    let caller = request.extensions().get::<Authenticated>().cloned();
+    caller.ok_or_else(|| Status::internal("the call did not come through the gate"))
+}
+
+fn to_response<T>(result: Result<T, Problem>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|problem| to_status(&problem))
+}
+
+#[tonic::async_trait]
+impl Workers for WorkerService {
+    type WorkStream = BoxStream<'static, Result<ToWorker, Status>>;
+
+    async fn work(
+        &self,
+        request: Request<Streaming<FromWorker>>,
+    ) -> Result<Response<Self::WorkStream>, Status> {
+        let Ok(permit) = self.streams.clone().try_acquire_owned() else {
+            let limit = self.handles.common.settings.grpc.streams_max;
+            return Err(to_status(&Problem::overloaded(format!(
+                "{limit} workers are on streams (setting grpc.streams_max)"
+            ))));
+        };
+        let caller = authenticated_caller(&request)?;
+        let signals = request.extensions().get::<SignalsSlot>().and_then(SignalsSlot::take);
+        let signals =
+            signals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
+        let tracker = OutboundTracker::default();
+        let start = StreamStart {
+            handles: self.handles.clone(),
+            caller,
+            signals,
+            phases: self.phases.clone(),
+            permit,
+            tracker: tracker.clone(),
+            peer: request.extensions().get::<Peer>().cloned(),
+        };
+        let mut answer = Response::new(stream::start(start, request.into_inner()));
+        answer.extensions_mut().insert(tracker);
+        Ok(answer)
+    }
+
+    async fn receive(
+        &self,
+        request: Request<ReceiveRequest>,
+    ) -> Result<Response<ReceiveAnswer>, Status> {
+        let mut phases = self.phases.clone();
+        let caller = authenticated_caller(&request)?;
+        let peer = request.extensions().get::<Peer>().cloned();
+        tokio::select! {
+            received = self.receive_messages(&caller, request.into_inner()) => {
+                let (answer, tracker) = received.map_err(|problem| to_status(&problem))?;
+                let mut answer = Response::new(answer);
+                if tracker.is_pending() {
+                    answer.extensions_mut().insert(tracker.clone());
+                    let timeout = self.handles.common.settings.http.answer_timeout.0;
+                    tokio::spawn(tracker.wait_until_sent(peer, timeout));
+                }
+                Ok(answer)
+            }
+            _ = phases.wait_for(|phase| *phase != ServerPhase::Serving) => {
+                let reason = "the manager stops: ask again later".to_owned();
+                to_response(Err(Problem::overloaded(reason)))
+            }
+        }
+    }
+
+    async fn reply(&self, mut request: Request<ReplyRequest>) -> Result<Response<Taken>, Status> {
+        // The permit of the message is held until the response.
+        let _permit = request.extensions_mut().remove::<SignalsSlot>();
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_reply(&caller, request.into_inner()).await)
+    }
+
+    async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Lease>, Status> {
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_extend(&caller, request.into_inner()).await)
+    }
+
+    async fn nack(&self, request: Request<NackRequest>) -> Result<Response<Taken>, Status> {
+        let caller = authenticated_caller(&request)?;
+        to_response(self.handle_nack(&caller, request.into_inner()).await)
+    }
+}

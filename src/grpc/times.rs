@@ -1,0 +1,53 @@
+//! Converts times and durations of protobuf.
+
+use daemon::api::leases::{self, check_bounds};
+use daemon::api::problem::Problem;
+use engine::Timestamp;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// Parses a duration within its bounds, if there is one.
+pub(super) fn parse_duration(
+    key: &str,
+    value: Option<prost_types::Duration>,
+    bounds: (Duration, Duration),
+) -> Result<Option<Duration>, Problem> {
+    let Some(wire_duration) = value else { return Ok(None) };
+    let duration = Duration::try_from(wire_duration).ok();
+    let format_value =
+        || format!("{}.{:09} s", wire_duration.seconds, wire_duration.nanos.unsigned_abs());
+    check_bounds(key, duration, format_value, bounds).map(Some)
+}
+
+/// Converts the end of a lease.
+pub(super) fn lease_end(end: Instant) -> prost_types::Timestamp {
+    let Timestamp(at) = leases::to_wall_clock(end).0;
+    let nanos = i32::try_from(at.rem_euclid(NANOSECONDS)).unwrap_or_default();
+    prost_types::Timestamp { seconds: at.div_euclid(NANOSECONDS), nanos }
+}
+
+/// Converts whole seconds since 1970.
+pub(super) fn timestamp_from_seconds(seconds: u64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_out_of_bounds_are_rejected() {
+        let bounds = (Duration::from_secs(1), Duration::from_secs(60));
+        let parse = |seconds, nanos| {
+            parse_duration("lease", Some(prost_types::Duration { seconds, nanos }), bounds)
+        };
+        assert_eq!(parse(1, 500_000_000).unwrap(), Some(Duration::from_millis(1500)));
+        for (seconds, nanos) in [(0, 999_999_999), (60, 1), (-5, 0), (i64::MAX, i32::MAX)] {
+            let error = parse(seconds, nanos).unwrap_err().to_string();
+            assert!(error.contains("lease is ") && error.contains("from 1s to 1m"), "{error}");
+        }
+        assert_eq!(parse_duration("lease", None, bounds).unwrap(), None);
+    }
+}

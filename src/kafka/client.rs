@@ -1,0 +1,265 @@
+//! The clients of the library: their properties, and the events of their threads.
+
+use bus::KafkaSection;
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::{BaseProducer, ProducerContext};
+use std::thread;
+use tokio::sync::mpsc;
+
+/// The most bytes of messages in one request. A larger message is sent alone.
+pub(super) const BATCH_BYTES: usize = 128 * 1024;
+
+/// How long the library waits for a missing topic that may be in creation.
+const TOPIC_WAIT_MS: u32 = 5_000;
+
+/// The longest time that the library lets an application not poll. The bus does not poll while
+/// there is no room, however long that takes.
+const POLL_INTERVAL_MAX_MS: u32 = 86_400_000;
+
+/// An event from a thread of the library.
+pub(super) enum ClientEvent {
+    /// A message was written, in this partition at this offset, or failed.
+    Delivered { number: usize, result: Result<(i32, i64), RDKafkaErrorCode> },
+    /// A producer was closed. It reports nothing more of the messages up to this number.
+    ProducerClosed { last: usize },
+    /// No broker can be reached.
+    AllBrokersDown,
+    /// An error in the library's words. It does not say whether the client still works.
+    Error(String),
+}
+
+/// Forwards the events of a client's threads.
+#[derive(Clone)]
+pub(super) struct EventContext(pub(super) mpsc::UnboundedSender<ClientEvent>);
+
+impl EventContext {
+    /// Creates the context of a client whose events are ignored: its calls return their errors.
+    pub(super) fn without_listener() -> EventContext {
+        EventContext(mpsc::unbounded_channel().0)
+    }
+}
+
+impl ClientContext for EventContext {
+    /// Logs a line of the library. The bus reports errors in its state; these lines give details.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+                tracing::warn!(target: "librdkafka", facility, "{line}");
+            }
+            RDKafkaLogLevel::Error
+            | RDKafkaLogLevel::Warning
+            | RDKafkaLogLevel::Notice
+            | RDKafkaLogLevel::Info
+            | RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{line}"),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the library has more than a hundred codes")]
+    fn error(&self, error: KafkaError, reason: &str) {
+        let event = match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AllBrokersDown) => ClientEvent::AllBrokersDown,
+            _ => ClientEvent::Error(reason.to_owned()),
+        };
+        // Sending fails only once the event loop has ended.
+        let _ = self.0.send(event);
+    }
+}
+
+impl ConsumerContext for EventContext {}
+
+impl ProducerContext for EventContext {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let outcome = match result {
+            Ok(record) => Ok((record.partition(), record.offset())),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
+        };
+        let _ = self.0.send(ClientEvent::Delivered { number, result: outcome });
+    }
+}
+
+/// Builds the properties of each client.
+pub(super) struct ClientConfigs<'s>(&'s KafkaSection);
+
+impl ClientConfigs<'_> {
+    pub(super) fn new(section: &KafkaSection) -> ClientConfigs<'_> {
+        ClientConfigs(section)
+    }
+
+    /// Checks whether the library accepts the properties.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for config in
+            [self.producer_config(), self.consumer_config(&self.0.reply_topic), self.admin_config()]
+        {
+            // This makes no connection, because nothing is requested.
+            config.create::<BaseProducer>().map(drop).map_err(|error| explain(&error))?;
+        }
+        Ok(())
+    }
+
+    fn common_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        let is_debugged = self.0.properties.0.contains_key("debug");
+        config.set_log_level(if is_debugged {
+            RDKafkaLogLevel::Debug
+        } else {
+            RDKafkaLogLevel::Info
+        });
+        config.set("client.id", "workflow-manager");
+        for (name, value) in &self.0.properties.0 {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", self.0.servers.0.join(","));
+        // The retention of a topic that a broker creates by itself would be the broker's default.
+        config.set("allow.auto.create.topics", "false");
+        config
+    }
+
+    /// Returns the properties of a producer. It keeps a message until all in-sync replicas have it,
+    /// however long that takes; no message is duplicated or skipped on the way.
+    pub(super) fn producer_config(&self) -> ClientConfig {
+        let mut config = self.common_config();
+        config
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("message.timeout.ms", "0")
+            .set("message.max.bytes", self.0.message_bytes_max.max(1_000).to_string())
+            .set("batch.size", BATCH_BYTES.to_string())
+            .set("queue.buffering.max.messages", "0")
+            .set("queue.buffering.max.kbytes", "2147483647")
+            .set("topic.metadata.propagation.max.ms", TOPIC_WAIT_MS.to_string());
+        if !self.0.properties.0.contains_key("linger.ms") {
+            config.set("linger.ms", "1");
+        }
+        config
+    }
+
+    /// Returns the properties of a consumer. It reads what it is assigned and commits nothing, and
+    /// skips records of aborted transactions. The library needs the name of a group, which it does
+    /// not join.
+    pub(super) fn consumer_config(&self, group: &str) -> ClientConfig {
+        let kibibytes = (self.0.replies_bytes_max / 1024).clamp(1, 2_097_151).to_string();
+        let mut config = self.common_config();
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("enable.partition.eof", "true")
+            .set("isolation.level", "read_committed")
+            .set("queued.min.messages", self.0.prefetch.clamp(1, 10_000_000).to_string())
+            .set("queued.max.messages.kbytes", kibibytes)
+            .set("max.poll.interval.ms", POLL_INTERVAL_MAX_MS.to_string());
+        config
+    }
+
+    /// Returns the properties of the client that inspects and creates topics.
+    pub(super) fn admin_config(&self) -> ClientConfig {
+        self.common_config()
+    }
+}
+
+/// Explains an error of the library in plain words.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
+pub(super) fn explain(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, why, name, _) => format!("the property {name}: {why}"),
+        KafkaError::ClientCreation(why) | KafkaError::AdminOpCreation(why) => why.clone(),
+        other => match other.rdkafka_error_code() {
+            Some(code) => code.to_string(),
+            None => other.to_string(),
+        },
+    }
+}
+
+/// Closes a client on its own thread, because closing may wait for threads of the library.
+pub(super) struct ClosedOnThread<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> ClosedOnThread<T> {
+    pub(super) fn new(client: T) -> ClosedOnThread<T> {
+        ClosedOnThread(Some(client))
+    }
+
+    pub(super) fn get(&self) -> Option<&T> {
+        self.0.as_ref()
+    }
+
+    /// Closes the client, then calls `then`.
+    pub(super) fn close_then(mut self, then: impl FnOnce() + Send + 'static) {
+        self.close_on_thread(then);
+    }
+
+    fn close_on_thread(&mut self, then: impl FnOnce() + Send + 'static) {
+        if let Some(client) = self.0.take() {
+            thread::spawn(move || {
+                drop(client);
+                then();
+            });
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for ClosedOnThread<T> {
+    fn drop(&mut self) {
+        self.close_on_thread(|| ());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support;
+    use super::*;
+
+    /// The tests with brokers do not show what these settings are for: most would pass without
+    /// them.
+    #[test]
+    fn guarantees_are_configured_whatever_the_settings_say() {
+        let mut section = test_support::section();
+        for (name, _) in PRODUCER.into_iter().chain(CONSUMER) {
+            section.properties.0.insert(name.to_owned(), "other".to_owned());
+        }
+        let configs = ClientConfigs::new(&section);
+        for (config, wanted) in [
+            (configs.producer_config(), &PRODUCER[..]),
+            (configs.consumer_config("g"), &CONSUMER[..]),
+        ] {
+            for (name, value) in wanted {
+                assert_eq!(config.get(name), Some(*value), "{name}");
+            }
+            assert_eq!(config.get("allow.auto.create.topics"), Some("false"));
+            assert_eq!(config.get("bootstrap.servers"), Some("127.0.0.1:1"));
+        }
+        assert!(configs.producer_config().get("transactional.id").is_none());
+    }
+
+    const PRODUCER: [(&str, &str); 4] = [
+        ("acks", "all"),
+        ("enable.idempotence", "true"),
+        ("message.timeout.ms", "0"),
+        ("message.max.bytes", "1048576"),
+    ];
+
+    const CONSUMER: [(&str, &str); 6] = [
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("auto.offset.reset", "error"),
+        ("enable.partition.eof", "true"),
+        ("isolation.level", "read_committed"),
+        ("group.id", "g"),
+    ];
+
+    #[test]
+    fn unknown_properties_are_reported() {
+        let mut section = test_support::section();
+        assert_eq!(ClientConfigs::new(&section).check(), Ok(()));
+        section.properties.0.insert("sasl.mechanism".to_owned(), "GUESSING".to_owned());
+        section.properties.0.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
+        let why = ClientConfigs::new(&section).check().expect_err("unknown");
+        assert!(why.contains("GUESSING") || why.contains("sasl"), "{why}");
+    }
+}

@@ -1,0 +1,534 @@
+//! The event loop that owns a reader and a publisher. It checks brokers and topics, reports the
+//! state of the bus, and reports queues whose messages are lost.
+
+use super::backoff::BrokerBackoff;
+use super::client::{ClientEvent, EventContext};
+use super::cluster::{TopicAdmin, TopicQuery};
+use super::publisher::KafkaPublisher;
+use super::reader::{ReaderEvent, ReplyReader};
+use super::topic::{TopicInfo, TopicStatus, was_recreated};
+use base::clock;
+use bus::KafkaSection;
+use bus::{BusEvent, BusState, EventSink, Publication, ServedQueues, TopicOffset};
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// How long closing waits until replies are settled. Those that are not are read again.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How many commands or client events are handled before anything else.
+const EVENTS_PER_TURN: usize = 512;
+
+/// A command of the bus's owner.
+pub(super) enum Command {
+    Publish(Publication),
+    /// Withdraws the message with this id.
+    Withdraw(String),
+    SetServed(ServedQueues),
+}
+
+/// How far the shutdown of the bus has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventLoopPhase {
+    Open,
+    /// No more replies are read; then no more messages are sent.
+    Stopping,
+}
+
+/// Whether the brokers answer.
+enum BrokerState {
+    /// They do not answer yet, or no longer.
+    Unavailable {
+        reason: String,
+    },
+    Available,
+}
+
+/// A task about a topic that has completed.
+enum CompletedTask {
+    /// The loss of a queue's messages is journaled.
+    LossJournaled(Arc<str>),
+    /// The topic of a queue was created, or why it was not. `None`: the reply topic.
+    TopicCreated(Option<Arc<str>>, Result<(), String>),
+}
+
+type TopicChecks = Result<(Vec<CheckedTopic>, Vec<TopicStatus>), String>;
+
+/// Whose topic was checked.
+enum CheckedTopic {
+    Replies,
+    /// A queue, and how far its topic had been written when the check began.
+    Queue(Arc<str>, BTreeMap<i32, i64>),
+}
+
+pub(super) struct EventLoop {
+    section: Arc<KafkaSection>,
+    sink: EventSink,
+    cluster: TopicAdmin,
+    reader: ReplyReader,
+    publisher: KafkaPublisher,
+    client_events: mpsc::UnboundedReceiver<ClientEvent>,
+    brokers: BrokerState,
+    backoff: BrokerBackoff,
+    /// The queues that are served, or were.
+    queues: BTreeSet<Arc<str>>,
+    reply_timeouts: BTreeMap<Arc<str>, Duration>,
+    /// Queues whose topics are created once their loss is journaled.
+    missing_topics: BTreeSet<Arc<str>>,
+    /// How far topics were written that ended before that at the last check.
+    suspected_losses: BTreeMap<Arc<str>, BTreeMap<i32, i64>>,
+    check: Option<LocalBoxFuture<'static, TopicChecks>>,
+    next_check_at: Instant,
+    tasks: FuturesUnordered<LocalBoxFuture<'static, CompletedTask>>,
+    /// Why the reply topic cannot be read.
+    reply_topic_error: Option<String>,
+    /// The library's last error.
+    last_error: Option<String>,
+    reported_state: BusState,
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        section: Arc<KafkaSection>,
+        served: ServedQueues,
+        offsets: &[TopicOffset],
+        (sink, unconfirmed): (EventSink, Rc<Cell<usize>>),
+    ) -> Result<EventLoop, String> {
+        let (sender, client_events) = mpsc::unbounded_channel();
+        let context = EventContext(sender);
+        let cluster = TopicAdmin::new(&section, context.clone())?;
+        let reader = ReplyReader::new(section.clone(), offsets, sink.clone(), context.clone())?;
+        let sink_and_count = (sink.clone(), unconfirmed);
+        let publisher = KafkaPublisher::new(section.clone(), offsets, sink_and_count, context)?;
+        Ok(EventLoop {
+            backoff: BrokerBackoff::from_section(&section),
+            section,
+            sink,
+            cluster,
+            reader,
+            publisher,
+            client_events,
+            brokers: BrokerState::Unavailable { reason: String::new() },
+            queues: served.worker_queues.into_iter().collect(),
+            reply_timeouts: served.reply_timeouts,
+            missing_topics: BTreeSet::new(),
+            suspected_losses: BTreeMap::new(),
+            check: None,
+            next_check_at: clock::timer_now(),
+            tasks: FuturesUnordered::new(),
+            reply_topic_error: None,
+            last_error: None,
+            reported_state: BusState::Disconnected { reason: String::new() },
+        })
+    }
+
+    /// Runs until the bus is closed.
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut phases: watch::Receiver<EventLoopPhase>,
+    ) {
+        let (mut command_batch, mut reports) = (Vec::with_capacity(EVENTS_PER_TURN), Vec::new());
+        let mut closing: Option<Instant> = None;
+        loop {
+            if let Err(why) = self.publisher.replace_producer_if_needed() {
+                return (self.sink)(BusEvent::Fatal(format!("no producer can be made: {why}")));
+            }
+            // Without this condition the library would send what it has whenever the brokers are
+            // back.
+            if matches!(self.brokers, BrokerState::Available) {
+                self.publisher.send_waiting();
+            }
+            self.reader.report_offsets();
+            self.publisher.report_offsets();
+            self.report_state();
+            self.start_check_if_needed();
+            if closing.is_some_and(|until| self.can_stop(until)) {
+                break;
+            }
+            // A time in the past is not waited for: the publisher is what is waited for then.
+            let settle_until = closing.filter(|until| *until > clock::timer_now());
+            let next_check = Some(self.next_check_at).filter(|_| self.check.is_none());
+            let due = [next_check, settle_until, self.publisher.next_timer()];
+            let due = due.into_iter().flatten().min();
+            let (reader, check) = (self.reader.next_event(), &mut self.check);
+            tokio::select! {
+                count = commands.recv_many(&mut command_batch, EVENTS_PER_TURN),
+                    if !commands.is_closed() =>
+                {
+                    if count > 0 {
+                        command_batch.drain(..).for_each(|command| self.handle_command(command));
+                    }
+                }
+                _ = self.client_events.recv_many(&mut reports, EVENTS_PER_TURN) => {
+                    reports.drain(..).for_each(|event| self.handle_client_event(event));
+                }
+                Some(command) = self.reader.commands.recv() => self.reader.settle(command),
+                event = reader, if closing.is_none() && self.reader.has_capacity() => {
+                    self.handle_reader_event(event)
+                }
+                checks = async { check.as_mut().unwrap_or(&mut never()).await } => {
+                    self.check = None;
+                    self.handle_checks(checks);
+                }
+                Some(done) = self.tasks.next() => self.handle_task(done),
+                () = tokio::time::sleep_until(due.unwrap_or_else(clock::timer_now)),
+                    if due.is_some() =>
+                {
+                    self.publisher.handle_timers();
+                }
+                () = wait_for_shutdown(&mut phases), if closing.is_none() => {
+                    closing = Some(clock::timer_now() + SETTLE_TIMEOUT);
+                }
+            }
+        }
+        self.brokers = BrokerState::Unavailable { reason: "closed".to_owned() };
+        self.report_state();
+    }
+
+    /// Returns whether nothing is left that would end within a short wait.
+    fn can_stop(&self, settle_until: Instant) -> bool {
+        let unsettled = self.reader.unsettled();
+        if unsettled > 0 && clock::timer_now() < settle_until {
+            return false;
+        }
+        // Unavailable brokers are not waited for.
+        let is_away = matches!(self.brokers, BrokerState::Unavailable { .. });
+        let ends = self.publisher.is_drained() || is_away;
+        if ends && unsettled > 0 {
+            tracing::warn!(unsettled, "replies without a verdict are read again");
+        }
+        ends
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Publish(message) => self.publisher.enqueue(message),
+            Command::Withdraw(id) => self.publisher.withdraw(&id),
+            Command::SetServed(served) => {
+                // Running jobs, and jobs that are retried, still use the queues of earlier
+                // definitions.
+                self.queues.extend(served.worker_queues);
+                for (queue, wait) in served.reply_timeouts {
+                    let longest = self.reply_timeouts.entry(queue).or_default();
+                    *longest = wait.max(*longest);
+                }
+                self.publisher.needs_topic_check = true;
+            }
+        }
+    }
+
+    fn handle_client_event(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::Delivered { number, result } => {
+                self.publisher.handle_delivery_report(number, result)
+            }
+            ClientEvent::ProducerClosed { last } => self.publisher.handle_producer_closed(last),
+            ClientEvent::AllBrokersDown => {
+                if matches!(self.brokers, BrokerState::Available) {
+                    let reason = self.last_error.clone();
+                    self.mark_unavailable(
+                        reason.unwrap_or_else(|| "no broker can be reached".to_owned()),
+                    );
+                    self.next_check_at = clock::timer_now();
+                }
+            }
+            ClientEvent::Error(reason) => {
+                self.last_error = Some(reason);
+                self.publisher.check_producer();
+            }
+        }
+    }
+
+    fn handle_reader_event(&mut self, event: ReaderEvent) {
+        match event {
+            ReaderEvent::Records(records) => {
+                records.into_iter().for_each(|record| self.reader.deliver(record));
+            }
+            ReaderEvent::PartitionEnd(partition) => self.reader.handle_partition_end(partition),
+            ReaderEvent::TopicChanged(reason) => {
+                tracing::debug!(reason, "the reply topic is not as it was");
+                self.publisher.needs_topic_check = true;
+            }
+            ReaderEvent::Stopped(reason) => {
+                tracing::debug!(reason, "the library has stopped to read the reply topic");
+                // After the next check, reading continues from where it was.
+                self.reader.pause();
+                let soon = clock::timer_now() + self.section.reconnect_min.0;
+                self.next_check_at = self.next_check_at.min(soon);
+            }
+            ReaderEvent::Error(reason) => tracing::debug!(reason, "the reply topic cannot be read"),
+        }
+    }
+
+    // ---- checks of topics
+
+    fn start_check_if_needed(&mut self) {
+        let is_there = matches!(self.brokers, BrokerState::Available);
+        let is_due = clock::timer_now() >= self.next_check_at;
+        // While the brokers are unavailable, the next check covers all topics.
+        let is_wanted =
+            is_due || (is_there && std::mem::take(&mut self.publisher.needs_topic_check));
+        if !is_wanted || self.check.is_some() {
+            self.publisher.needs_topic_check |= is_wanted && !is_due;
+            return;
+        }
+        self.publisher.needs_topic_check = false;
+        self.next_check_at = clock::timer_now() + self.section.checked_every.0;
+        let queues: BTreeSet<Arc<str>> =
+            self.queues.iter().chain(self.publisher.queues()).cloned().collect();
+        let replies = TopicQuery { topic: self.section.reply_topic.clone(), watermarks_of: None };
+        let mut checked = vec![CheckedTopic::Replies];
+        let mut queries = vec![replies];
+        // A queue whose loss is not journaled yet is checked afterwards.
+        for queue in queues.into_iter().filter(|queue| !self.publisher.is_topic_lost(queue)) {
+            let (topic, written) =
+                (self.section.topic(&queue), self.publisher.written_offsets(&queue));
+            let ends_of = Some(written.keys().copied().collect());
+            queries.push(TopicQuery { topic, watermarks_of: ends_of });
+            checked.push(CheckedTopic::Queue(queue, written));
+        }
+        let (cluster, timeout) = (self.cluster.clone(), self.section.request_timeout.0);
+        self.check = Some(Box::pin(async move {
+            let statuses = cluster.inspect_topics(queries, timeout).await?;
+            Ok((checked, statuses))
+        }));
+    }
+
+    fn handle_checks(&mut self, checks: TopicChecks) {
+        let (checked, statuses) = match checks {
+            Ok(inspected) => inspected,
+            Err(reason) => {
+                let reason = match &self.last_error {
+                    Some(last_error) => format!("{reason}: {last_error}"),
+                    None => reason,
+                };
+                self.mark_unavailable(reason);
+                self.next_check_at = clock::timer_now() + self.backoff.next_delay();
+                return;
+            }
+        };
+        let was_away = matches!(self.brokers, BrokerState::Unavailable { .. });
+        if was_away {
+            tracing::info!(servers = self.section.servers.0.join(","), "connected to the brokers");
+        }
+        self.backoff = BrokerBackoff::from_section(&self.section);
+        self.last_error = None;
+        self.brokers = BrokerState::Available;
+        self.publisher.handle_brokers_available();
+        for (checked_topic, status) in checked.into_iter().zip(statuses) {
+            match checked_topic {
+                CheckedTopic::Replies => self.handle_reply_topic(&status, was_away),
+                CheckedTopic::Queue(queue, written) => {
+                    self.handle_queue_topic(&queue, &written, status)
+                }
+            }
+        }
+    }
+
+    fn handle_reply_topic(&mut self, status: &TopicStatus, was_away: bool) {
+        self.reply_topic_error = None;
+        let found = match status {
+            TopicStatus::Exists(topic) => {
+                let found = self.reader.handle_topic_found(topic);
+                if was_away {
+                    self.reader.start_catch_up(topic);
+                }
+                found
+            }
+            TopicStatus::Missing => {
+                self.create_topic(None);
+                self.reader.handle_topic_missing()
+            }
+            TopicStatus::Refused(reason) => Err(reason.clone()),
+        };
+        match found {
+            Ok(false) => {}
+            Ok(true) => {
+                let queues: Vec<Arc<str>> =
+                    self.queues.iter().chain(self.publisher.queues()).cloned().collect();
+                queues.iter().for_each(|queue| self.report_loss(queue));
+            }
+            Err(reason) => self.reply_topic_error = Some(reason),
+        }
+    }
+
+    fn handle_queue_topic(
+        &mut self,
+        queue: &Arc<str>,
+        written: &BTreeMap<i32, i64>,
+        status: TopicStatus,
+    ) {
+        match status {
+            TopicStatus::Missing => {
+                self.missing_topics.insert(queue.clone());
+                self.report_loss(queue);
+            }
+            // The topic was lost meanwhile, and is checked again.
+            TopicStatus::Refused(_) | TopicStatus::Exists(_)
+                if self.publisher.is_topic_lost(queue) => {}
+            TopicStatus::Refused(reason) => self.publisher.mark_topic_unusable(queue, reason),
+            TopicStatus::Exists(topic) if self.has_shrunk(queue, written, &topic) => {
+                let TopicInfo { partitions, watermarks: ends, .. } = topic;
+                tracing::warn!(
+                    %queue, ?written, partitions, ?ends,
+                    "a topic ends before what was written to it: it was made anew, and what \
+                     waited in it is lost"
+                );
+                self.report_loss(queue);
+            }
+            TopicStatus::Exists(topic) => {
+                let (name, wait) =
+                    (self.section.topic(queue), self.reply_timeouts.get(queue).copied());
+                match topic.retention.check_retention(&name, wait) {
+                    Some(reason) => self.publisher.mark_topic_unusable(queue, reason),
+                    None => self.publisher.mark_topic_ready(queue, topic.partitions),
+                }
+            }
+        }
+    }
+
+    /// Returns whether a topic ended before what was written to it, at two checks: the end that a
+    /// broker reports may be a moment old.
+    fn has_shrunk(
+        &mut self,
+        queue: &Arc<str>,
+        written: &BTreeMap<i32, i64>,
+        found: &TopicInfo,
+    ) -> bool {
+        if !was_recreated(written, found) {
+            self.suspected_losses.remove(queue);
+            return false;
+        }
+        let before = self.suspected_losses.insert(queue.clone(), written.clone());
+        before.is_some_and(|before| was_recreated(&before, found))
+    }
+
+    /// Reports that the messages of a queue are lost: its steps must be sent again.
+    fn report_loss(&mut self, queue: &Arc<str>) {
+        if self.publisher.is_topic_lost(queue) {
+            return;
+        }
+        self.publisher.mark_topic_lost(queue);
+        self.suspected_losses.remove(queue);
+        let (journaled, answered) = oneshot::channel();
+        (self.sink)(BusEvent::QueueMissing { queue: queue.clone(), journaled });
+        let queue = queue.clone();
+        self.tasks.push(Box::pin(async move {
+            // An error means that the manager stops.
+            let _ = answered.await;
+            CompletedTask::LossJournaled(queue)
+        }));
+    }
+
+    fn handle_task(&mut self, done: CompletedTask) {
+        match done {
+            CompletedTask::LossJournaled(queue) if self.missing_topics.remove(&queue) => {
+                self.create_topic(Some(queue))
+            }
+            CompletedTask::LossJournaled(queue) => self.publisher.resume_after_loss(&queue),
+            CompletedTask::TopicCreated(Some(queue), Ok(())) => {
+                self.publisher.resume_after_loss(&queue)
+            }
+            CompletedTask::TopicCreated(Some(queue), Err(why)) => {
+                let topic = self.section.topic(&queue);
+                let reason = format!("the topic {topic} is missing and cannot be created: {why}");
+                self.publisher.mark_topic_unusable(&queue, reason);
+            }
+            CompletedTask::TopicCreated(None, Ok(())) => self.publisher.needs_topic_check = true,
+            CompletedTask::TopicCreated(None, Err(why)) => {
+                let topic = &self.section.reply_topic;
+                self.reply_topic_error = Some(format!(
+                    "the reply topic {topic} is missing and cannot be created: {why}"
+                ));
+            }
+        }
+    }
+
+    /// Creates the topic of a queue; `None`: the reply topic.
+    fn create_topic(&mut self, queue: Option<Arc<str>>) {
+        let (cluster, section) = (self.cluster.clone(), self.section.clone());
+        let (topic, wait) = match &queue {
+            Some(queue) => (section.topic(queue), self.reply_timeouts.get(queue).copied()),
+            None => (section.reply_topic.clone(), None),
+        };
+        self.tasks.push(Box::pin(async move {
+            let created = cluster.create_topic(&section, &topic, wait).await;
+            CompletedTask::TopicCreated(queue, created)
+        }));
+    }
+
+    // ---- state
+
+    fn mark_unavailable(&mut self, reason: String) {
+        let is_new = match &self.brokers {
+            BrokerState::Unavailable { reason: known } => *known != reason,
+            BrokerState::Available => true,
+        };
+        let servers = self.section.servers.0.join(",");
+        if is_new {
+            tracing::warn!(
+                servers,
+                reason,
+                "not connected to the brokers (logged once for each reason)"
+            );
+        }
+        self.brokers = BrokerState::Unavailable { reason };
+        // Reading continues only after a check that the topic is still the same.
+        self.reader.pause();
+    }
+
+    fn report_state(&mut self) {
+        let state = self.state();
+        if state != self.reported_state {
+            self.reported_state = state.clone();
+            (self.sink)(BusEvent::State(state));
+        }
+    }
+
+    fn state(&self) -> BusState {
+        match (&self.brokers, &self.reply_topic_error) {
+            (BrokerState::Unavailable { reason }, _) => {
+                return BusState::Disconnected { reason: reason.clone() };
+            }
+            (BrokerState::Available, Some(reason)) => {
+                return BusState::Disconnected { reason: reason.clone() };
+            }
+            (BrokerState::Available, None) => {}
+        }
+        if let Some(reason) = self.publisher.producer_error() {
+            let reason = format!("the brokers let no producer go on: {reason}");
+            return BusState::Disconnected { reason };
+        }
+        if !self.reader.has_caught_up() {
+            return BusState::CatchingUp;
+        }
+        let unusable = self.publisher.unusable_queues();
+        if unusable.is_empty() {
+            return BusState::Connected;
+        }
+        let reasons: Vec<&str> = unusable.values().map(String::as_str).collect();
+        let reason = reasons.join("; ");
+        BusState::QueuesUnusable { queues: unusable.into_keys().collect(), reason }
+    }
+}
+
+/// Waits until the bus is to be closed, or is gone.
+async fn wait_for_shutdown(phases: &mut watch::Receiver<EventLoopPhase>) {
+    let _ = phases.wait_for(|phase| *phase == EventLoopPhase::Stopping).await;
+}
+
+fn never() -> LocalBoxFuture<'static, TopicChecks> {
+    Box::pin(std::future::pending())
+}
+
+#[cfg(test)]
+mod tests;

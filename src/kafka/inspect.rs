@@ -1,0 +1,77 @@
+//! Inspects how far the workers of queues are behind: the committed offsets of their groups, and
+//! their members.
+
+use super::client::{ClientConfigs, EventContext, explain};
+use super::cluster::is_missing_topic_code;
+use bus::KafkaSection;
+use bus::QueueStatus;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::topic_partition_list::Offset;
+use std::sync::Arc;
+
+/// Inspects queues over its own clients, because inspections are rare and must not disturb the
+/// event loop.
+pub(super) async fn inspect(section: Arc<KafkaSection>, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
+    let count = queues.len();
+    let inspected = actix_rt::task::spawn_blocking(move || {
+        let inspect =
+            |queue: &Arc<str>| inspect_queue(&section, queue).unwrap_or_else(QueueStatus::Unknown);
+        queues.iter().map(inspect).collect()
+    });
+    inspected.await.unwrap_or_else(|error| vec![QueueStatus::Unknown(error.to_string()); count])
+}
+
+fn inspect_queue(section: &KafkaSection, queue: &str) -> Result<QueueStatus, String> {
+    let (topic, group) = (section.topic(queue), section.group(queue));
+    let timeout = section.request_timeout.0;
+    let config = ClientConfigs::new(section).consumer_config(&group);
+    let consumer: BaseConsumer<EventContext> = config
+        .create_with_context(EventContext::without_listener())
+        .map_err(|error| explain(&error))?;
+    let metadata = consumer.fetch_metadata(Some(&topic), timeout);
+    let metadata = metadata.map_err(|error| explain(&error))?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let Some(found) = found else { return Ok(QueueStatus::Missing) };
+    match found.error().map(RDKafkaErrorCode::from) {
+        Some(code) if is_missing_topic_code(code) => return Ok(QueueStatus::Missing),
+        Some(RDKafkaErrorCode::NoError) | None => {}
+        Some(code) => return Err(code.to_string()),
+    }
+    let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+    let mut list = TopicPartitionList::new();
+    for partition in 0..partitions {
+        list.add_partition(&topic, partition);
+    }
+    let committed = consumer.committed_offsets(list, timeout).map_err(|error| explain(&error))?;
+    let mut behind = 0;
+    for partition in 0..partitions {
+        let ends = consumer.fetch_watermarks(&topic, partition, timeout);
+        let (low, high) = ends.map_err(|error| explain(&error))?;
+        let at = committed.find_partition(&topic, partition).map(|found| found.offset());
+        let done = match at {
+            Some(Offset::Offset(at)) => at.clamp(low, high),
+            // Nothing was committed, so all messages wait.
+            Some(
+                Offset::Beginning
+                | Offset::End
+                | Offset::Stored
+                | Offset::Invalid
+                | Offset::OffsetTail(_),
+            )
+            | None => low,
+        };
+        behind += high - done;
+    }
+    let groups = consumer.fetch_group_list(Some(&group), timeout);
+    let groups = groups.map_err(|error| explain(&error))?;
+    let members = groups.groups().iter().find(|found| found.name() == group);
+    let consumers = members.map_or(0, |found| found.members().len());
+    Ok(QueueStatus::Exists {
+        messages: u32::try_from(behind).unwrap_or(u32::MAX),
+        unacknowledged: None,
+        consumers: u32::try_from(consumers).unwrap_or(u32::MAX),
+        is_full: false,
+    })
+}

@@ -1,0 +1,519 @@
+//! Reads the reply topic: records become deliveries, and settlements become offsets.
+
+use super::client::{ClientConfigs, ClosedOnThread, EventContext, explain};
+use super::cluster::is_missing_topic_error;
+use super::record::{ReplyContent, ReplyRecord, UnreadableRecord};
+use super::topic::TopicInfo;
+use super::window::{PartitionWindow, StartOffset};
+use bus::KafkaSection;
+use bus::{BusEvent, Delivery, Disposition, EventSink, SettleCommand, Settlement, TopicOffset};
+use futures_util::FutureExt;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::Offset;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// How many records are taken before anything else is handled.
+const RECORDS_PER_TURN: usize = 64;
+
+type Client = ClosedOnThread<StreamConsumer<EventContext>>;
+
+/// An event of the consumer.
+pub(super) enum ReaderEvent {
+    /// Records, in order.
+    Records(Vec<ReplyRecord>),
+    /// All records of this partition have been read.
+    PartitionEnd(i32),
+    /// The topic has changed.
+    TopicChanged(String),
+    /// The topic lacks the next record to be read, or a broker says so. The library stops reading.
+    Stopped(String),
+    /// Another error, after which the library retries by itself.
+    Error(String),
+}
+
+/// A record that is not settled.
+struct UnsettledRecord {
+    partition: i32,
+    offset: i64,
+    content: ReplyContent,
+}
+
+/// Reads the reply topic, over any number of connections.
+pub(super) struct ReplyReader {
+    section: Arc<KafkaSection>,
+    topic: Arc<str>,
+    sink: EventSink,
+    consumer: Rc<Client>,
+    context: EventContext,
+    windows: BTreeMap<i32, PartitionWindow>,
+    /// Whether the consumer reads the partitions in `windows`.
+    pub(super) is_assigned: bool,
+    /// How far partitions were read that ended before that at the last check.
+    suspected_losses: BTreeMap<i32, i64>,
+    /// The offsets in the journal at which reading continues, of partitions that were not seen yet.
+    journaled_offsets: BTreeMap<i32, i64>,
+    unsettled: HashMap<u64, UnsettledRecord>,
+    unsettled_bytes: usize,
+    last_tag: u64,
+    /// Counts how often the topic was recreated. Commands for records of earlier epochs are void.
+    epoch: u64,
+    command_sender: mpsc::UnboundedSender<SettleCommand>,
+    pub(super) commands: mpsc::UnboundedReceiver<SettleCommand>,
+    /// The ends that were seen when the bus connected, of partitions that are not settled up to
+    /// them.
+    catch_up_targets: BTreeMap<i32, i64>,
+}
+
+impl ReplyReader {
+    pub(super) fn new(
+        section: Arc<KafkaSection>,
+        offsets: &[TopicOffset],
+        sink: EventSink,
+        context: EventContext,
+    ) -> Result<ReplyReader, String> {
+        let consumer = create_consumer(&section, &context)?;
+        let topic: Arc<str> = section.reply_topic.as_str().into();
+        let reply_offsets = offsets.iter().filter(|offset| offset.topic == topic);
+        let (command_sender, commands) = mpsc::unbounded_channel();
+        Ok(ReplyReader {
+            journaled_offsets: reply_offsets
+                .map(|offset| (offset.partition, offset.offset))
+                .collect(),
+            section,
+            topic,
+            sink,
+            consumer,
+            context,
+            windows: BTreeMap::new(),
+            is_assigned: false,
+            suspected_losses: BTreeMap::new(),
+            unsettled: HashMap::new(),
+            unsettled_bytes: 0,
+            last_tag: 0,
+            epoch: 0,
+            command_sender,
+            commands,
+            catch_up_targets: BTreeMap::new(),
+        })
+    }
+
+    /// Reads the existing topic from where reading stopped. Returns `true` if records are lost that
+    /// were to be read.
+    pub(super) fn handle_topic_found(&mut self, topic: &TopicInfo) -> Result<bool, String> {
+        let (mut is_lost, mut is_news) = (false, !self.is_assigned);
+        for (partition, (low, high)) in &topic.watermarks {
+            let known = match self.windows.get(partition) {
+                Some(window) => Some(window.next()),
+                None => self.journaled_offsets.remove(partition),
+            };
+            let is_doubtful = self.is_end_doubtful(*partition, known, *high);
+            let begin = match StartOffset::from_known(known, *low, *high) {
+                StartOffset::AfterLoss(at) if is_doubtful => StartOffset::At(known.unwrap_or(at)),
+                begin @ (StartOffset::At(_) | StartOffset::AfterLoss(_)) => begin,
+            };
+            match begin {
+                StartOffset::At(_) if self.windows.contains_key(partition) => {}
+                StartOffset::At(at) => {
+                    is_news = true;
+                    self.windows.insert(*partition, PartitionWindow::new(at, known.is_some()));
+                }
+                StartOffset::AfterLoss(at) => {
+                    tracing::warn!(
+                        topic = &*self.topic,
+                        partition,
+                        position = known,
+                        first = low,
+                        end = high,
+                        "replies are lost: the topic no longer has what was to be read next. \
+                         It was made anew, or did not keep replies for long enough"
+                    );
+                    (is_lost, is_news) = (true, true);
+                    self.windows.insert(*partition, PartitionWindow::new(at, false));
+                }
+            }
+        }
+        if is_lost {
+            self.void_unsettled();
+            // The client knows only the lost topic.
+            self.consumer = create_consumer(&self.section, &self.context)?;
+        }
+        if is_news {
+            self.assign()?;
+        }
+        Ok(is_lost)
+    }
+
+    /// Returns whether an end of a partition before what was read may be outdated. It counts if it
+    /// is still there at the next check.
+    fn is_end_doubtful(&mut self, partition: i32, known: Option<i64>, high: i64) -> bool {
+        let Some(known) = known.filter(|known| *known > high) else {
+            self.suspected_losses.remove(&partition);
+            return false;
+        };
+        let before = self.suspected_losses.insert(partition, known);
+        before.is_none_or(|before| before <= high)
+    }
+
+    /// Handles a missing topic. Returns `true` if it had records that were to be read.
+    pub(super) fn handle_topic_missing(&mut self) -> Result<bool, String> {
+        let has_moved = |offset: i64| offset > 0;
+        let is_lost = self.windows.values().any(|window| has_moved(window.next()))
+            || self.journaled_offsets.values().any(|known| has_moved(*known));
+        self.windows.clear();
+        self.journaled_offsets.clear();
+        self.void_unsettled();
+        self.pause();
+        self.consumer = create_consumer(&self.section, &self.context)?;
+        Ok(is_lost)
+    }
+
+    /// Stops reading until the topic is found again.
+    pub(super) fn pause(&mut self) {
+        if std::mem::take(&mut self.is_assigned)
+            && let Some(consumer) = self.consumer.get()
+            && let Err(error) = consumer.unassign()
+        {
+            tracing::debug!(%error, "the reply topic is not given up");
+        }
+    }
+
+    /// Makes commands for the records read so far void.
+    fn void_unsettled(&mut self) {
+        self.epoch += 1;
+        self.suspected_losses.clear();
+        self.unsettled.clear();
+        self.unsettled_bytes = 0;
+    }
+
+    fn assign(&mut self) -> Result<(), String> {
+        let Some(consumer) = self.consumer.get() else { return Ok(()) };
+        let mut list = TopicPartitionList::new();
+        for (partition, window) in &self.windows {
+            let at = Offset::Offset(window.next());
+            let added = list.add_partition_offset(&self.topic, *partition, at);
+            added.map_err(|error| explain(&error))?;
+        }
+        consumer.assign(&list).map_err(|error| explain(&error))?;
+        self.is_assigned = true;
+        let positions = self.windows.iter().map(|(partition, window)| (partition, window.next()));
+        let positions: BTreeMap<_, _> = positions.collect();
+        tracing::info!(topic = &*self.topic, ?positions, "reading replies");
+        Ok(())
+    }
+
+    /// Starts to catch up: all that is in the topic now is read before a missing reply counts as
+    /// not sent.
+    pub(super) fn start_catch_up(&mut self, topic: &TopicInfo) {
+        self.catch_up_targets =
+            topic.watermarks.iter().map(|(partition, (_, high))| (*partition, *high)).collect();
+        self.update_catch_up();
+    }
+
+    /// Returns whether catching up is done.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.catch_up_targets.is_empty()
+    }
+
+    fn update_catch_up(&mut self) {
+        let ReplyReader { catch_up_targets: goals, windows, .. } = self;
+        goals.retain(|partition, goal| {
+            windows.get(partition).is_some_and(|window| window.settled_offset() < *goal)
+        });
+    }
+
+    /// Returns whether there is room for more records.
+    pub(super) fn has_capacity(&self) -> bool {
+        self.unsettled.len() < self.section.prefetch
+            && self.unsettled_bytes <= self.section.replies_bytes_max
+    }
+
+    /// Waits for the next event of the consumer. Dropping the future loses nothing.
+    pub(super) fn next_event(&self) -> impl Future<Output = ReaderEvent> + use<> {
+        let consumer = self.consumer.clone();
+        async move {
+            let Some(consumer) = consumer.get() else { return std::future::pending().await };
+            let first = consumer.recv().await.map(|message| ReplyRecord::parse(&message));
+            let mut records = match first {
+                Ok(record) => vec![record],
+                Err(error) => return event_from_error(&error),
+            };
+            // An error that is taken here occurs again, or is the end of a partition.
+            while records.len() < RECORDS_PER_TURN {
+                let Some(Ok(message)) = consumer.recv().now_or_never() else { break };
+                records.push(ReplyRecord::parse(&message));
+            }
+            ReaderEvent::Records(records)
+        }
+    }
+
+    /// Handles the end of a partition. The last offsets may belong to records that nobody reads.
+    pub(super) fn handle_partition_end(&mut self, partition: i32) {
+        if self.windows.get(&partition).is_some_and(PartitionWindow::is_settled) {
+            self.catch_up_targets.remove(&partition);
+        }
+    }
+
+    /// Delivers a record to the manager.
+    pub(super) fn deliver(&mut self, record: ReplyRecord) {
+        let ReplyRecord { partition, offset, content } = record;
+        let Some(window) = self.windows.get_mut(&partition) else { return };
+        if !window.record_read(offset) {
+            return;
+        }
+        match content {
+            Ok(reply) => {
+                self.last_tag += 1;
+                self.unsettled_bytes += reply.body.len();
+                self.unsettled.insert(
+                    self.last_tag,
+                    UnsettledRecord { partition, offset, content: reply.clone() },
+                );
+                self.report_delivery(self.last_tag, reply, false);
+            }
+            Err(UnreadableRecord { reason, bytes }) => {
+                window.settle(offset);
+                (self.sink)(BusEvent::Unreadable {
+                    queue: self.topic.clone(),
+                    reason: format!("{reason} (partition {partition}, offset {offset})"),
+                    correlation_id: None,
+                    bytes,
+                    is_quarantined: true,
+                });
+            }
+        }
+    }
+
+    fn report_delivery(&self, tag: u64, content: ReplyContent, redelivered: bool) {
+        let ReplyContent { correlation_id, kind, attempt, body } = content;
+        let settlement = Settlement::new(tag, self.epoch, self.command_sender.clone());
+        let mut delivery = Delivery::new(correlation_id, body, settlement);
+        (delivery.kind, delivery.attempt, delivery.redelivered) = (kind, attempt, redelivered);
+        (self.sink)(BusEvent::Reply(delivery));
+    }
+
+    /// Applies this command and all others that are ready.
+    pub(super) fn settle(&mut self, first: SettleCommand) {
+        let mut next = Some(first);
+        while let Some(SettleCommand { tag, epoch, disposition, .. }) = next {
+            if epoch == self.epoch {
+                self.apply_disposition(tag, disposition);
+            }
+            next = self.commands.try_recv().ok();
+        }
+        self.update_catch_up();
+    }
+
+    fn apply_disposition(&mut self, tag: u64, disposition: Disposition) {
+        match disposition {
+            Disposition::Ack => {
+                let Some(UnsettledRecord { partition, offset, content: reply }) =
+                    self.unsettled.remove(&tag)
+                else {
+                    return;
+                };
+                self.unsettled_bytes = self.unsettled_bytes.saturating_sub(reply.body.len());
+                if let Some(window) = self.windows.get_mut(&partition) {
+                    window.settle(offset);
+                }
+            }
+            // The record is delivered again from memory. The offset does not pass it meanwhile.
+            Disposition::Requeue => {
+                if let Some(record) = self.unsettled.get(&tag) {
+                    self.report_delivery(tag, record.content.clone(), true);
+                }
+            }
+        }
+    }
+
+    /// Reports the offsets that have changed.
+    pub(super) fn report_offsets(&mut self) {
+        for (partition, window) in &mut self.windows {
+            if let Some(offset) = window.take_change() {
+                let topic = self.topic.clone();
+                let topic_offset = TopicOffset { topic, partition: *partition, offset };
+                (self.sink)(BusEvent::OffsetReached(topic_offset));
+            }
+        }
+    }
+
+    /// Returns how many records are not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        self.unsettled.len()
+    }
+}
+
+fn create_consumer(section: &KafkaSection, context: &EventContext) -> Result<Rc<Client>, String> {
+    let config = ClientConfigs::new(section).consumer_config(&section.reply_topic);
+    let consumer = config.create_with_context(context.clone());
+    Ok(Rc::new(ClosedOnThread::new(consumer.map_err(|error| explain(&error))?)))
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "the library's errors are non-exhaustive")]
+fn event_from_error(error: &KafkaError) -> ReaderEvent {
+    use rdkafka::error::RDKafkaErrorCode::{AutoOffsetReset, OffsetOutOfRange};
+    match error {
+        KafkaError::PartitionEOF(partition) => ReaderEvent::PartitionEnd(*partition),
+        error if is_missing_topic_error(error) => ReaderEvent::TopicChanged(explain(error)),
+        error => match error.rdkafka_error_code() {
+            Some(AutoOffsetReset | OffsetOutOfRange) => ReaderEvent::Stopped(explain(error)),
+            _ => ReaderEvent::Error(explain(error)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_support::{self, RecordedEvents};
+    use super::*;
+
+    const TOPIC: &str = "workflow-manager";
+
+    /// Creates a reader with this offset in the journal.
+    fn reader(
+        start_offset: i64,
+        change: impl FnOnce(&mut KafkaSection),
+    ) -> (ReplyReader, RecordedEvents) {
+        let (sink, events) = RecordedEvents::channel();
+        let mut section = test_support::section();
+        change(&mut section);
+        let known = [test_support::offset(TOPIC, start_offset)];
+        let reader = ReplyReader::new(Arc::new(section), &known, sink, test_support::context());
+        (reader.expect("a client"), events)
+    }
+
+    /// Creates the topic with one partition that has these records.
+    fn topic(low: i64, high: i64) -> TopicInfo {
+        TopicInfo { partitions: 1, watermarks: [(0, (low, high))].into(), ..TopicInfo::default() }
+    }
+
+    fn deliver(reader: &mut ReplyReader, offset: i64) {
+        let content = Ok(ReplyContent { body: "{}".into(), ..ReplyContent::default() });
+        reader.deliver(ReplyRecord { partition: 0, offset, content });
+    }
+
+    /// Returns the replies and offsets that were reported.
+    fn reported(
+        reader: &mut ReplyReader,
+        events: &mut RecordedEvents,
+    ) -> (Vec<Delivery>, Vec<i64>) {
+        reader.report_offsets();
+        let (mut replies, mut positions) = (Vec::new(), Vec::new());
+        for event in events.take_all() {
+            if let BusEvent::OffsetReached(reached) = event {
+                positions.push(reached.offset);
+            } else if let BusEvent::Reply(delivery) = event {
+                replies.push(delivery);
+            } else {
+                panic!("{event:?}");
+            }
+        }
+        (replies, positions)
+    }
+
+    fn settle(reader: &mut ReplyReader) {
+        let command = reader.commands.try_recv().expect("a verdict");
+        reader.settle(command);
+    }
+
+    #[tokio::test]
+    async fn an_end_before_what_was_read_counts_at_the_second_check() {
+        let (mut reader, mut events) = reader(10, |_| ());
+        assert_eq!(
+            reader.handle_topic_found(&topic(0, 9)),
+            Ok(false),
+            "what a broker tells may be old"
+        );
+        assert_eq!(reader.handle_topic_found(&topic(0, 10)), Ok(false), "and so it was");
+        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(false));
+        assert_eq!(reported(&mut reader, &mut events).1, [0; 0]);
+        assert_eq!(reader.handle_topic_found(&topic(0, 9)), Ok(true));
+        assert_eq!(
+            reported(&mut reader, &mut events).1,
+            [0],
+            "the topic is read from its beginning"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_log_that_begins_after_the_offset_has_lost_replies() {
+        let (mut reader, mut events) = reader(10, |_| ());
+        assert_eq!(reader.handle_topic_found(&topic(20, 30)), Ok(true));
+        assert_eq!(reported(&mut reader, &mut events).1, [20]);
+        assert_eq!(reader.handle_topic_found(&topic(25, 30)), Ok(true), "and again");
+    }
+
+    #[tokio::test]
+    async fn a_missing_topic_has_lost_replies_if_it_had_any() {
+        assert_eq!(reader(10, |_| ()).0.handle_topic_missing(), Ok(true));
+        let (mut fresh, _events) = reader(0, |_| ());
+        assert_eq!(fresh.handle_topic_missing(), Ok(false));
+        assert_eq!(fresh.handle_topic_found(&topic(0, 0)), Ok(false));
+        deliver(&mut fresh, 0);
+        assert_eq!(
+            (fresh.handle_topic_missing(), fresh.handle_topic_missing()),
+            (Ok(true), Ok(false)),
+            "told once"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_requeued_reply_is_delivered_again_and_no_offset_passes_it() {
+        let (mut reader, mut events) = reader(0, |_| ());
+        reader.handle_topic_found(&topic(0, 2)).expect("read");
+        (0..2).for_each(|offset| deliver(&mut reader, offset));
+        let (mut replies, positions) = reported(&mut reader, &mut events);
+        assert_eq!((replies.len(), positions.len()), (2, 0));
+        replies.pop().expect("the second").ack();
+        drop(replies);
+        settle(&mut reader);
+        let (mut again, positions) = reported(&mut reader, &mut events);
+        assert_eq!((again.len(), positions.len()), (1, 0));
+        assert!(again[0].redelivered && &again[0].body[..] == b"{}");
+        again.pop().expect("it").ack();
+        settle(&mut reader);
+        assert_eq!(reported(&mut reader, &mut events).1, [2]);
+    }
+
+    #[tokio::test]
+    async fn no_more_records_are_read_than_allowed() {
+        for (prefetch, bytes_max) in [(2, usize::MAX), (1_000, 3)] {
+            let (mut reader, mut events) = reader(0, |section| {
+                (section.prefetch, section.replies_bytes_max) = (prefetch, bytes_max);
+            });
+            reader.handle_topic_found(&topic(0, 2)).expect("read");
+            deliver(&mut reader, 0);
+            assert!(reader.has_capacity());
+            deliver(&mut reader, 1);
+            assert!(!reader.has_capacity());
+            reported(&mut reader, &mut events).0.pop().expect("a reply").ack();
+            settle(&mut reader);
+            assert!(reader.has_capacity());
+        }
+    }
+
+    #[tokio::test]
+    async fn existing_replies_are_settled_before_the_reader_has_caught_up() {
+        let (mut reader, mut events) = reader(0, |_| ());
+        reader.handle_topic_found(&topic(0, 2)).expect("read");
+        reader.start_catch_up(&topic(0, 2));
+        (0..2).for_each(|offset| deliver(&mut reader, offset));
+        assert!(!reader.has_caught_up(), "the replies have no verdict");
+        reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
+        settle(&mut reader);
+        assert!(reader.has_caught_up());
+        // The last offsets may belong to records that nobody reads: ends of transactions.
+        reader.start_catch_up(&topic(0, 4));
+        deliver(&mut reader, 2);
+        reader.handle_partition_end(0);
+        assert!(!reader.has_caught_up());
+        reported(&mut reader, &mut events).0.into_iter().for_each(Delivery::ack);
+        settle(&mut reader);
+        reader.handle_partition_end(0);
+        assert!(reader.has_caught_up());
+    }
+}

@@ -1,0 +1,94 @@
+//! Parts for tests without brokers. A client makes no connection before it is used.
+
+use super::client::EventContext;
+use base::values::{DurationSetting, Names};
+use bus::{
+    Address, Addressee, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EventSink, Header,
+    Lifetime, Publication, TopicOffset,
+};
+use bus::{KafkaSection, Properties};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Returns settings with an unavailable broker.
+pub(super) fn section() -> KafkaSection {
+    let span = |millis| DurationSetting(Duration::from_millis(millis));
+    KafkaSection {
+        servers: Names(vec!["127.0.0.1:1".to_owned()]),
+        reply_topic: "workflow-manager".to_owned(),
+        prefix: String::new(),
+        group: "{topic}".to_owned(),
+        partitions: 12,
+        replication: -1,
+        retention: span(604_800_000),
+        message_bytes_max: 1_048_576,
+        prefetch: 2_000,
+        replies_bytes_max: 16_777_216,
+        unconfirmed_max: 5_000,
+        unconfirmed_bytes_max: 67_108_864,
+        reconnect_min: span(1_000),
+        reconnect_max: span(30_000),
+        request_timeout: span(10_000),
+        checked_every: span(30_000),
+        properties: Properties::default(),
+    }
+}
+
+/// Records the events that are reported to the manager.
+pub(super) struct RecordedEvents(mpsc::UnboundedReceiver<BusEvent>);
+
+impl RecordedEvents {
+    pub(super) fn channel() -> (EventSink, RecordedEvents) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        // The receiver is gone once the test has ended.
+        let sink: EventSink = Arc::new(move |event| drop(sender.send(event)));
+        (sink, RecordedEvents(receiver))
+    }
+
+    /// Returns the events since the last call.
+    pub(super) fn take_all(&mut self) -> Vec<BusEvent> {
+        std::iter::from_fn(|| self.0.try_recv().ok()).collect()
+    }
+}
+
+/// Returns the context of clients whose events are ignored.
+pub(super) fn context() -> EventContext {
+    EventContext::without_listener()
+}
+
+/// Returns an offset in the only partition of a topic.
+pub(super) fn offset(topic: &str, offset: i64) -> TopicOffset {
+    TopicOffset { topic: topic.into(), partition: 0, offset }
+}
+
+struct NoPayload;
+
+impl ConfirmPayload for NoPayload {
+    fn try_clone(&self) -> Option<ConfirmToken> {
+        None
+    }
+}
+
+/// Creates a step message for this queue.
+pub(super) fn message(queue: &str) -> Publication {
+    Publication {
+        address: Address {
+            bus: BusKey { name: "kafka".into(), vhost: "".into() },
+            queue: queue.into(),
+        },
+        addressee: Addressee::Worker,
+        id: "an id".to_owned(),
+        correlation_id: Some("the step of a job".into()),
+        kind: None,
+        priority: None,
+        timestamp_s: 1_700_000_000,
+        headers: vec![Header::from_number("attempt", 1)],
+        body: Bytes::from_static(b"{}").into(),
+        lease: None,
+        sets_user_id: false,
+        lifetime: Lifetime::default(),
+        confirm_token: ConfirmToken::new(NoPayload),
+    }
+}
