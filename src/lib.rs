@@ -11,7 +11,8 @@
 //! - [`cli`]: the client commands; `doctor`, `work`, `worker-test`; tests of workflows by their
 //!   users ([`cli::workflow_test`]: the engine in virtual time, with scripted workers)
 //! - [`grpc`]: workers over gRPC
-//! - `daemon`: all that runs in the daemon, on floors of its own (`tests/fast/floors.rs` holds them):
+//! - `daemon`: all that runs in the daemon, on floors of its own, which `tests/fast/floors.rs`
+//!   holds:
 //!   - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
 //!     workers, health and metrics; the document that describes them (`api/openapi`); the files of
 //!     the page, which is a client of it (`page/`)

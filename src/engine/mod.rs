@@ -24,6 +24,7 @@
 //! | `entry`, `input`, `effect` | what is recorded, what goes in, what goes out |
 //! | `value_bytes` | the bytes of the values that a job holds |
 //! | `fanout`, `step`, `job` | a job and its parts |
+//! | `openapi` | schemas of what answers of the API hold |
 //! | `reply`, `evolve` | what a reply says; what an entry changes |
 //! | `effects`, `recover` | what an entry causes; after a restart |
 //! | `conditions`, `failure`, `due`, `advance`, `caller_rules`, `operations`, `decide` | rules |

@@ -1,6 +1,9 @@
 //! The JSON schemas of the engine's types, for the OpenAPI document (feature `openapi`).
 
-use crate::{DefinitionHash, JobId, JobState, Json, Message, StepState};
+use super::definition::DefinitionHash;
+use super::id::JobId;
+use super::json::{Json, Message};
+use super::state::{JobState, StepState};
 use std::borrow::Cow;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{

@@ -1,6 +1,6 @@
-//! Workers over gRPC: they use the lease queue of the embedded bus, as those of [`daemon::api::worker`]
-//! do over HTTP. What both share is in [`daemon::api::leases`]; the messages are defined in
-//! `proto/workers.proto`.
+//! Workers over gRPC: they use the lease queue of the embedded bus, as those of
+//! [`daemon::api::worker`] do over HTTP. What both share is in [`daemon::api::leases`]; the
+//! messages are defined in `proto/workers.proto`.
 //!
 //! A call passes [`connection`] (how many there are, and how long they may stay unauthenticated),
 //! then [`admission`] (who may call, and how much a call may send), then [`service`] (a unary call)

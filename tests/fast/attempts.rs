@@ -295,6 +295,9 @@ fn nobody_takes_a_message_within_its_start_within() {
         assert_eq!(job["state"], "failed", "{job}");
         let why = "step \"nobody\": its message was not taken within its startWithin of 300ms";
         assert_eq!((&job["reason"], &job["steps"][0]["attempt"]), (&json!(why), &json!(2)));
+        // The end is told from its commit on, and the message withdrawn right after it: before
+        // what follows from a later commit.
+        create(&api, "many", 1).await;
         let left = post(&api, "/api/queue/nobody/receive?wait=0s", "").await;
         assert_eq!(left.status, StatusCode::NO_CONTENT, "it is withdrawn");
     });

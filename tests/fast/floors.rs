@@ -169,7 +169,8 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
     // Requests are made with its names; they are escaped where they are printed.
     const NOT_PRINTED: &str = "struct WorkflowResponse ";
     let mut seen = 0;
-    for (_, path, text) in sources().into_iter().filter(|(module, _, _)| module == "cli") {
+    let is_client = |path: &Path| path.starts_with("cli") && !path.starts_with("cli/workflow_test");
+    for (_, path, text) in sources().into_iter().filter(|(_, path, _)| is_client(path)) {
         for part in text.split("#[derive(").skip(1).filter(|part| {
             part.split(')').next().is_some_and(|traits| traits.contains("Deserialize"))
         }) {
@@ -237,9 +238,19 @@ fn programs_that_are_started_get_nothing_of_the_service_manager() {
     assert!(seen >= 3, "only {seen} were found");
 }
 
-/// The crates in which no file imports itself, not even through others.
-const WITHOUT_CIRCLES: [&str; 9] =
-    ["amqp", "base", "bus", "cli", "daemon", "engine", "grpc", "journal", "kafka"];
+/// The folders in which no file imports itself, not even through others.
+const WITHOUT_CIRCLES: [&str; 10] = [
+    "amqp",
+    "base",
+    "cli",
+    "daemon/actors",
+    "daemon/api",
+    "daemon/load",
+    "engine",
+    "grpc",
+    "journal",
+    "kafka",
+];
 
 /// The files of a folder below `src` by their module paths, such as `actors::router::calls`.
 fn modules(folder: &str) -> BTreeMap<String, String> {
@@ -314,7 +325,8 @@ fn the_paths_of_a_file_are_read_from_its_imports_and_from_its_code() {
                 // crate::comment::D\nfn f() { super::super::y::g(sub::h) }\n\
                 #[cfg(test)]\nmod tests { use super::t::T; }";
     let used: BTreeSet<String> = used("x::m::n", text).into_iter().collect();
-    for path in ["x::m::a::A", "x::m::b::self", "x::m::b::B", "x::C", "x::y::g", "x::m::n::sub::h"]
+    for path in
+        ["x::m::a::A", "x::m::b::self", "x::m::b::B", "x::x::C", "x::y::g", "x::m::n::sub::h"]
     {
         assert!(used.contains(path), "{path} is not among {used:?}");
     }
@@ -323,6 +335,7 @@ fn the_paths_of_a_file_are_read_from_its_imports_and_from_its_code() {
 
 #[test]
 fn no_file_imports_itself_through_others() {
+    let (mut circles, mut seen) = (Vec::new(), 0);
     for folder in WITHOUT_CIRCLES {
         let modules = modules(folder);
         assert!(modules.len() > 5, "only {} files were found", modules.len());
@@ -347,7 +360,7 @@ fn no_file_imports_itself_through_others() {
                 (module.as_str(), imported.filter(|other| other != module).collect())
             })
             .collect();
-        assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 10, "{imports:?}");
+        seen += imports.values().map(BTreeSet::len).sum::<usize>();
         // Files that import nothing are removed, again and again: what is left are circles, and
         // files that import one.
         let mut left = imports.clone();
@@ -363,8 +376,10 @@ fn no_file_imports_itself_through_others() {
             done.into_iter().for_each(|module| drop(left.remove(module)));
         }
         left.values_mut().for_each(|imported| imported.retain(|other| imports.contains_key(other)));
-        assert!(left.is_empty(), "circles among the files of src/{folder}: {left:#?}");
+        circles.extend(left.into_iter().map(|(file, imported)| format!("{file}: {imported:?}")));
     }
+    assert!(seen > 500, "only {seen} imports were found");
+    assert!(circles.is_empty(), "circles among the files of src: {circles:#?}");
 }
 
 /// The folders whose front lists its files in the order in which they build on each other.

@@ -19,7 +19,7 @@ pub use replay::differences_under;
 use daemon::load::{self, LoadErrors};
 use engine::text::{did_you_mean, quote};
 use engine::{Definition, Job, JobId, JobState, Message, Millis, StepIndex};
-use script::{Expectation, TestCase, TestFile};
+use script::{Expectation, TestCase, TestFile, to_json};
 use serde::Serialize;
 use serde_json::Value;
 use simulator::Simulator;
@@ -211,9 +211,4 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
         }
     }
     found
-}
-
-/// Converts a message to JSON, so that the order of keys does not matter.
-fn to_json(message: &Message) -> Value {
-    serde_json::from_str(&message.to_text()).unwrap_or(Value::Null)
 }

@@ -1,6 +1,6 @@
 //! The format of test files.
 
-use engine::Millis;
+use engine::{Message, Millis};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -196,4 +196,9 @@ fn contains(whole: &Value, part: &Value) -> bool {
         }
         (whole, part) => whole == part,
     }
+}
+
+/// Converts a message to JSON, so that the order of keys does not matter.
+pub(super) fn to_json(message: &Message) -> Value {
+    serde_json::from_str(&message.to_text()).unwrap_or(Value::Null)
 }

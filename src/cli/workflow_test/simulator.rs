@@ -1,8 +1,7 @@
 //! The simulator: jobs in a map, workers that follow a script, and a clock that jumps to the next
 //! event.
 
-use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript};
-use super::to_json;
+use super::script::{ProgressMessage, TestCase, UserAction, WorkerAction, WorkerScript, to_json};
 use engine::{
     Context, Decision, Definition, Effect, Entry, FanOutEntry, Input, Job, JobEntry, JobId, Limits,
     Message, Millis, Operation, OperationError, Origin, ParentItem, Reply, Sender, StepEntry,

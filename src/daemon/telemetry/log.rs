@@ -540,9 +540,10 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                " INFO workflow_manager::telemetry::log::tests: {plain} shown=\"{plain}\" \
+                " INFO workflow_manager_daemon::telemetry::log::tests: {plain} shown=\"{plain}\" \
                  quoted=\"{plain}\" count=7\n INFO \
-                 workflow_manager::telemetry::log::tests: m word=a.b-c:1 told=\"a=b\" none=\"\" \
+                 workflow_manager_daemon::telemetry::log::tests: m word=a.b-c:1 told=\"a=b\" \
+                 none=\"\" \
                  forged=\"x\\\" level=\\\"ERROR\\\" job=1\" debug=\"a b\"\n"
             )
         );

@@ -37,9 +37,9 @@ fn the_generated_code_is_what_the_proto_file_says() {
     let service = server.split_once(SERVER).expect("a service").1;
     let client = client.split_once(CLIENT).expect("a client").1;
     let files = [
-        ("src/api/grpc/wire/messages.rs", messages.to_owned()),
+        ("src/grpc/wire/messages.rs", messages.to_owned()),
         (
-            "src/api/grpc/wire/service.rs",
+            "src/grpc/wire/service.rs",
             format!("{GENERATED}use super::messages::*;\n{SERVER}{service}"),
         ),
         (
@@ -56,7 +56,7 @@ fn the_generated_code_is_what_the_proto_file_says() {
         assert!(committed == *text, "{file} is not what proto/workers.proto says: make it again");
     }
     if is_writing {
-        fs::write(root.join("src/api/grpc/wire/workers.bin"), &descriptors).expect("written");
+        fs::write(root.join("src/grpc/wire/workers.bin"), &descriptors).expect("written");
         return;
     }
     assert!(DESCRIPTORS == descriptors, "workers.bin is not what proto/workers.proto says");
