@@ -8,9 +8,10 @@
 //! states the rule for users. The floors, with their modules and what these are for:
 //!
 //! - **6** `main.rs`, [`cli`]: arguments → settings → manager → exit code; the client commands
-//! - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
-//!   workers, health and metrics; the document that describes them (`api/openapi`); the files of
-//!   the page, which is a client of it (`page/`). Workers over gRPC (`api/grpc`)
+//! - **5** [`api`]: HTTP: the one list of routes (`api/routes`), who may call and what bodies and
+//!   reads may take, problems, jobs, workers, health and metrics; the document that follows from
+//!   the list (`api/openapi`); the files of the page, which is a client of it (`page/`). Workers
+//!   over gRPC (`api/grpc`)
 //! - **4** [`reload`]: the workflow files, read again while the manager runs
 //! - **4** [`service`]: what systemd is told: ready, status, the watchdog
 //! - **3** [`workflow_test`]: tests of workflows by their users: the engine in virtual time, with
