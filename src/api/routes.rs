@@ -107,34 +107,24 @@ pub(super) struct UndescribedRoute(ApiRoute);
 impl ApiRoute {
     /// Makes a route that reads.
     pub(super) const fn get(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        ApiRoute::new(RouteMethod::Get, path, handler)
+        UndescribedRoute::new(RouteMethod::Get, path, handler)
     }
 
     /// Makes a route that changes something.
     pub(super) const fn post(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        ApiRoute::new(RouteMethod::Post, path, handler)
+        UndescribedRoute::new(RouteMethod::Post, path, handler)
     }
 
     /// Makes a route that ends something.
     pub(super) const fn delete(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        ApiRoute::new(RouteMethod::Delete, path, handler)
+        UndescribedRoute::new(RouteMethod::Delete, path, handler)
     }
 
     /// Makes a route for paths at which there is nothing, but not for everybody.
     pub(super) const fn nothing(path: &'static str, access: Access) -> ApiRoute {
-        ApiRoute::new(RouteMethod::Any, path, || web::to(not_found))
+        UndescribedRoute::new(RouteMethod::Any, path, || web::to(not_found))
             .needing(access)
             .without_operation()
-    }
-
-    const fn new(
-        method: RouteMethod,
-        path: &'static str,
-        handler: fn() -> Route,
-    ) -> UndescribedRoute {
-        let access = Access::Scope(method.properties().2);
-        let operations = Operations::None;
-        UndescribedRoute(ApiRoute { method, path, access, handler, takes_slash: true, operations })
     }
 
     /// Describes the operations of the route, each with its path.
@@ -180,6 +170,16 @@ impl ApiRoute {
 }
 
 impl UndescribedRoute {
+    const fn new(
+        method: RouteMethod,
+        path: &'static str,
+        handler: fn() -> Route,
+    ) -> UndescribedRoute {
+        let access = Access::Scope(method.properties().2);
+        let operations = Operations::None;
+        UndescribedRoute(ApiRoute { method, path, access, handler, takes_slash: true, operations })
+    }
+
     /// Sets who may call the route, if the method alone does not tell.
     pub(super) const fn needing(self, access: Access) -> UndescribedRoute {
         UndescribedRoute(ApiRoute { access, ..self.0 })
