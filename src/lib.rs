@@ -13,9 +13,9 @@
 //! - [`grpc`]: workers over gRPC
 //! - `daemon`: all that runs in the daemon, on floors of its own, which `tests/fast/floors.rs`
 //!   holds:
-//!   - **5** [`api`]: HTTP: routes, who may call and what bodies and reads may take, problems, jobs,
-//!     workers, health and metrics; the document that describes them (`api/openapi`); the files of
-//!     the page, which is a client of it (`page/`)
+//!   - **5** [`api`]: HTTP: the one list of routes (`api/routes`), who may call and what bodies and
+//!     reads may take, problems, jobs, workers, health and metrics; the document that follows from
+//!     the list (`api/openapi`); the files of the page, which is a client of it (`page/`)
 //!   - **4** [`reload`]: the workflow files, read again while the manager runs. [`service`]: what
 //!     systemd is told: ready, status, the watchdog
 //!   - **3** [`actors`]: the shell: router, job, journal, archive, bus, supervisor, notifier;

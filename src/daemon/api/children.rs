@@ -4,6 +4,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::parse_job_id;
+use super::routes::*;
 use crate::actors::common::Common;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
@@ -13,6 +14,14 @@ use journal::{ChildCursor, ChildFilter, ChildRow};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] =
+    &[ApiRoute::get("/api/job/{id}/children", || web::to(list_children)).operation(|schemas| {
+        OperationSpec::new("listChildJobs", "jobs", "Its child jobs, by step and item")
+            .with_parameters(&[STATE, STEP, LIMIT, CHILD_AFTER])
+            .with_json_response(200, "The child jobs", schemas.reference::<Page<'_>>())
+            .with_problems(&[404])
+    })];
+
 /// How much of a reason a list contains, in characters; the child job itself has all of it.
 const REASON_CHARS_MAX: usize = 1_000;
 
@@ -21,7 +30,7 @@ const ROW_BYTES: usize = 8 * 1024;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = ChildJobs)]
-pub(super) struct Page<'a> {
+struct Page<'a> {
     children: Vec<ChildView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -41,9 +50,7 @@ struct ChildView<'a> {
     reason: Option<String>,
 }
 
-/// Handles `GET /api/job/{id}/children[?state=S][&step=NAME][&limit=N][&after=CURSOR]`: lists by
-/// step and item.
-pub(super) async fn list_children(
+async fn list_children(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,

@@ -4,6 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::read_small;
 use super::resolve::resolve_workflow;
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::view::DefinitionView;
 use actix_web::http::header;
@@ -13,20 +14,35 @@ use engine::{DefinitionHash, InvalidHash};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/definitions", || web::to(list_definitions)).operation(|schemas| {
+        let summary = "The definitions of a workflow that jobs run";
+        OperationSpec::new("listDefinitions", "workflows", summary)
+            .with_parameters(&[WORKFLOW.required(), VHOST])
+            .with_json_response(200, "The definitions", schemas.reference::<Definitions>())
+            .with_problems(&[404])
+    }),
+    ApiRoute::get("/api/definition/{hash}", || web::to(get_definition)).operation(|schemas| {
+        OperationSpec::new("getDefinition", "workflows", "A definition by the hash of its content")
+            .with_json_response(200, "The definition", schemas.reference::<Named<'_>>())
+            .with_problems(&[404])
+    }),
+];
+
 /// The cache policy of a definition: what a hash names never changes, so it may be cached for a
 /// day.
 const CACHE_FOR_A_DAY: &str = "private, max-age=86400, immutable";
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Definition)]
-pub(super) struct Named<'d> {
+struct Named<'d> {
     hash: DefinitionHash,
     #[serde(flatten)]
     definition: DefinitionView<'d>,
 }
 
 #[derive(Serialize, ToSchema)]
-pub(super) struct Definitions {
+struct Definitions {
     definitions: Vec<Version>,
 }
 
@@ -43,9 +59,8 @@ struct Version {
     last_ended: Option<Rfc3339Time>,
 }
 
-/// Handles `GET /api/definitions?workflow=W[&vhost=V]`: lists the definition that new jobs run, and
-/// those of jobs in the journal.
-pub(super) async fn list_definitions(
+/// Lists the definition that new jobs run, and those of jobs in the journal.
+async fn list_definitions(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -68,9 +83,8 @@ pub(super) async fn list_definitions(
     Ok(HttpResponse::Ok().json(Definitions { definitions }))
 }
 
-/// Handles `GET /api/definition/{hash}`: returns a definition that is loaded, or that a job in the
-/// journal runs.
-pub(super) async fn get_definition(
+/// Returns a definition that is loaded, or that a job in the journal runs.
+async fn get_definition(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,

@@ -6,6 +6,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
 use super::resolve::{parse_job_id, resolve_workflow};
+use super::routes::*;
 use super::token::Authenticated;
 use crate::actors::common::Common;
 use crate::actors::handles::ActorHandles;
@@ -23,12 +24,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/events", || web::to(stream_all)).operation(|_| {
+        let parameters = [WORKFLOW, VHOST_OF_WORKFLOW, EVENT_KIND];
+        describe_stream("followAll", "What happens to all jobs, from now on")
+            .with_parameters(&parameters)
+    }),
+    ApiRoute::get("/api/job/{id}/events", || web::to(stream_job)).operation(|_| {
+        describe_stream("followJob", "What happens to a job, until it has ended")
+            .with_parameters(&[EVENTS_OF_CHILDREN])
+            .with_empty_response(204, "It has ended, and the client has its last event")
+    }),
+];
+
+fn describe_stream(id: &str, summary: &str) -> OperationSpec {
+    let meaning = "Server-sent events, each a CloudEvent";
+    OperationSpec::new(id, "events", summary)
+        .with_response(200, meaning, "text/event-stream", text_schema())
+        .with_problems(&[404])
+}
+
 /// The least time between two counts of child jobs for a stream.
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Handles `GET /api/events[?workflow=W][&vhost=V][&kind=job|step]`: streams the events of all jobs
-/// from now on.
-pub(super) async fn stream_all(
+async fn stream_all(
     common: web::Data<Common>,
     query: Query,
     principal: Authenticated,
@@ -52,10 +71,9 @@ pub(super) async fn stream_all(
     Ok(respond_stream(&common, principal, String::new(), Some(subscription), None, None))
 }
 
-/// Handles `GET /api/job/{id}/events[?children=all|none|counts]`: streams the events of a job and
-/// its child jobs until the job has ended. For a job that has already ended it sends the last event
-/// at once.
-pub(super) async fn stream_job(
+/// Streams the events of a job and its child jobs. For a job that has already ended it sends the
+/// last event at once.
+async fn stream_job(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,

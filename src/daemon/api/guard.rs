@@ -6,8 +6,8 @@
 //! `Host`. Programs send neither of the first two headers.
 
 use super::connection_slots::{CallGuard, ConnectionSlot};
-use super::page;
 use super::problem::Problem;
+use super::routes::Access;
 use crate::actors::common::Common;
 use crate::settings::HttpSettings;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
@@ -42,22 +42,17 @@ const HEADERS: [(HeaderName, HeaderValue); 3] = [
     ),
 ];
 
-/// Returns whether a path reports the manager's health, which anybody may ask for, under any host
-/// name.
-pub(super) fn is_health(path: &str) -> bool {
-    matches!(path, "/livez" | "/livez/" | "/readyz" | "/readyz/")
-}
-
 /// Rejects requests from pages of other sites, and, where no token is required, requests that are
 /// sent to a host name that is not the manager's.
 pub(super) async fn reject_foreign_origins(
+    access: Access,
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let Some(common) = request.app_data::<web::Data<Common>>() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let Err(problem) = check_origin(&request, &common.settings.http) else {
+    let Err(problem) = check_origin(access, &request, &common.settings.http) else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
     if common.log_limiter.may_log("stranger") {
@@ -71,9 +66,13 @@ pub(super) async fn reject_foreign_origins(
     Ok(request.into_response(problem.error_response()).map_into_right_body())
 }
 
-fn check_origin(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Problem> {
+fn check_origin(
+    access: Access,
+    request: &ServiceRequest,
+    http: &HttpSettings,
+) -> Result<(), Problem> {
     let headers = request.headers();
-    if page::is_page(request.path(), http) {
+    if access == Access::Page {
         return Ok(());
     }
     if let Some(site) = headers
@@ -104,7 +103,7 @@ fn check_origin(request: &ServiceRequest, http: &HttpSettings) -> Result<(), Pro
         }
     }
     match host {
-        Some(host) if !is_health(request.path()) => check_own_name(&host, http, http.listen),
+        Some(host) if access != Access::Health => check_own_name(&host, http, http.listen),
         Some(_) | None => Ok(()),
     }
 }
@@ -287,12 +286,13 @@ fn is_own_address(address: IpAddr, listen: SocketAddr) -> bool {
 /// Finishes every response: sets its headers, and reduces it to the head for HEAD requests. Holds
 /// the call's slot and the request's body until the response is sent.
 pub(super) async fn finish_response(
+    access: Access,
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let is_head = request.method() == Method::HEAD;
     let slot = request.conn_data::<Arc<ConnectionSlot>>().cloned();
-    let begun = slot.map(|place| place.begin_call(is_health(request.path()))).transpose();
+    let begun = slot.map(|place| place.begin_call(access == Access::Health)).transpose();
     let call = match begun {
         Ok(under_way) => under_way,
         Err(problem) => {
@@ -428,7 +428,8 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_long_poll_request_keeps_capacity_for_its_headers_alone() {
-        let app = App::new().wrap(from_fn(finish_response)).default_service(web::to(echo_headers));
+        let finish = |request, next| finish_response(Access::Queue, request, next);
+        let app = App::new().wrap(from_fn(finish)).default_service(web::to(echo_headers));
         let app = init_service(app).await;
         for (path, is_packed) in
             [("/api/queue/q/receive", true), ("/api/queue/q/receive/", true), ("/api/jobs", false)]

@@ -5,6 +5,7 @@ use super::query::{self, Query};
 use super::reads::PAGE_ROWS;
 use super::reads::{self, read_small};
 use super::resolve::parse_job_id;
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
@@ -13,6 +14,14 @@ use journal::{JobAtEntry, Records};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
+
+pub(super) const ROUTES: &[ApiRoute] =
+    &[ApiRoute::get("/api/job/{id}/entries", || web::to(list_entries)).operation(|schemas| {
+        OperationSpec::new("listEntries", "jobs", "Its record, entry by entry")
+            .with_parameters(&[ENTRY_AFTER, LIMIT])
+            .with_json_response(200, "The entries", schemas.reference::<Page<'_>>())
+            .with_problems(&[404])
+    })];
 
 /// A page reads rows up to this total size, in bytes; the last row may exceed it.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -26,14 +35,13 @@ const RENDERED_FACTOR: usize = 3;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Record)]
-pub(super) struct Page<'a> {
+struct Page<'a> {
     entries: Vec<EntryView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
 }
 
-/// Handles `GET /api/job/{id}/entries[?after=N][&limit=N]`.
-pub(super) async fn list_entries(
+async fn list_entries(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,

@@ -6,6 +6,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, page_bytes, truncate};
 use super::resolve::parse_job_id;
+use super::routes::*;
 use super::step::find_step;
 use crate::actors::handles::ActorHandles;
 use crate::view::{ItemMap, ItemTimes, ItemsView};
@@ -14,9 +15,23 @@ use engine::text::quote;
 use engine::{FanOut, ItemState, Job, JobId, JobState, StepIndex, Timestamp};
 use journal::{ChildCursor, ChildFilter, ItemRow, JournalError, ParentRecord, Records};
 use serde::Serialize;
+use serde_json::json;
 use std::collections::HashMap;
 use std::io::Write as _;
 use utoipa::ToSchema;
+
+pub(super) const ROUTES: &[ApiRoute] =
+    &[ApiRoute::get("/api/job/{id}/step/{step}/items", || web::to(get_items)).operation(
+        |schemas| {
+            let views = any_of([schemas.reference::<ItemsView>(), schemas.reference::<Reasons>()]);
+            let binary = json!({ "type": "string", "format": "binary" });
+            OperationSpec::new("getItems", "jobs", "The items of a fan-out")
+                .with_parameters(&[FORMAT])
+                .with_json_response(200, "Counts or reasons, or the map or times", views)
+                .with_response(200, "", "application/octet-stream", binary)
+                .with_problems(&[404])
+        },
+    )];
 
 /// How many failed items are grouped by their reasons: the first ones.
 const GROUPED_MAX: u32 = 10_000;
@@ -30,8 +45,7 @@ const REASONS_MAX: usize = 100;
 /// How much of a reason is compared and shown, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Handles `GET /api/job/{id}/step/{step}/items[?format=counts|map|times|reasons]`.
-pub(super) async fn get_items(
+async fn get_items(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
@@ -147,7 +161,7 @@ async fn respond_times(
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FailureReasons)]
-pub(super) struct Reasons {
+struct Reasons {
     /// How many failed items were examined.
     failed: u32,
     /// Whether there are more failed items than were examined.

@@ -2,13 +2,14 @@
 
 use super::active_jobs;
 use super::history;
-use super::operations::{refusal_problem, respond, respond_erased};
+use super::operations::{Operated, refusal_problem, respond, respond_erased};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query, invalid_cursor};
 use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
 use super::request_body::RequestBody;
 use super::resolve::{find_definition, parse_job_id, resolve_workflow};
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::actors::handles::ActorHandles;
 use crate::actors::manager_handle;
@@ -22,15 +23,63 @@ use engine::{JobId, JobState, Message, Timestamp, TraceContext};
 use journal::JournalError;
 use journal::{EndedCursor, Records};
 use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::post("/api/workflow/{name:.*}", || web::to(create_job)).operation(|schemas| {
+        let message = json!({
+            "anyOf": [message_schema(), { "type": "null" }],
+            "description":
+                "The job's message. If it has an `id`, that is a UUID, and the new job's id",
+        });
+        OperationSpec::new("createJob", "jobs", "Creates a job; answered once it is committed")
+            .with_parameters(&[NEW_ID, VHOST, TRACE_PARENT, TRACE_STATE])
+            .with_body(false, message)
+            .with_json_response(201, "It exists", schemas.reference::<CreatedJob>())
+            .with_problems(&[404, 409, 422])
+    }),
+    ApiRoute::get("/api/workflow/{name:.*}", || web::to(list_jobs_of_workflow)).operation(
+        |schemas| {
+            let summary = "The jobs of a workflow, under way and ended";
+            OperationSpec::new("listJobsOfWorkflow", "jobs", summary)
+                .with_parameters(&[VHOST, INTERVAL, LIMIT, DOUBLE_CURSOR, WITH_STATES])
+                .with_json_response(200, "The jobs", schemas.reference::<WorkflowPage>())
+                .with_problems(&[404])
+        },
+    ),
+    ApiRoute::get("/api/jobs", || web::to(list_running_jobs)).operation(|schemas| {
+        OperationSpec::new("listRunningJobs", "jobs", "All jobs and child jobs under way")
+            .with_parameters(&[LIMIT, CURSOR])
+            .with_json_response(200, "The jobs", schemas.reference::<JobsPage>())
+    }),
+    ApiRoute::get("/api/job/{id:.*}", || web::to(get_job)).operation(|schemas| {
+        OperationSpec::new("getJob", "jobs", "A job or child job")
+            .with_parameters(&[VIEW, AT])
+            .with_json_response(200, "The job", schemas.reference::<JobView<'_>>())
+            .with_empty_response(304, "The light view that the client has is the newest")
+            .with_problems(&[404])
+    }),
+    ApiRoute::delete("/api/job/{id:.*}", || web::to(cancel_or_erase)).operation(|schemas| {
+        let summary = "Cancels a job; with `erase` erases one that has ended";
+        OperationSpec::new("endJob", "operations", summary)
+            .with_parameters(&[ERASE])
+            .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+            .with_problems(&[404, 409])
+    }),
+    ApiRoute::get("/api/job/{id}/result", || web::to(get_job_result)).operation(|_| {
+        OperationSpec::new("getResult", "jobs", "The result of a completed job")
+            .with_json_response(200, "The result", message_schema())
+            .with_problems(&[404, 409])
+    }),
+];
+
 /// How far back ended jobs are listed by default, in minutes.
 const INTERVAL_DEFAULT_MIN: u32 = 480;
 
-/// Handles `POST /api/workflow/{name}[?id=UUID][&vhost=V]`; answers 201 once the job is committed.
-pub async fn create_job(
+async fn create_job(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
@@ -71,7 +120,7 @@ fn parse_trace_context(request: &HttpRequest) -> Option<TraceContext> {
 
 /// The id of a new job.
 #[derive(Serialize, ToSchema)]
-pub(super) struct CreatedJob {
+struct CreatedJob {
     id: JobId,
 }
 
@@ -104,9 +153,7 @@ fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
     }
 }
 
-/// Handles `GET
-/// /api/workflow/{name}[?vhost=V][&interval=MINUTES][&limit=N][&cursor=C][&states=true]`.
-pub async fn list_jobs_of_workflow(
+async fn list_jobs_of_workflow(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
@@ -161,7 +208,7 @@ pub async fn list_jobs_of_workflow(
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobsOfWorkflow)]
-pub(super) struct WorkflowPage {
+struct WorkflowPage {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     completed: Vec<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,8 +250,7 @@ impl WorkflowCursor {
     }
 }
 
-/// Handles `GET /api/jobs[?limit=N][&cursor=C]`: lists the running jobs, child jobs included.
-pub async fn list_running_jobs(
+async fn list_running_jobs(
     common: web::Data<Common>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -226,7 +272,7 @@ pub async fn list_running_jobs(
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = RunningJobs)]
-pub(super) struct JobsPage {
+struct JobsPage {
     jobs: Vec<JobId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -334,9 +380,8 @@ impl ListStream {
     }
 }
 
-/// Handles `GET /api/job/{id}[?view=light][&at=N]`: shows a job or child job. Ended jobs are found
-/// until their retention is over.
-pub async fn get_job(
+/// Shows a job. Ended jobs are found until their retention is over.
+async fn get_job(
     handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,
@@ -418,8 +463,8 @@ pub(super) fn matches_etag(if_none_match: Option<&IfNoneMatch>, tag: &EntityTag)
     }
 }
 
-/// Handles `GET /api/job/{id}/result`: returns the result of a completed job, and nothing else.
-pub(super) async fn get_job_result(
+/// Returns the result, and nothing else.
+async fn get_job_result(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,
@@ -437,9 +482,9 @@ pub(super) async fn get_job_result(
     Ok(result.await?.1.into_response())
 }
 
-/// Handles `DELETE /api/job/{id}[?erase=true]`: cancels a running job, and returns the state of an
-/// ended one. An ended job is erased only with `erase`, so that a repeated request erases nothing.
-pub async fn cancel_or_erase(
+/// Cancels a running job, and returns the state of an ended one. An ended job is erased only with
+/// `erase`, so that a repeated request erases nothing.
+async fn cancel_or_erase(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,

@@ -2,7 +2,9 @@
 
 use super::problem::Problem;
 use super::query::{self, Query};
+use super::routes::*;
 use crate::actors::common::Common;
+use crate::settings::Sourced;
 use crate::telemetry::ActorCounts;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
@@ -10,10 +12,28 @@ use serde::Serialize;
 use std::path::Path;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/manager", || web::to(get_manager)).operation(|schemas| {
+        let summary = "The manager: its version, its checks, its mailboxes";
+        let view = schemas.reference::<ManagerView>();
+        OperationSpec::new("getManager", "manager", summary).with_json_response(
+            200,
+            "The manager",
+            view,
+        )
+    }),
+    ApiRoute::get("/api/settings", || web::to(get_settings)).operation(|schemas| {
+        let settings = any_of([any_object_schema(), schemas.list_of::<Sourced<'_>>()]);
+        OperationSpec::new("getSettings", "manager", "Its settings, without secrets")
+            .with_parameters(&[SOURCES])
+            .with_json_response(200, "The settings; with `sources` a list", settings)
+    }),
+];
+
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Manager)]
-pub(super) struct ManagerView {
+struct ManagerView {
     version: &'static str,
     started: Rfc3339Time,
     /// Nanoseconds since the start.
@@ -48,11 +68,7 @@ struct JournalView {
     wal_bytes: Option<u64>,
 }
 
-/// Handles `GET /api/manager`.
-pub(super) async fn get_manager(
-    common: web::Data<Common>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+async fn get_manager(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let file = common.settings.journal.file.clone();
     // On a blocking thread: the disk may hang.
@@ -90,12 +106,8 @@ impl JournalView {
     }
 }
 
-/// Handles `GET /api/settings[?sources=true]`: returns the settings in force, with secrets masked;
-/// with `sources` a list that says where each value comes from.
-pub(super) async fn get_settings(
-    common: web::Data<Common>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+/// Returns the settings in force, with secrets masked.
+async fn get_settings(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [sources] = query.extract(["sources"])?;
     if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {
         let sourced = common.settings.with_sources();

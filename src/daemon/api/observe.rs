@@ -1,6 +1,7 @@
 //! The endpoints for health and metrics.
 
 use super::guard;
+use super::routes::*;
 use crate::access::{Principal, RequiredScope};
 use crate::actors::common::Common;
 use crate::settings::Scope;
@@ -9,19 +10,43 @@ use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 use engine::text::escape;
 use std::fmt::Write;
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/livez", || web::to(liveness)).needing(Access::Health).operation(|_| {
+        OperationSpec::new("live", "manager", "The process answers").with_response(
+            200,
+            "It does",
+            TEXT,
+            text_schema(),
+        )
+    }),
+    ApiRoute::get("/readyz", || web::to(readiness)).needing(Access::Health).operation(|_| {
+        OperationSpec::new("ready", "manager", "Work can be done")
+            .with_response(200, "It can", TEXT, text_schema())
+            .with_response(503, "It cannot", TEXT, text_schema())
+    }),
+    ApiRoute::get("/metrics", || web::to(get_metrics)).operation(|_| {
+        OperationSpec::new("metrics", "manager", "The metrics, for Prometheus").with_response(
+            200,
+            "The metrics",
+            "text/plain; version=0.0.4",
+            text_schema(),
+        )
+    }),
+];
+
 /// What a failed check says to a client without a token, or under a host name that is not the
 /// manager's.
 const HIDDEN_DETAIL: &str = "not good (a token with the scope read is told why; without tokens, \
                         who asks under a name of the manager, as http.hosts has it)";
 
-/// Handles `GET /livez`: the process answers.
-pub async fn liveness() -> HttpResponse {
-    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+async fn liveness() -> HttpResponse {
+    HttpResponse::Ok().content_type(TEXT).body("ok\n")
 }
 
-/// Handles `GET /readyz[?verbose]`: 200 if work can be done, 503 otherwise; with `verbose` a line
-/// for each check.
-pub async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+/// Answers 200 if work can be done, 503 otherwise; with `verbose` a line for each check.
+async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
     // Clients without the scope read learn no address and no name of a user. Where no token is
     // required, that goes for pages whose name was pointed here.
     let principal = request.extensions().get::<Principal>().cloned();
@@ -47,11 +72,10 @@ pub async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpR
     }
     text.push_str(if ready { "ready\n" } else { "not ready\n" });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    HttpResponse::build(status).content_type("text/plain; charset=utf-8").body(text)
+    HttpResponse::build(status).content_type(TEXT).body(text)
 }
 
-/// Handles `GET /metrics` in the Prometheus exposition format.
-pub async fn get_metrics(common: web::Data<Common>) -> HttpResponse {
+async fn get_metrics(common: web::Data<Common>) -> HttpResponse {
     let sending = common.budgets.messages.used();
     common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
     HttpResponse::Ok()

@@ -1,23 +1,45 @@
-//! The OpenAPI 3.1 document of the API, served at `/openapi.json`. [`operation_list`] describes the
+//! The OpenAPI 3.1 document of the API, served at `/openapi.json`. The routes describe their
 //! operations; the schemas come from the types of the responses.
 
-mod operation_list;
 mod operation_spec;
-mod parameters;
+pub(super) mod parameters;
 
 use super::problem::{Problem, ProblemDetails};
 use super::query::Query;
-use actix_web::HttpResponse;
+use super::routes::{ALL_ROUTES, Access, ApiRoute, RouteMethod};
+use crate::settings::Scope;
+use actix_web::{HttpResponse, web};
 use bytes::Bytes;
-use operation_spec::Schemas;
+pub(super) use operation_spec::{
+    OperationSpec, Schemas, any_object_schema, any_of, message_schema, text_schema,
+};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
+
+/// The groups of operations.
+const TAGS: [(&str, &str); 6] = [
+    ("workflows", "What can be run"),
+    ("jobs", "What runs and has run"),
+    ("operations", "What can be done with jobs"),
+    ("workers", "Messages and replies of workers without a broker"),
+    ("events", "What happens, as it happens"),
+    ("manager", "The manager itself"),
+];
+
+pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/openapi.json", || web::to(get_document))
+    .operation(|_| {
+        let document = any_object_schema();
+        OperationSpec::new("openapi", "manager", "This document").with_json_response(
+            200,
+            "The document",
+            document,
+        )
+    })];
 
 /// The serialised document.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build_document().to_string().into());
 
-/// Handles `GET /openapi.json`.
-pub(super) async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
+async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
 }
@@ -26,10 +48,18 @@ fn build_document() -> Value {
     let mut schemas = Schemas::default();
     schemas.reference::<ProblemDetails<'_>>();
     let mut paths: Map<String, Value> = Map::new();
-    for operation in operation_list::all_operations(&mut schemas) {
-        let path = paths.entry(operation.path.clone()).or_insert_with(|| json!({}));
-        path[operation.method] = operation.to_openapi();
+    let mut for_admins = Vec::new();
+    for route in ALL_ROUTES.iter() {
+        if route.method == RouteMethod::Post && route.access == Access::Scope(Scope::Admin) {
+            for_admins.push(route.path);
+        }
+        let (key, ..) = route.method.properties();
+        for (path, operation) in route.describe(&mut schemas) {
+            let operation = operation.to_openapi(&path);
+            paths.entry(path).or_insert_with(|| json!({}))[key] = operation;
+        }
     }
+    for_admins.sort_unstable();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -45,7 +75,7 @@ fn build_document() -> Value {
         "servers": [{ "url": "/" }],
         // A token is required only if one is set.
         "security": [{}, { "token": [] }],
-        "tags": operation_list::TAGS
+        "tags": TAGS
             .map(|(name, description)| json!({ "name": name, "description": description })),
         "paths": paths,
         "components": {
@@ -55,10 +85,12 @@ fn build_document() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "One of the settings http.token, http.tokens, http.tokens_file \
-                                    and http.workers. GET needs the scope read; DELETE, \
-                                    /api/jobs/delete and /api/reload need admin; the calls of \
-                                    workers need their queue; others need operate",
+                    "description": format!(
+                        "One of the settings http.token, http.tokens, http.tokens_file and \
+                         http.workers. GET needs the scope read; DELETE, {} need admin; the calls \
+                         of workers need their queue; others need operate",
+                        for_admins.join(" and ")
+                    ),
                 },
             },
         },

@@ -7,20 +7,95 @@ use super::query::{self, Query, ReplyType};
 use super::reads::{self, read_small};
 use super::request_body::RequestBody;
 use super::resolve::parse_job_id;
-use super::search::{FILTERS, Row, SearchPurpose, SearchQuery, next_page, page_bytes};
+use super::routes::*;
+use super::search::{
+    FILTERS, Row, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
+};
+use super::worker::REPLY_DESCRIPTION;
 use crate::actors::client_response::{
     CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
 };
 use crate::actors::handles::ActorHandles;
 use crate::actors::manager_handle;
-use crate::reload;
+use crate::reload::{self, Reloaded};
+use crate::settings::Scope;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::{JobId, Operation, OperationRequest, Reply, StepState};
 use futures_util::future::join_all;
 use serde::Serialize;
+use serde_json::json;
 use std::sync::Arc;
 use utoipa::ToSchema;
+
+/// The operations on a job, with a summary of each.
+const OPERATIONS: &[(&str, &str)] = &[
+    ("cancel", "Ends it"),
+    ("pause", "Dispatches nothing new; replies are taken"),
+    ("resume", "Goes on after a pause"),
+    ("retry", "Goes on from the failed steps"),
+    ("rerun", "Does a step again, and all that depends on it"),
+];
+
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::post("/api/job/{id}/{operation}", || web::to(operate)).operation_for_each(
+        OPERATIONS,
+        |name, about, schemas| {
+            describe_operation(&format!("{name}Job"), about, schemas)
+                .with_parameters(operation_parameters(name))
+        },
+    ),
+    ApiRoute::post("/api/jobs/{operation}", || web::to(operate_on_all)).operation_for_each(
+        OPERATIONS,
+        |name, about, schemas| {
+            describe_bulk(name, about, schemas)
+                .with_parameters(operation_parameters(name))
+                .with_parameters(&[REASON])
+        },
+    ),
+    ApiRoute::post("/api/jobs/delete", || web::to(erase_all))
+        .needing(Access::Scope(Scope::Admin))
+        .operation(|schemas| describe_bulk("delete", "Erases ended jobs", schemas)),
+    ApiRoute::post("/api/job/{id}/step/{step}", || web::to(reply_by_hand)).operation(|schemas| {
+        let reply = json!({ "anyOf": [message_schema()], "description": REPLY_DESCRIPTION });
+        describe_operation("replyByHand", "Replies in place of a worker", schemas)
+            .with_parameters(&[REPLY_TYPE])
+            .with_body(true, reply)
+            .with_problems(&[422])
+    }),
+    ApiRoute::post("/api/reload", || web::to(reload_files))
+        .needing(Access::Scope(Scope::Admin))
+        .operation(|schemas| {
+            let summary = "Reads the workflow files, and the file of tokens, again, all or nothing";
+            OperationSpec::new("reload", "manager", summary)
+                .with_json_response(200, "What has changed", schemas.reference::<Reloaded>())
+                .with_problems(&[422])
+        }),
+];
+
+/// Describes an operation on one job.
+pub(super) fn describe_operation(id: &str, summary: &str, schemas: &mut Schemas) -> OperationSpec {
+    OperationSpec::new(id, "operations", summary)
+        .with_parameters(&[REASON])
+        .with_json_response(200, "What has become of it", schemas.reference::<Operated<'_>>())
+        .with_problems(&[404, 409])
+}
+
+fn operation_parameters(operation_name: &str) -> &'static [Parameter] {
+    if operation_name == "rerun" { &[FROM_STEP] } else { &[] }
+}
+
+/// Describes an operation on all jobs that a filter finds.
+fn describe_bulk(operation_name: &str, about: &str, schemas: &mut Schemas) -> OperationSpec {
+    let outcome = any_of([schemas.reference::<Bulk<'_>>(), schemas.reference::<Dry<'_>>()]);
+    let summary = format!("{about}: all that a filter finds, a page at a time");
+    OperationSpec::new(&format!("{operation_name}Jobs"), "operations", &summary)
+        .with_parameters(&SEARCH_PARAMETERS)
+        .rule(needs_filter(operation_name))
+        .with_parameters(&[DRY_RUN])
+        .with_json_response(200, "What was done, or would be", outcome)
+        .with_problems(&[404])
+}
 
 /// How many jobs of a bulk operation are under way at once: they share commits.
 const BULK_AT_ONCE: usize = 200;
@@ -31,9 +106,7 @@ const REFUSALS_LISTED_MAX: usize = 100;
 /// The longest reason for an operation, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Handles `POST /api/job/{id}/{cancel|pause|resume|retry|rerun}[?reason=TEXT]`; `rerun` takes
-/// `?step=NAME`.
-pub async fn operate(
+async fn operate(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
@@ -105,9 +178,8 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
     }))
 }
 
-/// Handles `POST /api/job/{id}/step/{step}[?type=result|error|progress][&reason=TEXT]`: a reply by
-/// a person or another system, in place of a worker.
-pub async fn reply_by_hand(
+/// Takes a reply of a person or another system, in place of a worker.
+async fn reply_by_hand(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
@@ -207,13 +279,21 @@ impl StepNowView<'_> {
 }
 
 /// Why an operation on all jobs is refused.
-pub(super) fn needs_filter(operation_name: &str) -> String {
+fn needs_filter(operation_name: &str) -> String {
     format!("{operation_name} for all jobs needs a filter: {}", FILTERS.join(", "))
 }
 
-/// `POST /api/jobs/{cancel|pause|resume|retry|rerun|delete}?…`: the operation on all that the
-/// filter finds, a page at a time; with `dryRun=true` it only tells what it would do.
-pub async fn operate_on_all(
+async fn erase_all(
+    handles: web::Data<ActorHandles>,
+    query: Query,
+    principal: PrincipalName,
+) -> Result<HttpResponse, Problem> {
+    operate_on_all(handles, "delete".to_owned().into(), query, principal).await
+}
+
+/// Does an operation on all that the filter finds, a page at a time; with `dryRun` it only tells
+/// what it would do.
+async fn operate_on_all(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
@@ -291,7 +371,7 @@ pub async fn operate_on_all(
 
 /// The outcome of a bulk operation.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Bulk<'a> {
+struct Bulk<'a> {
     done: usize,
     /// The number of jobs on this page.
     matched: usize,
@@ -314,7 +394,7 @@ struct Refused {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DryRun)]
-pub(super) struct Dry<'a> {
+struct Dry<'a> {
     dry_run: bool,
     jobs: Vec<Row<'a>>,
     matched: usize,
@@ -323,8 +403,7 @@ pub(super) struct Dry<'a> {
     operation: &'a str,
 }
 
-/// Handles `POST /api/reload`: reads the workflow files again, all or nothing.
-pub async fn reload_files(
+async fn reload_files(
     handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {

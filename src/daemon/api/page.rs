@@ -3,23 +3,28 @@
 
 use super::jobs::matches_etag;
 use super::problem::Problem;
-use super::{get, resource_at};
-use crate::settings::HttpSettings;
+use super::routes::*;
 use actix_web::http::header::{
     self, ETag, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch,
 };
-use actix_web::{HttpRequest, HttpResponse, Resource, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/", || web::to(serve_index)).needing(Access::Page).without_operation(),
+    // The path of all files but the first. It contains a hash of their contents, so browsers fetch
+    // them once.
+    ApiRoute::get("/assets/{name}/{path:.*}", || web::to(serve_asset))
+        .needing(Access::Page)
+        .without_operation(),
+    ApiRoute::nothing("/assets/{path:.*}", Access::Page),
+];
+
 #[derive(Embed)]
 #[folder = "../../page/"]
 struct Files;
-
-/// The path of all files but the first. It contains a hash of their contents, so browsers fetch
-/// them once.
-const ASSETS: &str = "/assets/";
 
 /// The path in `index.html` that is replaced by the one with the hash.
 const DEV_ASSETS: &str = "assets/dev/";
@@ -61,23 +66,6 @@ static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
     let index = String::from_utf8_lossy(&index).replace(DEV_ASSETS, &format!("assets/{hash}/"));
     (index, hash)
 });
-
-/// Returns whether a path belongs to the page. Such a request needs no token, and may come from a
-/// link on another site.
-pub(super) fn is_page(path: &str, http: &HttpSettings) -> bool {
-    http.page && (path == "/" || path.starts_with(ASSETS))
-}
-
-pub(super) fn page_routes(http: &HttpSettings) -> Vec<Resource> {
-    if !http.page {
-        return Vec::new();
-    }
-    vec![
-        resource_at(vec!["/".to_owned()], "GET, HEAD").route(get().to(serve_index)),
-        resource_at(vec![format!("{ASSETS}{{name}}/{{path:.*}}")], "GET, HEAD")
-            .route(get().to(serve_asset)),
-    ]
-}
 
 async fn serve_index(request: HttpRequest) -> HttpResponse {
     let (index, name) = &*INDEX;

@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::query::Query;
+use super::routes::*;
 use crate::access::Principal;
 use crate::actors::common::Common;
 use crate::settings::Scope;
@@ -12,8 +13,15 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/whoami", || web::to(whoami))
+    .needing(Access::AnyToken)
+    .operation(|schemas| {
+        OperationSpec::new("whoami", "manager", "Who sends this, and what the token allows")
+            .with_json_response(200, "The token", schemas.reference::<WhoamiView>())
+    })];
+
 /// The name of the token with which a request came, for the record. `None`: requests need no token.
-pub struct PrincipalName(pub Option<Arc<str>>);
+pub(super) struct PrincipalName(pub Option<Arc<str>>);
 
 impl FromRequest for PrincipalName {
     type Error = Error;
@@ -30,7 +38,7 @@ impl FromRequest for PrincipalName {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Whoami)]
-pub(super) struct WhoamiView {
+struct WhoamiView {
     /// Whether requests need a token.
     asks_for_token: bool,
     /// The name of the token.
@@ -49,8 +57,7 @@ pub(super) struct WhoamiView {
     vhost: Option<Arc<str>>,
 }
 
-/// Handles `GET /api/whoami`, for which any valid token will do.
-pub(super) async fn whoami(
+async fn whoami(
     common: web::Data<Common>,
     request: HttpRequest,
     query: Query,

@@ -15,7 +15,7 @@ pub struct Problem {
     status: StatusCode,
     detail: String,
     /// The methods that are allowed, for 405.
-    allowed: Option<&'static str>,
+    allowed: Option<String>,
     /// The reason as a constant for programs.
     reason: Option<&'static str>,
 }
@@ -61,7 +61,7 @@ impl Problem {
     }
 
     /// Makes a 405: the path does not take this method.
-    pub fn method_not_allowed(allowed: &'static str, detail: String) -> Problem {
+    pub fn method_not_allowed(allowed: String, detail: String) -> Problem {
         Problem {
             status: StatusCode::METHOD_NOT_ALLOWED,
             detail,
@@ -167,7 +167,7 @@ impl ResponseError for Problem {
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
         }
-        if let Some(allowed) = self.allowed {
+        if let Some(allowed) = self.allowed.as_deref() {
             response.insert_header((header::ALLOW, allowed));
         }
         if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {

@@ -17,7 +17,7 @@ const CACHE_BUSTER: &str = "_";
 
 /// The query parameters of a request, unparsed. An operation refuses parameters that it does not
 /// know: otherwise a misspelt filter would select more than was meant.
-pub struct Query(Vec<(String, String)>);
+pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Returns the values of these parameters. Each may be given once; any other parameter is

@@ -5,6 +5,7 @@ use super::leases::to_wall_clock;
 use super::problem::Problem;
 use super::query::Query;
 use super::redispatch;
+use super::routes::*;
 use crate::actors::bulk_requests::WaitingStep;
 use crate::actors::handles::ActorHandles;
 use crate::actors::manager_handle;
@@ -18,11 +19,29 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/queues", || web::to(list_queues)).operation(|schemas| {
+        let summary = "The queues of the loaded workflows, what they hold, and who uses them";
+        let queues = schemas.reference::<Queues<'_>>();
+        OperationSpec::new("listQueues", "manager", summary).with_json_response(
+            200,
+            "The queues",
+            queues,
+        )
+    }),
+    ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
+        OperationSpec::new("getQueue", "manager", "A queue, and who has messages of it")
+            .with_parameters(&[BUS, VHOST])
+            .with_json_response(200, "The queue", schemas.reference::<OneQueue<'_>>())
+            .with_problems(&[404])
+    }),
+];
+
 /// The most leases in one response.
 const LEASES_MAX: usize = 100;
 
 #[derive(Serialize, ToSchema)]
-pub(super) struct Queues<'a> {
+struct Queues<'a> {
     /// When the broker was asked.
     looked: Rfc3339Time,
     queues: Vec<QueueView<'a>>,
@@ -94,7 +113,7 @@ struct Use<'a> {
 
 /// A queue, with the messages of it that are leased.
 #[derive(Serialize, ToSchema)]
-pub(super) struct OneQueue<'a> {
+struct OneQueue<'a> {
     /// When the broker was asked.
     looked: Rfc3339Time,
     #[serde(flatten)]
@@ -121,8 +140,7 @@ struct LeaseView {
     lease_until: Rfc3339Time,
 }
 
-/// Handles `GET /api/queue/{queue}[?bus=B][&vhost=V]`.
-pub(super) async fn get_queue(
+async fn get_queue(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
@@ -160,8 +178,7 @@ pub(super) async fn get_queue(
     Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
 }
 
-/// Handles `GET /api/queues`.
-pub(super) async fn list_queues(
+async fn list_queues(
     handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {

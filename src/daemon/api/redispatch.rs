@@ -1,11 +1,14 @@
 //! Sends step messages again, as the same attempts (docs/http-api.md): those of one step, or of all
 //! steps that wait on a queue.
 
-use super::operations::{build_request, parse_reason, refusal_problem, respond};
+use super::operations::{
+    build_request, describe_operation, parse_reason, refusal_problem, respond,
+};
 use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::resolve::parse_job_id;
+use super::routes::*;
 use crate::actors::bulk_requests::BulkRedispatch;
 use crate::actors::handles::ActorHandles;
 use crate::actors::manager_handle;
@@ -17,8 +20,25 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Handles `POST /api/job/{id}/step/{step}/redispatch[?reason=TEXT]`.
-pub async fn redispatch_step(
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::post("/api/job/{id}/step/{step}/redispatch", || web::to(redispatch_step)).operation(
+        |schemas| {
+            let summary = "Sends a running step's message once more";
+            describe_operation("redispatchStep", summary, schemas)
+        },
+    ),
+    ApiRoute::post("/api/queue/{queue}/redispatch", || web::to(redispatch_queue)).operation(
+        |schemas| {
+            let summary = "Sends the messages of all steps that wait on a queue once more";
+            OperationSpec::new("redispatchQueue", "operations", summary)
+                .with_parameters(&[BUS, VHOST, DRY_RUN, REASON])
+                .with_json_response(200, "How many", schemas.reference::<Redispatched>())
+                .with_problems(&[404])
+        },
+    ),
+];
+
+async fn redispatch_step(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
@@ -31,9 +51,8 @@ pub async fn redispatch_step(
     respond(id, manager_handle::operate(&handles, id, request).await)
 }
 
-/// Handles `POST /api/queue/{queue}/redispatch[?bus=B][&vhost=V][&dryRun=true][&reason=TEXT]`;
-/// answers once all is committed.
-pub async fn redispatch_queue(
+/// Answers once all is committed.
+async fn redispatch_queue(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
@@ -91,7 +110,7 @@ pub(super) fn parse_address(
 /// The messages that were sent again, or that would be.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Redispatched {
+struct Redispatched {
     /// Whether nothing was sent, because it was a dry run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const ENTRY_BYTES: usize = 192;
 
 /// A request's body that is still to be read.
-pub struct RequestBody {
+pub(super) struct RequestBody {
     payload: Payload,
     /// The length that the request's header gives.
     length: Option<usize>,

@@ -4,6 +4,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::{parse_job_id, resolve_workflow};
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::actors::handles::ActorHandles;
 use actix_web::{HttpResponse, web};
@@ -14,6 +15,31 @@ use journal::{JobFilter, JobNumber, ParentRecord, SearchHit, SearchOrder};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
+
+pub(super) const ROUTES: &[ApiRoute] =
+    &[ApiRoute::get("/api/jobs/search", || web::to(search_jobs)).operation(|schemas| {
+        let summary = "Jobs that a filter finds; also by `status.STEP=WORD`, for each step";
+        OperationSpec::new("searchJobs", "jobs", summary)
+            .with_parameters(&SEARCH_PARAMETERS)
+            .with_parameters(&[WITH_COUNT, PARENT])
+            .with_json_response(200, "The jobs", schemas.reference::<SearchAnswer<'_>>())
+            .with_problems(&[404])
+    })];
+
+/// The parameters that select jobs, for a list or for a bulk operation.
+pub(super) const SEARCH_PARAMETERS: [Parameter; 11] = [
+    WORKFLOW,
+    VHOST_OF_WORKFLOW,
+    STATES,
+    ID_PREFIX,
+    CREATED_AFTER,
+    CREATED_BEFORE,
+    ENDED_AFTER,
+    ENDED_BEFORE,
+    ORDER,
+    LIMIT,
+    CURSOR,
+];
 
 /// The parameters by which a search can filter.
 pub(super) const FILTERS: [&str; 8] =
@@ -210,9 +236,8 @@ fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
     }
 }
 
-/// Handles `GET /api/jobs/search?…`: finds root jobs, or the child jobs of one job, in pages; with
-/// `count=true` it also counts them.
-pub(super) async fn search_jobs(
+/// Finds root jobs, or the child jobs of one job, in pages.
+async fn search_jobs(
     handles: web::Data<ActorHandles>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -242,7 +267,7 @@ pub(super) async fn search_jobs(
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FoundJobs)]
-pub(super) struct SearchAnswer<'a> {
+struct SearchAnswer<'a> {
     jobs: Vec<Row<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,

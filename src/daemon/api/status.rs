@@ -5,6 +5,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{read_small, stream_chunks};
 use super::resolve::resolve_workflow;
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::actors::health::JournalWait;
 use actix_web::http::header;
@@ -16,7 +17,41 @@ use engine::{Definition, JobId, JobState};
 use journal::{JobNumber, JournalError, Records};
 use journal::{NEWEST_CURSOR, StatusFilter, StatusRow};
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+use serde_json::{Value, json};
 use std::sync::Arc;
+
+pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/status/{name:.*}", || {
+    web::to(list_statuses)
+})
+.operation(|_| {
+    let summary = "The status of every step of a workflow's jobs; any other parameter is the \
+                       name of a step, with the status that it must have";
+    OperationSpec::new("listStatuses", "workflows", summary)
+        .with_parameters(&[VHOST, JOB, STATE, LIMIT, CURSOR])
+        .with_json_response(200, "The rows", sheet_schema())
+        .with_response(200, "The rows", "text/csv; charset=utf-8; header=present", text_schema())
+        .with_problems(&[404])
+})];
+
+/// Returns the schema of a status sheet, whose rows are written as they are read.
+fn sheet_schema() -> Value {
+    let row = json!({
+        "type": "object",
+        "required": ["job", "state", "created", "updated", "steps"],
+        "properties": {
+            "job": { "type": "string", "format": "uuid" },
+            "state": { "$ref": "#/components/schemas/JobState" },
+            "created": { "type": "string", "format": "date-time" },
+            "updated": { "type": "string", "format": "date-time" },
+            "steps": { "type": "object", "additionalProperties": { "type": "string" } },
+        },
+    });
+    json!({
+        "type": "object",
+        "required": ["rows"],
+        "properties": { "rows": { "type": "array", "items": row }, "next": { "type": "string" } },
+    })
+}
 
 /// The default number of rows of a JSON response.
 const ROWS_DEFAULT: u32 = 1_000;
@@ -28,9 +63,7 @@ const PAGE_STATUSES: usize = 10_000;
 /// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
 const STEP_PREFIX: &str = "step.";
 
-/// Handles `GET
-/// /api/status/{workflow}[?vhost=V][&job=ID][&state=S][&STEP=STATUS…][&limit=N][&cursor=C]`.
-pub async fn list_statuses(
+async fn list_statuses(
     common: web::Data<Common>,
     path: web::Path<String>,
     query: Query,

@@ -6,6 +6,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, ByteRange};
 use super::resolve::parse_job_id;
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::actors::handles::ActorHandles;
 use crate::view::{AttemptHistory, StepDetail};
@@ -14,13 +15,38 @@ use base::clock;
 use engine::text::{did_you_mean, quote};
 use engine::{Graph, Job, JobId, Message, StepIndex};
 use journal::{JobAtEntry, Records};
+use serde_json::json;
 use std::sync::Arc;
+
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/job/{id}/step/{step}", || web::to(get_step)).operation(|schemas| {
+        OperationSpec::new("getStep", "jobs", "A step with its attempts")
+            .with_parameters(&[AT])
+            .with_json_response(200, "The step", schemas.reference::<StepDetail<'_>>())
+            .with_problems(&[404])
+    }),
+    ApiRoute::get("/api/job/{id}/message", || web::to(get_message))
+        .operation(|_| describe_payload("getMessage", "The message that it was created with")),
+    ApiRoute::get("/api/job/{id}/step/{step}/input", || web::to(get_input))
+        .operation(|_| describe_payload("getInput", "What its worker is given")),
+    ApiRoute::get("/api/job/{id}/step/{step}/output", || web::to(get_output))
+        .operation(|_| describe_payload("getOutput", "What its worker gave")),
+];
+
+/// Describes the operation that returns a payload as the text that was sent.
+fn describe_payload(id: &str, summary: &str) -> OperationSpec {
+    OperationSpec::new(id, "jobs", summary)
+        .with_json_response(200, "The text", message_schema())
+        // A part of a JSON text is no JSON.
+        .with_json_response(206, "The part of it that was asked for", json!({}))
+        .with_empty_response(416, "It has no such part")
+        .with_problems(&[404])
+}
 
 /// How many entries are read at once.
 const ENTRIES_AT_ONCE: u32 = 10_000;
 
-/// Handles `GET /api/job/{id}/step/{step}[?at=N]`.
-pub(super) async fn get_step(
+async fn get_step(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String)>,
     query: Query,
@@ -132,8 +158,7 @@ impl PayloadKind {
     }
 }
 
-/// Handles `GET /api/job/{id}/step/{step}/input`.
-pub(super) async fn get_input(
+async fn get_input(
     handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
@@ -143,8 +168,7 @@ pub(super) async fn get_input(
     respond_payload(&handles, &request, &id, query, PayloadKind::Input(step)).await
 }
 
-/// Handles `GET /api/job/{id}/step/{step}/output`.
-pub(super) async fn get_output(
+async fn get_output(
     handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
@@ -154,8 +178,7 @@ pub(super) async fn get_output(
     respond_payload(&handles, &request, &id, query, PayloadKind::Output(step)).await
 }
 
-/// Handles `GET /api/job/{id}/message`.
-pub(super) async fn get_message(
+async fn get_message(
     handles: web::Data<ActorHandles>,
     request: HttpRequest,
     path: web::Path<String>,

@@ -4,14 +4,14 @@
 use super::connection_slots::ConnectionSlot;
 use super::leases::Receipt;
 use super::problem::Problem;
-use super::{guard, page};
+use super::routes::Access;
 use crate::access::{LoginPenalty, Principal, RequiredScope};
 use crate::actors::common::Common;
 use crate::actors::handles::ActorHandles;
-use crate::settings::{HttpSettings, Scope};
+use crate::settings::Scope;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
-use actix_web::http::{ConnectionType, Method, StatusCode, header};
+use actix_web::http::{ConnectionType, StatusCode, header};
 use actix_web::middleware::Next;
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, ResponseError, web};
 use bus::BusKey;
@@ -20,7 +20,6 @@ use engine::text::{enumerate_quoted, escape, quote, shorten};
 use percent_encoding::percent_decode_str;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
-use std::str::Utf8Error;
 use std::sync::Arc;
 
 /// The problem's detail for a request without a token.
@@ -29,8 +28,9 @@ const NO_TOKEN: &str = "this manager needs a token: send it as \"Authorization: 
 /// The target of the log's audit lines.
 const AUDIT_TARGET: &str = "workflow_manager::audit";
 
-/// Middleware: with tokens configured, every request except for health needs one.
+/// Middleware: with tokens configured, every request needs one, unless anybody may send it.
 pub(super) async fn authorise(
+    access: Access,
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -45,9 +45,7 @@ pub(super) async fn authorise(
     }
     let given = given.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
     let principal = common.access.tokens().find_principal(given);
-    // The path as the router reads it, percent-decoded.
-    let path = request.match_info().as_str();
-    let required = required_scope(request.method(), path, &common.settings.http);
+    let required = required_scope(access, &request);
     let refusal = match (&required, &principal) {
         (None, _) => None,
         (Some(needed), Some(principal)) => (!principal.is_allowed(needed))
@@ -87,35 +85,20 @@ pub(super) async fn authorise(
 }
 
 /// Returns what a request requires. `None`: anybody may send it.
-fn required_scope(method: &Method, path: &str, http: &HttpSettings) -> Option<RequiredScope> {
-    if page::is_page(path, http) || guard::is_health(path) {
-        return None;
-    }
-    if let Some(queue) = parse_worker_queue(path) {
-        return Some(match queue {
-            // Its virtual host is in the query, and is checked together with the message.
-            Ok(queue) => RequiredScope::Queue { queue, vhost: None },
-            Err(_) => RequiredScope::Scope(Scope::Admin),
-        });
-    }
-    let path = path.trim_end_matches('/');
-    let scope = match *method {
-        _ if path == "/api/whoami" => return Some(RequiredScope::Token),
-        Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
-        // What was deleted cannot be looked at any more.
-        Method::DELETE => Scope::Admin,
-        _ if matches!(path, "/api/reload" | "/api/jobs/delete") => Scope::Admin,
-        _ => Scope::Operate,
-    };
-    Some(RequiredScope::Scope(scope))
-}
-
-/// Parses the queue in the path of a worker's request: `/api/queue/{queue}/receive` or
-/// `/api/queue/{queue}/message/…`.
-fn parse_worker_queue(path: &str) -> Option<Result<String, Utf8Error>> {
-    let (queue, call) = path.strip_prefix("/api/queue/")?.split_once('/')?;
-    let is_workers = matches!(call, "receive" | "receive/") || call.starts_with("message/");
-    is_workers.then(|| percent_decode_str(queue).decode_utf8().map(Into::into))
+fn required_scope(access: Access, request: &ServiceRequest) -> Option<RequiredScope> {
+    Some(match access {
+        Access::Health | Access::Page => return None,
+        Access::AnyToken => RequiredScope::Token,
+        Access::Scope(scope) => RequiredScope::Scope(scope),
+        Access::Queue => {
+            let queue = request.match_info().get("queue").unwrap_or_default();
+            match percent_decode_str(queue).decode_utf8() {
+                // Its virtual host is in the query, and is checked together with the message.
+                Ok(queue) => RequiredScope::Queue { queue: queue.into_owned(), vhost: None },
+                Err(_) => RequiredScope::Scope(Scope::Admin),
+            }
+        }
+    })
 }
 
 /// The principal that sends an admitted request.
@@ -331,64 +314,5 @@ impl Drop for AuditEntry {
             status,
             "operation"
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::Settings;
-
-    #[test]
-    fn only_the_calls_of_workers_name_a_queue() {
-        for (path, queue) in [
-            ("/api/queue/price/receive", Some("price")),
-            ("/api/queue/price/receive/", Some("price")),
-            ("/api/queue/a%20b%2Fc/message/x/1/reply", Some("a b/c")),
-            ("/api/queue/price/redispatch", None),
-            ("/api/queue/price", None),
-            ("/api/queue/%FF/receive", Some("")),
-            ("/api/queues", None),
-            ("/api/job/price/receive", None),
-            ("//api/queue/price/receive", None),
-        ] {
-            let found = parse_worker_queue(path).map(|found| found.unwrap_or_default());
-            assert_eq!(found.as_deref(), queue, "{path}");
-        }
-    }
-
-    #[test]
-    fn what_erases_or_replaces_needs_more_than_what_does_not() {
-        let http = Settings::defaults().expect("defaults").http;
-        let (read, operate, admin) = (
-            Some(RequiredScope::Scope(Scope::Read)),
-            Some(RequiredScope::Scope(Scope::Operate)),
-            Some(RequiredScope::Scope(Scope::Admin)),
-        );
-        for (method, path, expected) in [
-            (Method::GET, "/readyz", None),
-            (Method::GET, "/", None),
-            (Method::GET, "/metrics", read.clone()),
-            (Method::GET, "/api/settings", read.clone()),
-            (Method::GET, "/api/whoami", Some(RequiredScope::Token)),
-            (Method::GET, "/nowhere", read),
-            (Method::POST, "/api/workflow/chain", operate.clone()),
-            (Method::POST, "/api/job/x/cancel", operate.clone()),
-            (Method::POST, "/api/jobs/retry", operate.clone()),
-            (Method::POST, "/api/queue/price/redispatch", operate.clone()),
-            (Method::PUT, "/api/job/x", operate),
-            (Method::POST, "/api/jobs/delete", admin.clone()),
-            (Method::POST, "/api/jobs/delete/", admin.clone()),
-            (Method::POST, "/api/reload", admin.clone()),
-            (Method::DELETE, "/api/job/x", admin),
-            (
-                Method::POST,
-                "/api/queue/price/receive",
-                Some(RequiredScope::Queue { queue: "price".to_owned(), vhost: None }),
-            ),
-            (Method::POST, "/api/queue/%FF/receive", Some(RequiredScope::Scope(Scope::Admin))),
-        ] {
-            assert_eq!(required_scope(&method, path, &http), expected, "{method} {path}");
-        }
     }
 }

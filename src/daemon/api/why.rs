@@ -4,6 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads;
 use super::resolve::parse_job_id;
+use super::routes::*;
 use super::topic::{MessageLocation, TopicStep};
 use super::why_text::{
     describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,
@@ -23,6 +24,13 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
+
+pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/api/job/{id}/why", || web::to(get_why))
+    .operation(|schemas| {
+        OperationSpec::new("why", "jobs", "Why it does not move")
+            .with_json_response(200, "The reason", schemas.reference::<Why>())
+            .with_problems(&[404])
+    })];
 
 /// How many levels of child jobs are examined.
 const DEPTH_MAX: usize = 8;
@@ -57,7 +65,7 @@ enum WaitCause {
 
 /// Why a job does not move.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Why {
+struct Why {
     job: JobId,
     cause: WaitCause,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,8 +74,7 @@ pub(super) struct Why {
     why: String,
 }
 
-/// Handles `GET /api/job/{id}/why`.
-pub async fn get_why(
+async fn get_why(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,

@@ -11,6 +11,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::BufferedResponse;
 use super::request_body::RequestBody;
+use super::routes::*;
 use super::token::Authenticated;
 use crate::actors::handles::ActorHandles;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
@@ -20,15 +21,63 @@ use bus::{Header, HeaderValue};
 use bytes::Bytes;
 use engine::text::quote;
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::post("/api/queue/{queue}/receive", || web::to(receive_messages))
+        .needing(Access::Queue)
+        .operation(|schemas| {
+            let input = any_of([message_schema(), schemas.list_of::<MessageView>()]);
+            let summary = "The next message of a queue of the embedded bus; all but the input \
+                           stands in headers";
+            describe_call("receive", summary)
+                .with_parameters(&[WAIT, LEASE, MAX_MESSAGES, WORKER])
+                .with_json_response(200, "The step's input; with `max` a list", input)
+                .with_empty_response(204, "None came")
+        }),
+    ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/reply", || web::to(reply))
+        .needing(Access::Queue)
+        .operation(|schemas| {
+            describe_call("reply", "The worker's reply; answered once it is committed")
+                .with_parameters(&[REPLY_TYPE, SERVICE_BUS])
+                // Any body is accepted: one that is no JSON object fails the attempt.
+                .with_body(false, json!({ "description": REPLY_DESCRIPTION }))
+                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+        }),
+    ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/extend", || web::to(extend))
+        .needing(Access::Queue)
+        .operation(|schemas| {
+            describe_call("extend", "The worker has it in hand still")
+                .with_parameters(&[LEASE])
+                .with_json_response(200, "Until when", schemas.reference::<Extended>())
+                .with_problems(&[410])
+        }),
+    ApiRoute::post("/api/queue/{queue}/message/{message}/{delivery}/nack", || web::to(nack))
+        .needing(Access::Queue)
+        .operation(|schemas| {
+            describe_call("nack", "The worker does not do it")
+                .with_parameters(&[REQUEUE, DELAY])
+                .with_json_response(200, "What became of it", schemas.reference::<Taken>())
+                .with_problems(&[410])
+        }),
+    ApiRoute::nothing("/api/queue/{queue}/message/{path:.*}", Access::Queue),
+];
+
+/// What the body of a reply is.
+pub(super) const REPLY_DESCRIPTION: &str = "The step's output, or `{\"error\":…}`, or progress";
+
+fn describe_call(id: &str, summary: &str) -> OperationSpec {
+    OperationSpec::new(id, "workers", summary).with_parameters(&[VHOST]).with_problems(&[404, 409])
+}
+
 /// A message, in a list of several.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StepMessage)]
-pub(super) struct MessageView {
+struct MessageView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     correlation_id: Option<Arc<str>>,
@@ -60,7 +109,7 @@ pub(super) struct MessageView {
 
 /// The outcome of a reply.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Taken {
+struct Taken {
     /// Whether the reply changed something.
     taken: bool,
     /// Why the reply changed nothing. Sending it again is useless then.
@@ -78,13 +127,12 @@ pub(super) struct Taken {
 
 /// When a worker's lease ends.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Extended {
+struct Extended {
     until: Rfc3339Time,
 }
 
-/// Handles `POST /api/queue/{queue}/receive[?vhost=V][&wait=30s][&lease=5m][&max=N][&worker=NAME]`:
-/// leases the next message of the queue, as soon as there is one.
-pub(super) async fn receive_messages(
+/// Leases the next message of the queue, as soon as there is one.
+async fn receive_messages(
     handles: web::Data<ActorHandles>,
     path: web::Path<String>,
     query: Query,
@@ -130,10 +178,9 @@ pub(super) async fn receive_messages(
     Ok(BufferedResponse::from_bytes(&handles.common, text.into(), permits)?.into_response())
 }
 
-/// Handles `POST …/message/{message}/{delivery}/reply[?type=result|error|progress][&bus=B]`;
-/// answers once what follows from the reply is committed. `bus` names a bus that calls web
+/// Answers once what follows from the reply is committed. `bus` names a bus that calls web
 /// services, for a service that replies later.
-pub(super) async fn reply(
+async fn reply(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,
@@ -179,9 +226,9 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
     }
 }
 
-/// Handles `POST …/message/{message}/{delivery}/extend[?lease=5m]`: extends the worker's lease. A
-/// lease that has expired is renewed, unless another worker has the message.
-pub(super) async fn extend(
+/// Extends the worker's lease. A lease that has expired is renewed, unless another worker has the
+/// message.
+async fn extend(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,
@@ -197,9 +244,8 @@ pub(super) async fn extend(
     Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
 }
 
-/// Handles `POST …/message/{message}/{delivery}/nack[?requeue=true[&delay=10s]]`: the worker gives
-/// the message up. Its attempt fails, or the message goes back to its queue.
-pub(super) async fn nack(
+/// Takes the message back: its attempt fails, or the message goes back to its queue.
+async fn nack(
     handles: web::Data<ActorHandles>,
     path: web::Path<(String, String, String)>,
     query: Query,

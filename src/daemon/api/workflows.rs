@@ -3,6 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{read_small, truncate};
+use super::routes::*;
 use crate::actors::common::Common;
 use crate::telemetry::rates::Rate;
 use actix_web::{HttpResponse, web};
@@ -16,6 +17,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use utoipa::ToSchema;
 
+pub(super) const ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api/workflows", || web::to(list_workflows)).operation(|schemas| {
+        OperationSpec::new("listWorkflows", "workflows", "The loaded workflows")
+            .with_parameters(&[ALL, STATS])
+            .with_json_response(200, "The workflows", schemas.list_of::<WorkflowRow<'_>>())
+    }),
+    ApiRoute::get("/api/workflows/{rest:.*}", || web::to(list_workflows)).without_operation(),
+];
+
 /// The longest time span of statistics.
 const SPAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -26,7 +36,7 @@ const REASON_CHARS_MAX: usize = 200;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Workflow)]
-pub(super) struct WorkflowRow<'a> {
+struct WorkflowRow<'a> {
     vhost: &'a str,
     name: &'a str,
     job_count: i64,
@@ -72,13 +82,7 @@ struct StoredStats {
     last_failed: Option<Known>,
 }
 
-/// Handles `GET /api/workflows[?all=true][&stats=SPAN]`: lists the loaded workflows; with `all`
-/// also those that are not loaded any more but have jobs under way; with `stats` how their jobs
-/// fared in that time span.
-pub(super) async fn list_workflows(
-    common: web::Data<Common>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+async fn list_workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
     let [all, stats] = query.extract(["all", "stats"])?;
     let all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;

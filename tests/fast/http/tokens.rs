@@ -231,6 +231,9 @@ fn a_path_in_another_spelling_needs_what_it_needs() {
         }
         let odd = ask(&api, OPERATOR, Method::POST, "/api/queue/%FF/receive").await;
         assert_eq!(odd.status, StatusCode::FORBIDDEN);
+        let other = "/api/queue/a%20b%2Fc/message/x/1/reply";
+        let told = ask(&api, WORKER, Method::POST, other).await.detail();
+        assert!(told.contains("needs the queue \"a b/c\""), "{told}");
         // What is allowed stays so in any spelling.
         for spelling in encodings("/api/queue/work/receive") {
             let path = format!("{spelling}?wait=0s&lease=1s");

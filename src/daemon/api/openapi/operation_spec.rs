@@ -5,10 +5,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-/// An operation: a method of a path.
-pub(super) struct OperationSpec {
-    pub(super) method: &'static str,
-    pub(super) path: String,
+/// What the document says of an operation, but for its method and path.
+pub(in crate::api) struct OperationSpec {
     id: String,
     tag: &'static str,
     summary: String,
@@ -68,20 +66,12 @@ pub(super) fn problem_responses() -> Value {
 }
 
 impl OperationSpec {
-    pub(super) fn new(
-        method: &'static str,
-        path: &str,
-        id: &str,
-        tag: &'static str,
-        summary: &str,
-    ) -> OperationSpec {
+    pub(in crate::api) fn new(id: &str, tag: &'static str, summary: &str) -> OperationSpec {
         let operation = OperationSpec {
-            method,
-            path: path.to_owned(),
             id: id.to_owned(),
             tag,
             summary: summary.to_owned(),
-            parameters: Parameter::from_path(path),
+            parameters: Vec::new(),
             body: None,
             responses: Map::new(),
             rules: Vec::new(),
@@ -90,20 +80,20 @@ impl OperationSpec {
     }
 
     /// Adds parameters of the query.
-    pub(super) fn with_parameters(mut self, parameters: &[Parameter]) -> OperationSpec {
+    pub(in crate::api) fn with_parameters(mut self, parameters: &[Parameter]) -> OperationSpec {
         self.rules.extend(parameters.iter().filter_map(Parameter::rule));
         self.parameters.extend_from_slice(parameters);
         self
     }
 
     /// A rule that no schema can say, as the 400 says it.
-    pub(super) fn rule(mut self, rule: String) -> OperationSpec {
+    pub(in crate::api) fn rule(mut self, rule: String) -> OperationSpec {
         self.rules.push(rule);
         self
     }
 
     /// Its body, as a schema.
-    pub(super) fn with_body(mut self, is_required: bool, schema: Value) -> OperationSpec {
+    pub(in crate::api) fn with_body(mut self, is_required: bool, schema: Value) -> OperationSpec {
         self.body = Some(json!({
             "required": is_required,
             "content": { "application/json": { "schema": schema } },
@@ -112,7 +102,7 @@ impl OperationSpec {
     }
 
     /// Adds a JSON response with this schema.
-    pub(super) fn with_json_response(
+    pub(in crate::api) fn with_json_response(
         self,
         status: u16,
         meaning: &str,
@@ -122,7 +112,7 @@ impl OperationSpec {
     }
 
     /// Adds a response with this content type and schema.
-    pub(super) fn with_response(
+    pub(in crate::api) fn with_response(
         mut self,
         status: u16,
         meaning: &str,
@@ -138,13 +128,17 @@ impl OperationSpec {
     }
 
     /// Adds a response without a body.
-    pub(super) fn with_empty_response(mut self, status: u16, meaning: &str) -> OperationSpec {
+    pub(in crate::api) fn with_empty_response(
+        mut self,
+        status: u16,
+        meaning: &str,
+    ) -> OperationSpec {
         self.responses.insert(status.to_string(), json!({ "description": meaning }));
         self
     }
 
     /// Adds the responses with problems of these statuses.
-    pub(super) fn with_problems(mut self, statuses: &[u16]) -> OperationSpec {
+    pub(in crate::api) fn with_problems(mut self, statuses: &[u16]) -> OperationSpec {
         for (status, name, _) in PROBLEMS.iter().filter(|(status, ..)| statuses.contains(status)) {
             let reference = json!({ "$ref": format!("#/components/responses/{name}") });
             self.responses.insert(status.to_string(), reference);
@@ -179,8 +173,8 @@ impl OperationSpec {
         }))
     }
 
-    /// The operation object of OpenAPI.
-    pub(super) fn to_openapi(&self) -> Value {
+    /// Renders the operation object of OpenAPI.
+    pub(super) fn to_openapi(&self, path: &str) -> Value {
         let mut operation = json!({
             "operationId": self.id,
             "tags": [self.tag],
@@ -190,9 +184,10 @@ impl OperationSpec {
         if let Some(refusal) = self.refusal() {
             operation["responses"]["400"] = refusal;
         }
-        if !self.parameters.is_empty() {
-            operation["parameters"] =
-                self.parameters.iter().map(|parameter| parameter.to_openapi()).collect();
+        let mut parameters = Parameter::from_path(path);
+        parameters.extend_from_slice(&self.parameters);
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into_iter().map(Parameter::to_openapi).collect();
         }
         if let Some(body) = &self.body {
             operation["requestBody"] = body.clone();
@@ -201,20 +196,38 @@ impl OperationSpec {
     }
 }
 
+/// Returns the schema of what has one of these schemas.
+pub(in crate::api) fn any_of(schemas: [Value; 2]) -> Value {
+    json!({ "anyOf": schemas })
+}
+
+pub(in crate::api) fn any_object_schema() -> Value {
+    json!({ "type": "object", "additionalProperties": true })
+}
+
+pub(in crate::api) fn text_schema() -> Value {
+    json!({ "type": "string" })
+}
+
+/// Returns the schema of a JSON object, as it was sent.
+pub(in crate::api) fn message_schema() -> Value {
+    json!({ "$ref": "#/components/schemas/Message" })
+}
+
 /// The schemas to which the document refers.
 #[derive(Default)]
-pub(super) struct Schemas(Vec<(String, RefOr<Schema>)>);
+pub(in crate::api) struct Schemas(Vec<(String, RefOr<Schema>)>);
 
 impl Schemas {
     /// Adds the schema of a type, and returns a reference to it.
-    pub(super) fn reference<T: ToSchema>(&mut self) -> Value {
+    pub(in crate::api) fn reference<T: ToSchema>(&mut self) -> Value {
         self.0.push((T::name().into_owned(), T::schema()));
         T::schemas(&mut self.0);
         json!({ "$ref": format!("#/components/schemas/{}", T::name()) })
     }
 
     /// Returns the schema of a list of a type.
-    pub(super) fn list_of<T: ToSchema>(&mut self) -> Value {
+    pub(in crate::api) fn list_of<T: ToSchema>(&mut self) -> Value {
         json!({ "type": "array", "items": self.reference::<T>() })
     }
 

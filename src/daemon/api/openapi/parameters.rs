@@ -1,27 +1,20 @@
 //! The parameters of operations. The same name means the same wherever it occurs.
 
 use crate::api::history::NUMBER_MAX;
+use ParameterFormat::*;
 use engine::JobState;
 use serde_json::{Value, json};
 
 /// A parameter in a path, a query or a header.
 #[derive(Clone, Copy)]
-pub(super) struct Parameter {
-    pub(super) name: &'static str,
-    location: ParameterLocation,
+pub(in crate::api) struct Parameter {
+    name: &'static str,
+    location: &'static str,
     is_required: bool,
     format: ParameterFormat,
-    description: &'static str,
+    about: &'static str,
     /// The parameter without which it means nothing, and is refused.
     needs: Option<&'static str>,
-}
-
-/// Where a parameter stands.
-#[derive(Clone, Copy)]
-enum ParameterLocation {
-    Path,
-    Query,
-    Header,
 }
 
 /// The format of a parameter's text.
@@ -48,45 +41,16 @@ enum ParameterFormat {
     Duration,
 }
 
-const fn query(
-    name: &'static str,
-    format: ParameterFormat,
-    description: &'static str,
-) -> Parameter {
-    Parameter {
-        name,
-        location: ParameterLocation::Query,
-        is_required: false,
-        format,
-        description,
-        needs: None,
-    }
+const fn query(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
+    Parameter { name, location: "query", is_required: false, format, about, needs: None }
 }
 
-const fn path(name: &'static str, format: ParameterFormat, description: &'static str) -> Parameter {
-    Parameter {
-        name,
-        location: ParameterLocation::Path,
-        is_required: true,
-        format,
-        description,
-        needs: None,
-    }
+const fn path(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
+    Parameter { name, location: "path", is_required: true, format, about, needs: None }
 }
 
-const fn header(
-    name: &'static str,
-    format: ParameterFormat,
-    description: &'static str,
-) -> Parameter {
-    Parameter {
-        name,
-        location: ParameterLocation::Header,
-        is_required: false,
-        format,
-        description,
-        needs: None,
-    }
+const fn header(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
+    Parameter { name, location: "header", is_required: false, format, about, needs: None }
 }
 
 const LIMIT_MAX: u64 = 10_000;
@@ -101,184 +65,151 @@ const AGO: &str = "^([0-9]{1,4}(ms|s|m|min|h|d|w)){1,3}$";
 const PATH_PARAMETERS: [Parameter; 7] = [
     path(
         "message",
-        ParameterFormat::Pattern(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
+        Pattern(MESSAGE_ID, "f557697b-f911-401c-86b7-6d9b62f1f2bb:price:1"),
         "The id of the message: job, step and attempt",
     ),
     path(
         "delivery",
-        ParameterFormat::Number(0, u32::MAX as u64),
+        Number(0, u32::MAX as u64),
         "Which delivery of the message it is, from 1; there is no other",
     ),
-    path("id", ParameterFormat::Id, "The job's id"),
-    path("step", ParameterFormat::Text, "The name of the step"),
-    path("queue", ParameterFormat::Text, "The name of the queue"),
-    path("hash", ParameterFormat::Hash, "The hash of the definition"),
+    path("id", Id, "The job's id"),
+    path("step", Text, "The name of the step"),
+    path("queue", Text, "The name of the queue"),
+    path("hash", Hash, "The hash of the definition"),
     path(
         "name",
-        ParameterFormat::Text,
+        Text,
         "The name of the workflow, with `VHOST/` before it if two virtual hosts have one of that \
          name",
     ),
 ];
 
-pub(super) const BUS: Parameter = query("bus", ParameterFormat::Text, "The bus that has the queue");
-pub(super) const SERVICE_BUS: Parameter = query(
+pub(in crate::api) const BUS: Parameter = query("bus", Text, "The bus that has the queue");
+pub(in crate::api) const SERVICE_BUS: Parameter = query(
     "bus",
-    ParameterFormat::Text,
+    Text,
     "The bus that called the web service, which replies later; without it the embedded bus",
 );
-pub(super) const VHOST: Parameter =
-    query("vhost", ParameterFormat::AnyText, "The virtual host of the workflow");
-pub(super) const VHOST_OF_WORKFLOW: Parameter = VHOST.needing("workflow");
-pub(super) const WORKFLOW: Parameter = query("workflow", ParameterFormat::Text, "The workflow");
-pub(super) const LIMIT: Parameter =
-    query("limit", ParameterFormat::Number(1, LIMIT_MAX), "The most rows of a page");
-pub(super) const CURSOR: Parameter = query(
+pub(in crate::api) const VHOST: Parameter =
+    query("vhost", AnyText, "The virtual host of the workflow");
+pub(in crate::api) const VHOST_OF_WORKFLOW: Parameter = VHOST.needing("workflow");
+pub(in crate::api) const WORKFLOW: Parameter = query("workflow", Text, "The workflow");
+pub(in crate::api) const LIMIT: Parameter =
+    query("limit", Number(1, LIMIT_MAX), "The most rows of a page");
+pub(in crate::api) const CURSOR: Parameter =
+    query("cursor", Pattern("^[0-9]{1,18}$", "4711"), "The `next` of the page before");
+pub(in crate::api) const DOUBLE_CURSOR: Parameter = query(
     "cursor",
-    ParameterFormat::Pattern("^[0-9]{1,18}$", "4711"),
+    Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
     "The `next` of the page before",
 );
-pub(super) const DOUBLE_CURSOR: Parameter = query(
-    "cursor",
-    ParameterFormat::Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "12.1764000000.7"),
-    "The `next` of the page before",
-);
-pub(super) const CHILD_AFTER: Parameter = query(
+pub(in crate::api) const CHILD_AFTER: Parameter = query(
     "after",
-    ParameterFormat::Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "0.4.17"),
+    Pattern("^[0-9]{1,18}\\.[0-9]{1,18}\\.[0-9]{1,18}$", "0.4.17"),
     "The `next` of the page before",
 );
-pub(super) const ENTRY_AFTER: Parameter = query(
-    "after",
-    ParameterFormat::Number(0, NUMBER_MAX),
-    "The number of an entry: those behind it",
-);
-pub(super) const AT: Parameter =
-    query("at", ParameterFormat::Number(1, NUMBER_MAX), "The number of an entry: as it was then");
-pub(super) const ALL: Parameter = query(
-    "all",
-    ParameterFormat::Flag,
-    "Also workflows that are not loaded any more but have jobs under way",
-);
-pub(super) const STATS: Parameter = query(
+pub(in crate::api) const ENTRY_AFTER: Parameter =
+    query("after", Number(0, NUMBER_MAX), "The number of an entry: those behind it");
+pub(in crate::api) const AT: Parameter =
+    query("at", Number(1, NUMBER_MAX), "The number of an entry: as it was then");
+pub(in crate::api) const ALL: Parameter =
+    query("all", Flag, "Also workflows that are not loaded any more but have jobs under way");
+pub(in crate::api) const STATS: Parameter = query(
     "stats",
-    ParameterFormat::Pattern("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
+    Pattern("^([1-9][0-9]?|1[0-9]{2})m$|^([1-9]|1[0-9]|2[0-4])h$", "1h"),
     "How their jobs fared so long",
 );
-pub(super) const NEW_ID: Parameter = query(
-    "id",
-    ParameterFormat::Id,
-    "The id of the new job: asked twice under one id, there is one job",
-);
-pub(super) const TRACE_PARENT: Parameter = header(
+pub(in crate::api) const NEW_ID: Parameter =
+    query("id", Id, "The id of the new job: asked twice under one id, there is one job");
+pub(in crate::api) const TRACE_PARENT: Parameter = header(
     "traceparent",
     // A header that cannot be parsed is ignored, so any text is accepted.
-    ParameterFormat::AnyText,
+    AnyText,
     "W3C Trace Context, such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01: the job \
      goes on in this trace; ignored if it cannot be read",
 );
-pub(super) const TRACE_STATE: Parameter = header(
+pub(in crate::api) const TRACE_STATE: Parameter = header(
     "tracestate",
-    ParameterFormat::AnyText,
+    AnyText,
     "W3C Trace Context: handed on with `traceparent`; left out if it cannot be read, or has more \
      than 512 characters or 32 members",
 );
-pub(super) const INTERVAL: Parameter = query(
+pub(in crate::api) const INTERVAL: Parameter = query(
     "interval",
-    ParameterFormat::Number(0, u32::MAX as u64),
+    Number(0, u32::MAX as u64),
     "How many minutes back ended jobs are listed; 0: all",
 );
-pub(super) const WITH_STATES: Parameter =
-    query("states", ParameterFormat::Flag, "With the state of each job").needing("limit");
-pub(super) const VIEW: Parameter = query(
+pub(in crate::api) const WITH_STATES: Parameter =
+    query("states", Flag, "With the state of each job").needing("limit");
+pub(in crate::api) const VIEW: Parameter = query(
     "view",
-    ParameterFormat::OneOf(&["light", "whole"]),
+    OneOf(&["light", "whole"]),
     "`light`: without payloads and the ids of child jobs",
 );
-pub(super) const ERASE: Parameter = query(
-    "erase",
-    ParameterFormat::Flag,
-    "Erase an ended job, with all its child jobs, instead of cancelling it",
-);
-pub(super) const STATE: Parameter = query("state", ParameterFormat::State, "In this state");
-pub(super) const STATES: Parameter =
-    query("state", ParameterFormat::States, "In one of these states, separated by commas");
-pub(super) const STEP: Parameter = query("step", ParameterFormat::Text, "Of this step");
-pub(super) const FROM_STEP: Parameter =
-    query("step", ParameterFormat::Text, "The step from which the job is run again").required();
-pub(super) const ID_PREFIX: Parameter = query(
-    "id",
-    ParameterFormat::Pattern("^[0-9a-fA-F]{4,32}$", "f557"),
-    "Whose id begins with these digits",
-);
-pub(super) const CREATED_AFTER: Parameter =
-    query("after", ParameterFormat::Time, "Created at this time or later");
-pub(super) const CREATED_BEFORE: Parameter =
-    query("before", ParameterFormat::Time, "Created before this time");
-pub(super) const ENDED_AFTER: Parameter =
-    query("endedAfter", ParameterFormat::Time, "Ended at this time or later");
-pub(super) const ENDED_BEFORE: Parameter =
-    query("endedBefore", ParameterFormat::Time, "Ended before this time");
-pub(super) const ORDER: Parameter = query(
-    "order",
-    ParameterFormat::OneOf(&["newest", "oldest"]),
-    "By creation: the newest first, or the oldest",
-);
-pub(super) const WITH_COUNT: Parameter =
-    query("count", ParameterFormat::Flag, "With the number of all that are found, up to 10,000");
-pub(super) const PARENT: Parameter =
-    query("parent", ParameterFormat::Id, "The child jobs of this job, by step and item");
-pub(super) const SOURCES: Parameter =
-    query("sources", ParameterFormat::Flag, "As a list that tells where each value comes from");
-pub(super) const DRY_RUN: Parameter =
-    query("dryRun", ParameterFormat::Flag, "Tell what would be done, and do nothing");
-pub(super) const REASON: Parameter = query(
-    "reason",
-    ParameterFormat::ShortText(200),
-    "Why it is asked for; the job's record keeps it",
-);
-pub(super) const EVENT_KIND: Parameter =
-    query("kind", ParameterFormat::OneOf(&["job", "step"]), "Events of jobs alone, or of steps");
-pub(super) const EVENTS_OF_CHILDREN: Parameter = query(
+pub(in crate::api) const ERASE: Parameter =
+    query("erase", Flag, "Erase an ended job, with all its child jobs, instead of cancelling it");
+pub(in crate::api) const STATE: Parameter = query("state", State, "In this state");
+pub(in crate::api) const STATES: Parameter =
+    query("state", States, "In one of these states, separated by commas");
+pub(in crate::api) const STEP: Parameter = query("step", Text, "Of this step");
+pub(in crate::api) const FROM_STEP: Parameter =
+    query("step", Text, "The step from which the job is run again").required();
+pub(in crate::api) const ID_PREFIX: Parameter =
+    query("id", Pattern("^[0-9a-fA-F]{4,32}$", "f557"), "Whose id begins with these digits");
+pub(in crate::api) const CREATED_AFTER: Parameter =
+    query("after", Time, "Created at this time or later");
+pub(in crate::api) const CREATED_BEFORE: Parameter =
+    query("before", Time, "Created before this time");
+pub(in crate::api) const ENDED_AFTER: Parameter =
+    query("endedAfter", Time, "Ended at this time or later");
+pub(in crate::api) const ENDED_BEFORE: Parameter =
+    query("endedBefore", Time, "Ended before this time");
+pub(in crate::api) const ORDER: Parameter =
+    query("order", OneOf(&["newest", "oldest"]), "By creation: the newest first, or the oldest");
+pub(in crate::api) const WITH_COUNT: Parameter =
+    query("count", Flag, "With the number of all that are found, up to 10,000");
+pub(in crate::api) const PARENT: Parameter =
+    query("parent", Id, "The child jobs of this job, by step and item");
+pub(in crate::api) const SOURCES: Parameter =
+    query("sources", Flag, "As a list that tells where each value comes from");
+pub(in crate::api) const DRY_RUN: Parameter =
+    query("dryRun", Flag, "Tell what would be done, and do nothing");
+pub(in crate::api) const REASON: Parameter =
+    query("reason", ShortText(200), "Why it is asked for; the job's record keeps it");
+pub(in crate::api) const EVENT_KIND: Parameter =
+    query("kind", OneOf(&["job", "step"]), "Events of jobs alone, or of steps");
+pub(in crate::api) const EVENTS_OF_CHILDREN: Parameter = query(
     "children",
-    ParameterFormat::OneOf(&["all", "none", "counts"]),
+    OneOf(&["all", "none", "counts"]),
     "With the events of its child jobs, or without, or with their counts by state",
 );
-pub(super) const REPLY_TYPE: Parameter =
-    query("type", ParameterFormat::OneOf(&["result", "error", "progress"]), "What the body is");
-pub(super) const FORMAT: Parameter = query(
+pub(in crate::api) const REPLY_TYPE: Parameter =
+    query("type", OneOf(&["result", "error", "progress"]), "What the body is");
+pub(in crate::api) const FORMAT: Parameter = query(
     "format",
-    ParameterFormat::OneOf(&["counts", "map", "times", "reasons"]),
+    OneOf(&["counts", "map", "times", "reasons"]),
     "Counts, a map of two bits for each item, two numbers of 32 bits for each, or the failed \
      items by reason",
 );
-pub(super) const JOB: Parameter = query("job", ParameterFormat::Id, "This job alone");
+pub(in crate::api) const JOB: Parameter = query("job", Id, "This job alone");
 
-pub(super) const WAIT: Parameter = query(
-    "wait",
-    ParameterFormat::Pattern("^([0-9]|[1-4][0-9])s$", "30s"),
-    "How long to wait for a message",
-);
-pub(super) const LEASE: Parameter = query(
-    "lease",
-    ParameterFormat::Duration,
-    "How long the worker has the message; the setting embedded.lease",
-);
-pub(super) const MAX_MESSAGES: Parameter =
-    query("max", ParameterFormat::Number(1, 100), "A list of so many messages, instead of one");
-pub(super) const WORKER: Parameter = query(
-    "worker",
-    ParameterFormat::Pattern("^[A-Za-z0-9 _.-]{1,100}$", "price-1"),
-    "Who asks, for who looks",
-);
-pub(super) const REQUEUE: Parameter =
-    query("requeue", ParameterFormat::Flag, "The message goes back to its queue");
-pub(super) const DELAY: Parameter =
-    query("delay", ParameterFormat::Duration, "How long it stays there").needing("requeue");
+pub(in crate::api) const WAIT: Parameter =
+    query("wait", Pattern("^([0-9]|[1-4][0-9])s$", "30s"), "How long to wait for a message");
+pub(in crate::api) const LEASE: Parameter =
+    query("lease", Duration, "How long the worker has the message; the setting embedded.lease");
+pub(in crate::api) const MAX_MESSAGES: Parameter =
+    query("max", Number(1, 100), "A list of so many messages, instead of one");
+pub(in crate::api) const WORKER: Parameter =
+    query("worker", Pattern("^[A-Za-z0-9 _.-]{1,100}$", "price-1"), "Who asks, for who looks");
+pub(in crate::api) const REQUEUE: Parameter =
+    query("requeue", Flag, "The message goes back to its queue");
+pub(in crate::api) const DELAY: Parameter =
+    query("delay", Duration, "How long it stays there").needing("requeue");
 
 impl Parameter {
     /// Returns the parameter as a required one.
-    pub(super) const fn required(self) -> Parameter {
+    pub(in crate::api) const fn required(self) -> Parameter {
         Parameter { is_required: true, ..self }
     }
 
@@ -302,16 +233,12 @@ impl Parameter {
     pub(super) fn to_openapi(self) -> Value {
         let mut parameter = json!({
             "name": self.name,
-            "in": match self.location {
-                ParameterLocation::Path => "path",
-                ParameterLocation::Query => "query",
-                ParameterLocation::Header => "header",
-            },
+            "in": self.location,
             "required": self.is_required,
             "description": self.full_description(),
             "schema": self.format.schema(),
         });
-        if matches!(self.format, ParameterFormat::Flag) {
+        if matches!(self.format, Flag) {
             // The name alone turns the flag on.
             parameter["allowEmptyValue"] = json!(true);
         }
@@ -325,9 +252,9 @@ impl Parameter {
     fn full_description(&self) -> String {
         match self.needs {
             Some(other) => {
-                format!("{}; only together with `{other}`: alone it is a 400", self.description)
+                format!("{}; only together with `{other}`: alone it is a 400", self.about)
             }
-            None => self.description.to_owned(),
+            None => self.about.to_owned(),
         }
     }
 }
@@ -336,19 +263,19 @@ impl ParameterFormat {
     fn schema(self) -> Value {
         let states = || JobState::ALL.map(JobState::as_str);
         match self {
-            ParameterFormat::AnyText => json!({ "type": "string" }),
-            ParameterFormat::Text => json!({ "type": "string", "minLength": 1 }),
-            ParameterFormat::ShortText(max) => {
+            AnyText => json!({ "type": "string" }),
+            Text => json!({ "type": "string", "minLength": 1 }),
+            ShortText(max) => {
                 json!({ "type": "string", "minLength": 1, "maxLength": max })
             }
-            ParameterFormat::Flag => json!({ "type": "boolean" }),
-            ParameterFormat::Number(min, max) => {
+            Flag => json!({ "type": "boolean" }),
+            Number(min, max) => {
                 json!({ "type": "integer", "minimum": min, "maximum": max })
             }
-            ParameterFormat::Id => json!({ "type": "string", "format": "uuid" }),
-            ParameterFormat::Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
-            ParameterFormat::State => json!({ "type": "string", "enum": states() }),
-            ParameterFormat::States => {
+            Id => json!({ "type": "string", "format": "uuid" }),
+            Hash => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+            State => json!({ "type": "string", "enum": states() }),
+            States => {
                 let one = states().join("|");
                 json!({
                     "type": "string",
@@ -356,14 +283,14 @@ impl ParameterFormat {
                     "examples": ["running,failed"],
                 })
             }
-            ParameterFormat::OneOf(values) => json!({ "type": "string", "enum": values }),
-            ParameterFormat::Pattern(pattern, example) => {
+            OneOf(values) => json!({ "type": "string", "enum": values }),
+            Pattern(pattern, example) => {
                 json!({ "type": "string", "pattern": pattern, "examples": [example] })
             }
-            ParameterFormat::Duration => {
+            Duration => {
                 json!({ "type": "string", "pattern": "^([1-9]|[1-4][0-9])s$", "examples": ["30s"] })
             }
-            ParameterFormat::Time => json!({
+            Time => json!({
                 "anyOf": [
                     { "type": "string", "format": "date-time" },
                     { "type": "string", "pattern": AGO },
