@@ -195,6 +195,7 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
 #[test]
 fn each_resource_has_one_user() {
     for (word, owner) in [
+        ("actix::", "actors/"),
         ("lapin::", "bus/amqp/"),
         ("rdkafka::", "bus/kafka/"),
         ("rusqlite::", "journal/sqlite/"),

@@ -26,7 +26,7 @@ pub mod wire;
 use super::connection_limits::grpc_connections_max as connections_max;
 use super::connection_slots::ConnectionSlots;
 use crate::actors::handles::ActorHandles;
-use actix::Arbiter;
+use actix_rt::Arbiter;
 use admission::Admission;
 use phase::ServerPhase;
 use service::WorkerService;
