@@ -1,8 +1,9 @@
 //! Formats and parses times: RFC 3339 in UTC, and whole seconds.
 
 use engine::Timestamp;
+use jiff::civil::{DateTime, date};
 use serde::{Serialize, Serializer};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// A time that is serialized as RFC 3339, with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,13 +11,13 @@ pub struct Rfc3339Time(pub Timestamp);
 
 impl Serialize for Rfc3339Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_rfc3339_nanos(to_system_time(self.0)))
+        serializer.collect_str(&format_args!("{:.9}", to_jiff(self.0)))
     }
 }
 
 /// Formats a time as RFC 3339 with milliseconds: the texts sort like the times.
 pub fn format_rfc3339(at: Timestamp) -> String {
-    humantime::format_rfc3339_millis(to_system_time(at)).to_string()
+    format!("{:.3}", to_jiff(at))
 }
 
 /// Returns the whole seconds since 1970.
@@ -29,22 +30,20 @@ pub fn unix_seconds(at: Timestamp) -> u64 {
 /// because in a query `+` means a space.
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let (local, offset) = split_offset(text)?;
-    // Only one offset is allowed; the library would accept a Z as well.
-    if local.ends_with(['Z', 'z']) {
-        return None;
-    }
-    let local = local.replacen(['t', ' '], "T", 1);
-    let is_early = local.get(..4)?.parse::<u16>().is_ok_and(|year| year < 1970);
-    // The library reads no time before 1970. It looks at one as at that of a later year.
-    let read = match local.get(4..) {
-        Some(rest) if is_early => humantime::parse_rfc3339_weak(&format!("1972{rest}")),
-        Some(_) | None => humantime::parse_rfc3339_weak(&local),
-    };
-    let since = read.ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let (seconds, fraction) = local.split_at_checked("2026-01-31T12:00:00".len())?;
+    let digits = fraction.strip_prefix('.').unwrap_or(fraction);
+    // The library would read other forms of ISO 8601 as well.
+    let is_rfc3339 = [(4, b'-'), (13, b':'), (16, b':')]
+        .into_iter()
+        .all(|(at, byte)| seconds.as_bytes().get(at) == Some(&byte))
+        && (fraction.is_empty() || fraction.starts_with('.'))
+        && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds: DateTime = is_rfc3339.then(|| seconds.parse().ok()).flatten()?;
+    let since = seconds.duration_since(date(1970, 1, 1).at(0, 0, 0, 0)).as_secs() - offset;
+    let nanoseconds: i64 = format!("{digits:0<9.9}").parse().ok()?;
     // Times beyond the year 2262 count as its end, those before 1970 as its beginning.
-    let utc =
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX).saturating_sub(offset * 1_000_000_000);
-    Some(Timestamp(if is_early { 0 } else { utc.max(0) }))
+    let since = since.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
+    Some(Timestamp(since.max(0)))
 }
 
 /// The length of an offset such as `+01:00`.
@@ -84,8 +83,9 @@ pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
-fn to_system_time(at: Timestamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
+fn to_jiff(at: Timestamp) -> jiff::Timestamp {
+    // The library's times reach far beyond those of nanoseconds in an i64.
+    jiff::Timestamp::from_nanosecond(i128::from(at.0.max(0))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -104,6 +104,24 @@ mod tests {
     }
 
     #[test]
+    fn a_time_is_formatted_with_all_its_digits() {
+        for (at, nanoseconds, milliseconds) in [
+            (i64::MIN, "1970-01-01T00:00:00.000000000Z", "1970-01-01T00:00:00.000Z"),
+            (1, "1970-01-01T00:00:00.000000001Z", "1970-01-01T00:00:00.000Z"),
+            (
+                1_769_860_800_999_999_999,
+                "2026-01-31T12:00:00.999999999Z",
+                "2026-01-31T12:00:00.999Z",
+            ),
+            (i64::MAX, "2262-04-11T23:47:16.854775807Z", "2262-04-11T23:47:16.854Z"),
+        ] {
+            let at = Timestamp(at);
+            assert_eq!(serde_json::json!(Rfc3339Time(at)), nanoseconds);
+            assert_eq!(format_rfc3339(at), milliseconds);
+        }
+    }
+
+    #[test]
     fn a_time_is_parsed_with_any_offset() {
         let noon = parse_rfc3339("2026-01-31T12:00:00Z").expect("a time");
         for same in [
@@ -115,6 +133,8 @@ mod tests {
             "2026-01-31T06:30:00-05:30",
             "2026-02-01T11:59:00.000000000+23:59",
             "2026-01-31T12:00:00-00:00",
+            "2026-01-31T12:00:00.Z",
+            "2026-01-31T12:00:00.0000000009Z",
         ] {
             assert_eq!(parse_rfc3339(same), Some(noon), "{same}");
         }
@@ -122,6 +142,12 @@ mod tests {
             ["1970-01-01T00:00:00+01:00", "0926-05-16T07:28:58-01:44", "1969-12-31T23:59:59Z"]
         {
             assert_eq!(parse_rfc3339(early), Some(Timestamp(0)), "{early}");
+        }
+        let within = |text: &str| parse_rfc3339(text).map(|at| at.0 - noon.0);
+        assert_eq!(within("2026-01-31T12:00:00.5Z"), Some(500_000_000));
+        assert_eq!(within("2026-01-31T12:00:60.000000001Z"), Some(59_000_000_001));
+        for late in ["2263-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999-23:59"] {
+            assert_eq!(parse_rfc3339(late), Some(Timestamp(i64::MAX)), "{late}");
         }
         let wrong = [
             "",
@@ -137,6 +163,18 @@ mod tests {
             "2026-01-31T12:00:00+24:00",
             "2026-01-31T12:00:00+01:60",
             "2026-01-31T12:00:00+1:00",
+            "2026-02-29T12:00:00Z",
+            "1900-02-29T12:00:00Z",
+            "2026-01-31T24:00:00Z",
+            "2026-01-31T12:00:00,5Z",
+            "2026-01-31T12:00:00.5.5Z",
+            "2026-01-31T12:00:005Z",
+            "2026-01-31T12:00Z",
+            "2026-01-31T12:00-01Z",
+            "20260131T1200-01:00Z",
+            "+002026-01-31T12:00:00Z",
+            "2026-01-31T12:00:00+00:00+01:00",
+            "2026-01-31T12:00:00[UTC]Z",
         ];
         for text in wrong.into_iter().chain([
             "2026-01-31T12:00:00++1:00",

@@ -222,3 +222,85 @@ pub fn deserialize_choice<'de, D: Deserializer<'de>, T: Copy>(
     let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| serde::de::Error::custom(format!("found {text:?}, expected {expected}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What settings, queries and options accept: a number is never taken for another unit, and
+    /// months and years have a fixed length (30.44 and 365.25 days).
+    #[test]
+    fn durations_are_numbers_with_units_in_any_order() {
+        let parse = |text: &str| {
+            let read = serde_json::from_value::<DurationSetting>(serde_json::json!(text));
+            read.map(|span| span.0.as_nanos())
+        };
+        const SECOND: u128 = 1_000_000_000;
+        const DAY: u128 = 86_400 * SECOND;
+        for (written, nanoseconds) in [
+            ("0", 0),
+            ("0s", 0),
+            ("17ns", 17),
+            ("500us", 500_000),
+            ("500µs", 500_000),
+            ("500ms", SECOND / 2),
+            ("0.5s", SECOND / 2),
+            ("30 seconds", 30 * SECOND),
+            ("1 0 s", 10 * SECOND),
+            (" 1s ", SECOND),
+            ("12m", 720 * SECOND),
+            ("1h30m", 5_400 * SECOND),
+            ("1h 30m", 5_400 * SECOND),
+            ("30min 1hr", 5_400 * SECOND),
+            ("1h 1h", 7_200 * SECOND),
+            ("1.5h 30m", 7_200 * SECOND),
+            ("1day", DAY),
+            ("0.5d", DAY / 2),
+            ("15days 2min", 15 * DAY + 120 * SECOND),
+            ("1week", 7 * DAY),
+            ("3months", 3 * 2_630_016 * SECOND),
+            ("12M", 12 * 2_630_016 * SECOND),
+            ("2years", 2 * 31_557_600 * SECOND),
+            ("18446744073709551615s", 18_446_744_073_709_551_615 * SECOND),
+        ] {
+            assert_eq!(parse(written).map_err(|error| error.to_string()), Ok(nanoseconds));
+        }
+        for wrong in [
+            "",
+            " ",
+            "5",
+            "-1s",
+            "+1s",
+            "1h -30m",
+            "1h, 30m",
+            "1h ago",
+            "1:30:00",
+            "PT1H",
+            "P1D",
+            "1S",
+            "1H",
+            "1e3s",
+            ".5s",
+            "1.s",
+            "1.5ns",
+            "１s",
+            "18446744073709551616s",
+            "584542046091y",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn durations_are_printed_in_the_units_of_workflow_files_where_they_fit() {
+        for (nanoseconds, printed) in [
+            (0, "0s"),
+            (5_400_000_000_000, "1h30m"),
+            (3_456_000_000_000_000, "40d"),
+            (1_500_000, "1ms 500us"),
+        ] {
+            let span = DurationSetting(Duration::from_nanos(nanoseconds));
+            assert_eq!(span.to_string(), printed);
+        }
+    }
+}

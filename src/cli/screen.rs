@@ -135,7 +135,7 @@ fn strip_fraction(time: &str) -> String {
 
 fn format_local(at: Timestamp) -> Option<String> {
     let at = jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok()?;
-    let there = at.to_zoned(jiff::tz::TimeZone::system());
+    let there = at.to_zoned_datetime(jiff::tz::TimeZone::system());
     Some(there.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 

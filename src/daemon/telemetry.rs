@@ -3,6 +3,8 @@
 
 mod line_queue;
 pub mod log;
+#[cfg(target_os = "linux")]
+mod process;
 pub mod rates;
 pub mod series;
 
@@ -420,7 +422,7 @@ impl Metrics {
         register.register(log::LINES_DROPPED.clone());
         register.register(log::CONNECTION_ERRORS.clone());
         #[cfg(target_os = "linux")]
-        register.register(prometheus::process_collector::ProcessCollector::for_self());
+        register.register_process();
         metrics
     }
 
@@ -482,6 +484,11 @@ struct MetricRegistrar<'a>(&'a Registry);
 impl MetricRegistrar<'_> {
     fn register(&self, collector: impl prometheus::core::Collector + 'static) {
         self.0.register(Box::new(collector)).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    fn register_process(&self) {
+        self.register(process::ProcessCollector::new().unwrap());
     }
 
     fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {

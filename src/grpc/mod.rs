@@ -23,7 +23,7 @@ mod stream_action;
 mod times;
 pub mod wire;
 
-use actix::Arbiter;
+use actix_rt::Arbiter;
 use admission::Admission;
 use daemon::actors::handles::ActorHandles;
 use daemon::api::connection_limits::grpc_connections_max as connections_max;

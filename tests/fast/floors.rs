@@ -197,6 +197,7 @@ fn what_the_command_line_reads_of_an_answer_is_fit_to_be_printed() {
 fn each_resource_has_one_user() {
     // What one crate alone uses stands in its `Cargo.toml`.
     for (word, owner) in [
+        ("actix::", "daemon/actors/"),
         ("rusqlite::", "journal/sqlite/"),
         ("serde_yaml::", "daemon/load/|daemon/settings/text.rs"),
         (" cel::", "engine/expression"),

@@ -1,0 +1,142 @@
+//! The metrics of the process itself, read from `/proc/self`: `process_…`.
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounter, IntGauge};
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+use std::fs;
+
+/// Names and helps, in the order of [`ProcessState::gauges`].
+const GAUGES: [(&str, &str); 6] = [
+    ("process_open_fds", "Number of open file descriptors."),
+    ("process_max_fds", "Maximum number of open file descriptors."),
+    ("process_virtual_memory_bytes", "Virtual memory size in bytes."),
+    ("process_resident_memory_bytes", "Resident memory size in bytes."),
+    ("process_start_time_seconds", "Start time of the process since unix epoch in seconds."),
+    ("process_threads", "Number of OS threads in the process."),
+];
+
+pub(super) struct ProcessCollector {
+    cpu_seconds: IntCounter,
+    gauges: Vec<IntGauge>,
+}
+
+impl ProcessCollector {
+    pub(super) fn new() -> Result<ProcessCollector, prometheus::Error> {
+        Ok(ProcessCollector {
+            cpu_seconds: IntCounter::new(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time spent in seconds.",
+            )?,
+            gauges: GAUGES
+                .into_iter()
+                .map(|(name, help)| IntGauge::new(name, help))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn collectors(&self) -> impl Iterator<Item = &dyn Collector> {
+        let gauges = self.gauges.iter().map(|gauge| gauge as &dyn Collector);
+        std::iter::once(&self.cpu_seconds as &dyn Collector).chain(gauges)
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.collectors().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let Some(state) = ProcessState::read() else { return Vec::new() };
+        self.cpu_seconds.inc_by(state.cpu_seconds.saturating_sub(self.cpu_seconds.get()));
+        for (gauge, value) in self.gauges.iter().zip(state.gauges) {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+        self.collectors().flat_map(Collector::collect).collect()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct ProcessState {
+    cpu_seconds: u64,
+    gauges: [u64; 6],
+}
+
+impl ProcessState {
+    fn read() -> Option<ProcessState> {
+        let open_files = match fs::metadata("/proc/self/fd").ok()?.len() {
+            // Before Linux 6.2 the size does not tell how many there are.
+            0 => u64::try_from(fs::read_dir("/proc/self/fd").ok()?.count()).ok()?,
+            count => count,
+        };
+        let files_max = getrlimit(Resource::Nofile).current.unwrap_or(0);
+        let system = fs::read_to_string("/proc/stat").ok()?;
+        let process = fs::read_to_string("/proc/self/stat").ok()?;
+        ProcessState::parse(&system, &process, [open_files, files_max])
+    }
+
+    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)).
+    fn parse(system: &str, process: &str, files: [u64; 2]) -> Option<ProcessState> {
+        let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?;
+        let boot: u64 = boot.trim().parse().ok()?;
+        // The name of the program, the second field, may hold spaces and brackets.
+        let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let ticks = clock_ticks_per_second();
+        let resident = field(24)? * u64::try_from(page_size()).ok()?;
+        Some(ProcessState {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            gauges: [
+                files[0],
+                files[1],
+                field(23)?,
+                resident,
+                boot + field(22)? / ticks,
+                field(20)?,
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_process_is_parsed() {
+        let system = "cpu  1 2 3\nbtime 1700000000\nprocesses 7\n";
+        let process = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 500 \
+                       1048576 3 18446744073709551615 1 1\n";
+        let state = ProcessState::parse(system, process, [5, 1024]);
+        let page = u64::try_from(page_size()).expect("a size");
+        let ticks = clock_ticks_per_second();
+        let expected = ProcessState {
+            cpu_seconds: 400 / ticks,
+            gauges: [5, 1024, 1_048_576, 3 * page, 1_700_000_000 + 500 / ticks, 9],
+        };
+        assert_eq!(state, Some(expected));
+        assert_eq!(ProcessState::parse(system, "42 (a", [0, 0]), None);
+    }
+
+    #[test]
+    fn this_process_tells_of_itself() {
+        let families = ProcessCollector::new().expect("names").collect();
+        let value = |name: &str| {
+            let family = families.iter().find(|family| family.name() == name).expect(name);
+            let metric = &family.get_metric()[0];
+            metric.get_gauge().get_value() + metric.get_counter().get_value()
+        };
+        assert_eq!(families.len(), 7);
+        assert!(value("process_open_fds") >= 3.0);
+        assert!(value("process_open_fds") <= value("process_max_fds"));
+        let resident = value("process_resident_memory_bytes");
+        assert!(resident > 0.0 && resident < value("process_virtual_memory_bytes"));
+        let now = base::times::unix_seconds(base::clock::now());
+        #[allow(clippy::cast_precision_loss, reason = "seconds since 1970")]
+        let age = now as f64 - value("process_start_time_seconds");
+        assert!((-2.0..86_400.0).contains(&age), "{age}");
+        assert!(value("process_threads") >= 1.0);
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+    }
+}
