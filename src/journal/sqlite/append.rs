@@ -11,7 +11,7 @@ use super::row_format::{
 };
 use super::status_table::WriteError;
 use super::writer::{JournalWriter, fail_point};
-use crate::engine::{Definition, DefinitionHash, Timestamp};
+use crate::engine::{Definition, DefinitionHash, Recorded, Timestamp};
 use crate::journal::error::JournalError;
 use crate::journal::record::{JobNumber, Record};
 use crate::journal::recover::JobRow;
@@ -235,9 +235,14 @@ pub(super) fn insert_entry(
 fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteError> {
     let rows = FileRows { connection, file, is_projected: false };
     let known = rows.job_entry_rows(record.job)?;
-    let row = known.iter().find(|row| row.first == record.recorded.first);
+    let Recorded { first, at, entries } = &record.recorded;
+    let row = known.iter().find(|row| row.first == *first);
+    let is_same = match row {
+        Some(row) => row.at == *at && row.parse_entries(file)? == *entries,
+        None => false,
+    };
     // A confirm soon has no row of its own.
-    if row.is_some_and(|row| row.matches(&record.recorded)) || PendingConfirms::is_confirm(record) {
+    if is_same || PendingConfirms::is_confirm(record) {
         return Ok(());
     }
     let seq = row.or(known.last()).map_or(0, |row| row.seq);
