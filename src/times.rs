@@ -21,7 +21,7 @@ pub fn format_rfc3339(at: Timestamp) -> String {
 
 /// Returns the whole seconds since 1970.
 pub fn unix_seconds(at: Timestamp) -> u64 {
-    u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
+    Timestamp(0).duration_until(at).as_secs()
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an
@@ -85,7 +85,7 @@ pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
 }
 
 fn to_system_time(at: Timestamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(at.0).unwrap_or_default())
+    SystemTime::UNIX_EPOCH + Timestamp(0).duration_until(at)
 }
 
 #[cfg(test)]

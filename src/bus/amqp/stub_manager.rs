@@ -18,6 +18,7 @@ use crate::bus::{QueueStatus, ServedQueues};
 use crate::clock;
 use crate::engine::QueueDeclaration;
 use crate::settings::{ReplyQueueType, UnreadableMessages};
+use crate::times;
 use crate::trust::Authorities;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -367,7 +368,7 @@ fn properties(message: &StubMessage, reply_queue: &str) -> BasicProperties {
             headers.insert(name.into(), value);
         }
     }
-    let timestamp_s = u64::try_from(clock::now().0 / 1_000_000_000).unwrap_or_default();
+    let timestamp_s = times::unix_seconds(clock::now());
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
         .with_delivery_mode(DELIVERY_MODE_PERSISTENT)

@@ -169,7 +169,7 @@ pub(in crate::bus::amqp) fn read_property(
     wanted: Property,
 ) -> Option<Cow<'_, str>> {
     let mut reader = Reader(payload.get(FIXED_BYTES..)?);
-    let flags = reader.read_flags().unwrap_or_default();
+    let flags = reader.read_flags().ok()?;
     for property in Property::ALL.into_iter().filter(|property| is_set(flags, *property)) {
         let value = property.read_value(&mut reader).ok()?;
         if property == wanted {
