@@ -84,6 +84,7 @@ fn add_route(config: &mut web::ServiceConfig, route: Resource) {
     config.service(route);
 }
 
+#[allow(clippy::too_many_lines, reason = "one list of routes")]
 fn add_routes(config: &mut web::ServiceConfig) {
     config
         .service(resource("/livez", "GET, HEAD").route(get().to(observe::liveness)))
