@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use workflow_manager::actors::common::Common;
 #[cfg(feature = "grpc")]
@@ -265,18 +265,8 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
         Some(amqp) => amqp.server.to_string(),
     };
     let mut stops = Signals::for_stop()?;
-    let mut ignored = Signals::for_ignored()?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    actix_rt::spawn(async move {
-        loop {
-            let signal = ignored.next().await;
-            tracing::warn!(
-                signal,
-                "this signal means nothing here: SIGTERM stops, SIGHUP reads the workflow files \
-                 again"
-            );
-        }
-    });
+    warn_of_ignored_signals()?;
+    let hang_up = signal(SignalKind::hangup())?;
     let stop_sender = abort_late_stops(settings.shutdown.grace.0 + drain_time(&settings))?;
     let service = SystemdNotifier::from_env();
     service.notify_recovering(&settings.journal.file);
@@ -286,20 +276,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let (handles, systemd) = (manager.handles().clone(), service.clone());
-    actix_rt::spawn(async move {
-        while hang_up.recv().await.is_some() {
-            systemd.notify_reloading();
-            let outcome = match reload::reload(&handles).await {
-                Ok(_) => "the files were reloaded",
-                Err(error) => {
-                    tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
-                    "the last reload was refused: the log says why"
-                }
-            };
-            systemd.notify_reloaded(&handles, outcome);
-        }
-    });
+    actix_rt::spawn(reload_on_hang_up(hang_up, manager.handles().clone(), service.clone()));
     let served = match api::serve_at(manager.handles().clone(), socket).with_context(cannot_listen)
     {
         #[cfg(feature = "grpc")]
@@ -355,6 +332,41 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     manager.stop().await;
     tracing::info!("stopped");
     Ok(code)
+}
+
+/// Logs signals that mean nothing to the manager, for as long as it runs.
+fn warn_of_ignored_signals() -> Result<()> {
+    let mut ignored = Signals::for_ignored()?;
+    actix_rt::spawn(async move {
+        loop {
+            let signal = ignored.next().await;
+            tracing::warn!(
+                signal,
+                "this signal means nothing here: SIGTERM stops, SIGHUP reads the workflow files \
+                 again"
+            );
+        }
+    });
+    Ok(())
+}
+
+/// Reads the workflow files again at each SIGHUP.
+async fn reload_on_hang_up(
+    mut hang_up: Signal,
+    handles: Arc<ActorHandles>,
+    systemd: Arc<SystemdNotifier>,
+) {
+    while hang_up.recv().await.is_some() {
+        systemd.notify_reloading();
+        let outcome = match reload::reload(&handles).await {
+            Ok(_) => "the files were reloaded",
+            Err(error) => {
+                tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
+                "the last reload was refused: the log says why"
+            }
+        };
+        systemd.notify_reloaded(&handles, outcome);
+    }
 }
 
 /// Starts the server for workers over gRPC, if the settings have one.

@@ -127,6 +127,7 @@ enum PublisherEvent {
 }
 
 impl Publisher {
+    #[allow(clippy::too_many_lines, reason = "one select and one match over its events")]
     async fn serve(
         &mut self,
         link: &mut PublisherConnection,

@@ -15,8 +15,8 @@ use super::queues::{QueueDeclarer, short_string};
 use super::received::parse_number_header;
 use super::settings::AmqpSettings;
 use crate::section::{ReplyQueueType, UnreadableMessages};
-use base::clock;
 use base::trust::Authorities;
+use base::{clock, times};
 use bus::{QueueStatus, ServedQueues};
 use bytes::Bytes;
 use engine::QueueDeclaration;
@@ -367,7 +367,7 @@ fn properties(message: &StubMessage, reply_queue: &str) -> BasicProperties {
             headers.insert(name.into(), value);
         }
     }
-    let timestamp_s = u64::try_from(clock::now().0 / 1_000_000_000).unwrap_or_default();
+    let timestamp_s = times::unix_seconds(clock::now());
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
         .with_delivery_mode(DELIVERY_MODE_PERSISTENT)

@@ -46,10 +46,12 @@ impl Network {
         let bits = u32::from(self.bits);
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
-                (own.to_bits() ^ other.to_bits()).checked_shr(32 - bits).unwrap_or_default() == 0
+                let differing = (own.to_bits() ^ other.to_bits()).checked_shr(32 - bits);
+                differing.is_none_or(|bits| bits == 0)
             }
             (IpAddr::V6(own), IpAddr::V6(other)) => {
-                (own.to_bits() ^ other.to_bits()).checked_shr(128 - bits).unwrap_or_default() == 0
+                let differing = (own.to_bits() ^ other.to_bits()).checked_shr(128 - bits);
+                differing.is_none_or(|bits| bits == 0)
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }

@@ -22,7 +22,7 @@ pub fn format_rfc3339(at: Timestamp) -> String {
 
 /// Returns the whole seconds since 1970.
 pub fn unix_seconds(at: Timestamp) -> u64 {
-    u64::try_from(at.0 / 1_000_000_000).unwrap_or_default()
+    Timestamp(0).duration_until(at).as_secs()
 }
 
 /// Parses RFC 3339 with any offset: `2026-01-31T12:00:00Z`, `2026-01-31T12:00:00+01:00`. Without an

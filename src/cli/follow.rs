@@ -1,5 +1,5 @@
 //! Follows a job by its stream of events. A stream that breaks is opened again. If there is none
-//! (an older manager, too many streams), the light view of the job is polled instead.
+//! (too many streams), the light view of the job is polled instead.
 
 use super::client::{Client, StreamResponse};
 use super::error::ClientError;
@@ -53,8 +53,6 @@ pub(super) struct JobFollower<'c> {
     tick: Duration,
     /// The id of the newest event.
     last_event_id: String,
-    /// Whether the manager does not know the light view.
-    has_no_light_view: bool,
     /// The last reported state, status and attempt of each step.
     steps: HashMap<String, (String, String, u32)>,
 }
@@ -84,7 +82,6 @@ impl<'c> JobFollower<'c> {
             has_answered: false,
             tick: SILENCE_MAX,
             last_event_id: String::new(),
-            has_no_light_view: false,
             steps: HashMap::new(),
         }
     }
@@ -203,19 +200,14 @@ impl<'c> JobFollower<'c> {
         }
     }
 
-    /// Polls the job: for a while if a stream may be available later, otherwise until its end.
+    /// Polls the job for a while, if a stream may be available later.
     fn poll_job<B>(
         &mut self,
         status: StatusCode,
         detail: String,
         report: &mut impl FnMut(&mut Self, FollowEvent<'_>) -> FollowResult<B>,
     ) -> Result<StreamOutcome<B>, ClientError> {
-        let is_for_now = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-        let is_unknown = matches!(
-            status,
-            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
-        );
-        if !is_for_now && !is_unknown {
+        if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
             return Err(ClientError::Refused(detail));
         }
         let (begun, mut pause) = (clock::timer_now(), PAUSE_MIN);
@@ -232,7 +224,7 @@ impl<'c> JobFollower<'c> {
             if let ControlFlow::Break(enough) = report(self, FollowEvent::Idle)? {
                 return Ok(StreamOutcome::Stopped(enough));
             }
-            if is_for_now && begun.elapsed() >= POLL_FOR {
+            if begun.elapsed() >= POLL_FOR {
                 return Ok(StreamOutcome::Reopen(detail));
             }
             std::thread::sleep(pause);
@@ -240,7 +232,7 @@ impl<'c> JobFollower<'c> {
         }
     }
 
-    fn check_ended<B>(&mut self) -> Result<StreamOutcome<B>, ClientError> {
+    fn check_ended<B>(&self) -> Result<StreamOutcome<B>, ClientError> {
         let job = self.fetch_job()?;
         Ok(if job.is_ended() {
             StreamOutcome::Ended(JobEnd { state: job.state, reason: job.reason })
@@ -249,22 +241,9 @@ impl<'c> JobFollower<'c> {
         })
     }
 
-    /// Returns whether the manager does not know the light view.
-    pub(super) fn has_no_light_view(&self) -> bool {
-        self.has_no_light_view
-    }
-
     /// Fetches the job as it is now, without the parts that grow with a large job.
-    pub(super) fn fetch_job(&mut self) -> Result<JobResponse, ClientError> {
-        let path = format!("/api/job/{}", self.id);
-        if !self.has_no_light_view {
-            match self.client.try_get(&format!("{path}?view=light"))? {
-                Ok(body) => return parse_response(&body),
-                Err((StatusCode::BAD_REQUEST, _)) => self.has_no_light_view = true,
-                Err((_, detail)) => return Err(ClientError::Refused(detail)),
-            }
-        }
-        parse_response(&self.client.get(&path)?)
+    pub(super) fn fetch_job(&self) -> Result<JobResponse, ClientError> {
+        parse_response(&self.client.get(&format!("/api/job/{}?view=light", self.id))?)
     }
 
     /// Returns what has changed since the last poll, as events without an id.

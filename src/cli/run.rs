@@ -5,13 +5,12 @@ use super::client::Client;
 use super::error::ClientError;
 use super::follow::{JobFollower, print_notice};
 use super::progress::{self, JobProgressBar, PROGRESS_INTERVAL};
-use super::responses::{JobResponse, parse_response};
+use super::responses::parse_response;
 use super::text::Text;
 use daemon::settings::files;
 use engine::JobId;
 use std::io::Write;
 use std::process::ExitCode;
-use ureq::http::StatusCode;
 
 /// The exit code after Ctrl-C, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -35,25 +34,22 @@ pub(super) fn run(arguments: &RunArguments, out: &mut dyn Write) -> Result<ExitC
     }
     exit_on_interrupt(id);
     let mut bar = JobProgressBar::new();
-    let mut has_no_light_view = false;
     let follower = JobFollower::new(&client, id, false, arguments.reconnect_for.0)
         .for_new_job()
         .with_tick(PROGRESS_INTERVAL);
-    let end = follower.follow(|follower, event| {
-        has_no_light_view = follower.has_no_light_view();
-        bar.handle_event(follower, &event)
-    });
+    let end = follower.follow(|follower, event| bar.handle_event(follower, &event));
     bar.clear();
     let end = end.inspect_err(|error| {
         if matches!(error, ClientError::Unreachable { .. }) {
             print_notice(&still_running_hint(id));
         }
     })?;
-    if !arguments.client.json && !bar.is_visible() && !has_no_light_view {
+    if !arguments.client.json && !bar.is_visible() {
         print_children_summary(&client, id);
     }
     let is_completed = end.state == "completed";
-    let result = if is_completed { Some(fetch_result(&client, id)?) } else { None };
+    let result =
+        if is_completed { Some(client.get(&format!("/api/job/{id}/result"))?) } else { None };
     if arguments.client.json {
         let reason = serde_json::json!(end.reason.as_ref().map(Text::raw));
         let result = result.as_deref().unwrap_or("null");
@@ -92,19 +88,6 @@ fn parse_created_id(created: &str) -> Result<JobId, ClientError> {
         id: JobId,
     }
     parse_response::<Created>(created).map(|created| created.id)
-}
-
-/// Returns the result alone. An older manager has it only as part of the job.
-fn fetch_result(client: &Client, id: JobId) -> Result<String, ClientError> {
-    match client.try_get(&format!("/api/job/{id}/result"))? {
-        Ok(result) => return Ok(result),
-        Err((StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND, _)) => {}
-        Err((_, detail)) => return Err(ClientError::Refused(detail)),
-    }
-    let job: JobResponse = parse_response(&client.get(&format!("/api/job/{id}"))?)?;
-    let end = job.completed.iter().find(|entry| entry.name == "__end__");
-    let result = end.and_then(|entry| entry.message.as_ref());
-    Ok(result.map_or("null", |message| message.get()).to_owned())
 }
 
 fn still_running_hint(id: JobId) -> String {

@@ -51,21 +51,7 @@ pub(super) fn status(
     let client = Client::new(&arguments.list.reach)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
-    let mut query: Vec<(String, String)> = Vec::new();
-    let mut add_parameter = |key: &str, value: String| query.push((key.to_owned(), value));
-    if !vhost.is_empty() {
-        add_parameter("vhost", vhost.to_owned());
-    }
-    if let Some(job) = &arguments.job {
-        add_parameter("job", job.resolve(&client)?.to_string());
-    }
-    if let Some(limit) = arguments.limit {
-        add_parameter("limit", limit.to_string());
-    }
-    arguments
-        .filters
-        .iter()
-        .for_each(|filter| add_parameter(&format!("step.{}", filter.step), filter.status.clone()));
+    let query = build_query(arguments, vhost, &client)?;
     if arguments.csv {
         client.copy(&path, &query, "text/csv", out)?;
         return Ok(ExitCode::SUCCESS);
@@ -130,8 +116,43 @@ pub(super) fn status(
     if !form.is_for_people() {
         return Ok(ExitCode::SUCCESS);
     }
-    if arguments.columns.is_empty() && step_columns.len() < steps.len() {
-        let (left, all) = (steps.len() - step_columns.len(), steps.len());
+    print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the parameters that the arguments ask for.
+fn build_query(
+    arguments: &StatusArguments,
+    vhost: &str,
+    client: &Client,
+) -> Result<Vec<(String, String)>, ClientError> {
+    let mut query: Vec<(String, String)> = Vec::new();
+    let mut add_parameter = |key: &str, value: String| query.push((key.to_owned(), value));
+    if !vhost.is_empty() {
+        add_parameter("vhost", vhost.to_owned());
+    }
+    if let Some(job) = &arguments.job {
+        add_parameter("job", job.resolve(client)?.to_string());
+    }
+    if let Some(limit) = arguments.limit {
+        add_parameter("limit", limit.to_string());
+    }
+    arguments
+        .filters
+        .iter()
+        .for_each(|filter| add_parameter(&format!("step.{}", filter.step), filter.status.clone()));
+    Ok(query)
+}
+
+/// Says which steps and rows are not shown, and how to see them.
+fn print_omissions(
+    arguments: &StatusArguments,
+    response: &StatusResponse,
+    (shown, all): (usize, usize),
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    if arguments.columns.is_empty() && shown < all {
+        let left = all - shown;
         writeln!(
             out,
             "… {left} of {all} steps are left out; --columns STEP,STEP chooses them, --csv and \
@@ -145,7 +166,7 @@ pub(super) fn status(
             response.rows.len()
         )?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Chooses the columns to show if none were named: all of them, or, if there is no space, as many

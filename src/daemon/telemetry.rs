@@ -157,6 +157,7 @@ fn seconds_buckets() -> Vec<f64> {
 
 impl Metrics {
     /// Creates all metrics, and registers them.
+    #[allow(clippy::too_many_lines, reason = "one list of metrics")]
     pub fn new() -> Metrics {
         let registry = Registry::new();
         let register = MetricRegistrar(&registry);

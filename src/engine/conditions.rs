@@ -61,7 +61,7 @@ impl Job {
             let following = conditions.stale.len();
             let cancelled = self.evaluate(condition, step, &mut conditions.cancel_when, following);
             // A condition that cannot be evaluated yet is not true.
-            if cancelled.unwrap_or_default() {
+            if cancelled == Ok(true) {
                 return Some(step);
             }
         }

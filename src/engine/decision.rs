@@ -48,7 +48,7 @@ impl Job {
         let trace = origin.trace.as_ref().map(|request_trace| request_trace.parent);
         let trace_state =
             origin.trace.as_ref().and_then(|request_trace| request_trace.state.clone());
-        let mut job = Job::before_first_entry(origin, message);
+        let mut job = Job::before_first_entry(origin, Some(message));
         let deadline = job.new_deadline(ctx);
         let created =
             Entry::Job(JobEntry::Created { message: stored_message, deadline, trace, trace_state });

@@ -40,8 +40,8 @@ pub struct Definition {
 impl Definition {
     /// Returns the hash of the content.
     pub fn hash(&self) -> DefinitionHash {
-        // Plain data of texts and numbers always has a JSON text.
-        DefinitionHash::from_json_text(&serde_json::to_string(self).unwrap_or_default())
+        let text = serde_json::to_string(self).expect("texts and numbers have a JSON text");
+        DefinitionHash::from_json_text(&text)
     }
 }
 

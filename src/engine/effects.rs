@@ -144,23 +144,21 @@ impl Job {
     // ---- child jobs
 
     fn start_child(&self, step: StepIndex, index: u32) -> Effect {
-        let id = self.child_id(step, index).unwrap_or_else(|| {
-            self.origin.id.derive_child(&self.graph().step(step).name, index, 0)
-        });
+        let definition = self.graph().step(step);
+        // Both were there when the fan-out was started, and no entry before its end takes them.
+        let fan_out = self.step(step).fan_out.as_ref().expect("a fan-out that starts child jobs");
+        let graph = definition.task.expect("a step with child jobs has a task");
         let origin = Origin {
-            id,
+            id: fan_out.child_id(self.origin.id, &definition.name, index),
             definition: self.origin.definition.clone(),
-            graph: self.graph().step(step).task.unwrap_or_default(),
+            graph,
             parent: Some(ParentItem { job: self.origin.id, step, index }),
             root: self.origin.root,
             depth: self.origin.depth.saturating_add(1),
             created: Timestamp::default(),
             trace: self.origin.trace.clone(),
         };
-        Effect::StartChild {
-            origin: Box::new(origin),
-            message: self.child_message(step, index).unwrap_or_default(),
-        }
+        Effect::StartChild { origin: Box::new(origin), message: fan_out.child_message(index) }
     }
 
     /// Starts the child job again, and repeats the orders that it has got since.

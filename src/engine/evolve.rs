@@ -159,13 +159,11 @@ impl Job {
                 self.update_fan_out(step, |fan_out| fan_out.mark_failed(*index, is_cut_off));
             }
             FanOutEntry::Completed => {
-                let output = self.steps[step.as_usize()].fan_out.as_mut().map(|fan_out| {
-                    let (output, gathered) = (fan_out.output(), fan_out.gathered_bytes());
-                    fan_out.free();
-                    (output, gathered)
-                });
-                let (output, gathered) = output.unwrap_or_default();
-                self.value_bytes -= gathered;
+                let fan_out = self.steps[step.as_usize()].fan_out.as_mut();
+                let fan_out = fan_out.expect("a fan-out that is completed was started");
+                let output = fan_out.output();
+                self.value_bytes -= fan_out.gathered_bytes();
+                fan_out.free();
                 self.complete(step, at, output);
             }
         }

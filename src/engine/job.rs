@@ -380,8 +380,10 @@ impl Job {
         );
     }
 
-    /// Creates a job before its first entry.
-    pub fn before_first_entry(origin: Origin, message: Message) -> Job {
+    /// Creates a job before its first entry, which has the message of a root job.
+    pub fn before_first_entry(origin: Origin, message: Option<Message>) -> Job {
+        assert!(message.is_some() || origin.parent.is_none(), "a child job has its message");
+        let message = message.unwrap_or_default();
         let graph = &origin.definition.graphs[usize::from(origin.graph)];
         let steps: Vec<StepRun> = graph.steps.iter().map(StepRun::waiting).collect();
         let ready =

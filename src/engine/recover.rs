@@ -15,7 +15,7 @@ impl Job {
         message: Option<Message>,
         rows: impl IntoIterator<Item = Recorded>,
     ) -> Job {
-        let mut job = Job::before_first_entry(origin, message.unwrap_or_default());
+        let mut job = Job::before_first_entry(origin, message);
         rows.into_iter().for_each(|row| job.apply(&row));
         job
     }

@@ -12,10 +12,20 @@ use std::fmt;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Returns the time after a span from this one.
+    /// Returns the time after a span from this one, if there is a span.
     pub fn after(self, span: Option<Millis>) -> Option<Timestamp> {
-        let span_ns = i64::try_from(u128::from(span?.0) * 1_000_000).unwrap_or(i64::MAX);
-        Some(Timestamp(self.0.saturating_add(span_ns)))
+        Some(self.plus(span?))
+    }
+
+    /// Returns the time after a span from this one.
+    pub fn plus(self, span: Millis) -> Timestamp {
+        let span_ns = i64::try_from(u128::from(span.0) * 1_000_000).unwrap_or(i64::MAX);
+        Timestamp(self.0.saturating_add(span_ns))
+    }
+
+    /// Returns how long it is until a time; zero if that has passed.
+    pub fn duration_until(self, then: Timestamp) -> Duration {
+        Duration::from_nanos(u64::try_from(then.0.saturating_sub(self.0)).unwrap_or(0))
     }
 
     /// Returns the time a span before this one.

@@ -219,6 +219,7 @@ impl WorkerStream {
         end
     }
 
+    #[allow(clippy::too_many_lines, reason = "one select over what a stream waits for")]
     async fn serve(
         &mut self,
         mut from: Streaming<FromWorker>,

@@ -4,7 +4,12 @@
 #[allow(clippy::all, missing_docs, reason = "generated")]
 #[rustfmt::skip]
 mod messages;
-#[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated")]
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::too_many_lines,
+    reason = "generated"
+)]
 #[rustfmt::skip]
 mod service;
 

@@ -74,14 +74,9 @@ impl JobRow {
         }
     }
 
-    /// Returns the key of a child job.
-    fn child_key(&self) -> ChildKey {
-        ChildKey {
-            parent: self.parent.unwrap_or_default(),
-            step: self.step.unwrap_or_default(),
-            item: self.item.unwrap_or_default(),
-            id: self.id,
-        }
+    /// Returns the key of a child job; `None`: it is a root job.
+    fn child_key(&self) -> Option<ChildKey> {
+        Some(ChildKey { parent: self.parent?, step: self.step?, item: self.item?, id: self.id })
     }
 }
 
@@ -187,9 +182,7 @@ fn recover_tree_rows(
     for row in jobs {
         let number = row.number;
         // Jobs that are loaded only because of their children are not live.
-        if row.parent.is_some() {
-            rebuild.live_children.insert(row.child_key());
-        }
+        rebuild.live_children.extend(row.child_key());
         rebuild.load_row(row)?;
         if rebuild.jobs.get(&number).is_some_and(|(_, job)| job.is_closed()) {
             let what = "it is marked as open, and its entries say that it is closed".to_owned();
@@ -212,9 +205,8 @@ pub(super) fn recover_jobs(
         rebuild.requested.push(number);
         // A failed child that waits for late replies does not count as live: its parent may not
         // have learned that it ended.
-        for row in rebuild.rows.load_live_children(number)? {
-            rebuild.live_children.insert(row.child_key());
-        }
+        let rows = rebuild.rows.load_live_children(number)?;
+        rebuild.live_children.extend(rows.iter().filter_map(JobRow::child_key));
     }
     Ok(rebuild
         .take_recovered()?
@@ -361,8 +353,7 @@ impl<'a> Rebuilder<'a> {
         let (rows, number) = (self.rows, row.number);
         let damaged = |what: String| rows.damaged_row("jobs", number, what);
         let job =
-            catch_inconsistency(|| Job::before_first_entry(origin, message.unwrap_or_default()))
-                .map_err(damaged)?;
+            catch_inconsistency(|| Job::before_first_entry(origin, message)).map_err(damaged)?;
         let (at, changed_at) = (row.created, row.created);
         let mut fold = FoldedJob { job, entries: 0, at, changed_at, reruns: Vec::new() };
         rows.for_each_decision(number, &mut |mut recorded| {

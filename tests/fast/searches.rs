@@ -124,6 +124,7 @@ async fn found_in_time(api: &Api, query: &str, fits: impl Fn(&Value) -> bool) ->
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one list of searches")]
 fn the_child_jobs_of_a_job_are_searched_in_their_order_with_the_steps_that_are_done() {
     serving(
         FAN,

@@ -2,7 +2,6 @@
 //! the end. On the embedded bus, without a broker.
 
 use std::{
-    io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     process::Command,
     sync::{
@@ -236,62 +235,4 @@ fn watch_without_child_jobs_tells_of_the_job_alone() {
     let ran = own.join().unwrap();
     assert_eq!(ran.code, Some(0), "{ran}");
     assert!(!ran.stdout.contains(&child.to_string()) && ran.stdout.lines().count() == 2, "{ran}");
-}
-
-// ---- an older manager
-
-/// Answers as the first version did: no light view, no result alone, no parameter for streams. The
-/// job ends at the third look. Gives what was asked for.
-fn older_manager() -> (String, Arc<Mutex<Vec<String>>>) {
-    const JOB: &str = concat!(
-        r#""uuid":"4d1f598a-0000-4000-8000-000000000000","workflow":"signed","#,
-        r#""created":"2026-01-01T00:00:00Z""#,
-    );
-    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let asked = Arc::<Mutex<Vec<String>>>::default();
-    let told = asked.clone();
-    thread::spawn(move || {
-        let mut looks = 0;
-        for connection in listener.incoming() {
-            let mut connection = connection.unwrap();
-            let mut bytes = [0; 4096];
-            let read = connection.read(&mut bytes).unwrap();
-            let head = String::from_utf8_lossy(&bytes[..read]).into_owned();
-            let line = head.lines().next().unwrap_or_default().replace(" HTTP/1.1", "");
-            let (status, body) = if line.starts_with("POST /api/workflow/signed") {
-                ("201 Created", r#"{"id":"4d1f598a-0000-4000-8000-000000000000"}"#.to_owned())
-            } else if line.contains('?') || line.ends_with("/result") {
-                ("400 Bad Request", r#"{"detail":"unknown parameter"}"#.to_owned())
-            } else {
-                looks += 1;
-                let step = r#"{"name":"sign","state":"running","status":"PENDING","attempt":1}"#;
-                let end = r#""completed":[{"name":"__end__","message":{"old":true}}]"#;
-                let body = if looks < 3 {
-                    format!(r#"{{{JOB},"state":"running","steps":[{step}]}}"#)
-                } else {
-                    format!(r#"{{{JOB},"state":"completed","steps":[],{end}}}"#)
-                };
-                ("200 OK", body)
-            };
-            told.lock().unwrap().push(line);
-            let length = body.len();
-            let answer = format!(
-                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: \
-                 close\r\nContent-Length: {length}\r\n\r\n{body}"
-            );
-            let _gone = connection.write_all(answer.as_bytes());
-        }
-    });
-    (url, asked)
-}
-
-#[test]
-fn an_older_manager_is_asked_as_it_knows() {
-    let (url, asked) = older_manager();
-    let ran = run(command().args(["run", "signed", "--server", &url]));
-    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), r#"{"old":true}"#), "{ran}");
-    let asked = asked.lock().unwrap();
-    let of_light = asked.iter().filter(|line| line.contains("view=light")).count();
-    assert_eq!(of_light, 1, "once is enough to know: {asked:?}");
 }

@@ -153,6 +153,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "one list of cases")]
     fn each_answer_is_interpreted_by_the_table() {
         for (status, body, expected) in [
             (200, r#"{"a":1.50}"#, r#"result {"a":1.50}"#),

@@ -29,9 +29,8 @@ pub(super) fn inspect(installation: &Installation, has_manager: bool, findings: 
     for (name, section) in brokers {
         for (vhost, queues) in queues_on_bus(installation, name) {
             let queues: Vec<Arc<str>> = queues.into_iter().collect();
-            // The settings were validated, so their file of authorities can be read.
             let amqp = AmqpSettings::from_section(section, &vhost, ServedQueues::default(), true)
-                .with_authorities(settings.authorities().unwrap_or_default());
+                .with_authorities(installation.authorities.clone());
             let result = actix_rt::System::new().block_on(probe_broker(&amqp, &queues));
             let location = format_location(settings, name, &vhost);
             match result {

@@ -27,8 +27,7 @@ pub(super) fn inspect(
     let host = Url::parse(server).ok().and_then(|url| url.host_str().map(str::to_owned));
     let port = ProbeTarget {
         address,
-        // The settings were validated, so their file of authorities can be read.
-        tls: is_over_tls.then(|| settings.authorities().unwrap_or_default().client_config()),
+        tls: is_over_tls.then(|| installation.authorities.client_config()),
         host: host.unwrap_or_else(|| address.ip().to_string()),
         token: token.to_owned(),
     };

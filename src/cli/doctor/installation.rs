@@ -3,6 +3,7 @@
 use super::finding::Finding;
 use crate::arguments::SettingsArguments;
 use crate::phrases::format_count;
+use base::trust::Authorities;
 use daemon::load;
 use daemon::settings::Settings;
 use engine::Definition;
@@ -23,6 +24,7 @@ const OTHERS_MASK: u32 = 0o007;
 /// The settings of an installation, and its workflows.
 pub(super) struct Installation {
     pub(super) settings: Settings,
+    pub(super) authorities: Authorities,
     pub(super) definitions: Vec<Arc<Definition>>,
     /// Whether a process has the journal open, or `None` if that is unknown.
     pub(super) is_journal_open: Option<bool>,
@@ -47,11 +49,16 @@ pub(super) fn inspect(
     arguments: &SettingsArguments,
     findings: &mut Vec<Finding>,
 ) -> Option<Installation> {
-    let settings = match Settings::load(arguments.config.as_deref(), &arguments.overrides()) {
-        Ok(settings) => settings,
+    let loaded = Settings::load(arguments.config.as_deref(), &arguments.overrides());
+    let loaded = loaded.map_err(|error| error.to_string()).and_then(|settings| {
+        let authorities = settings.authorities()?;
+        Ok((settings, authorities))
+    });
+    let (settings, authorities) = match loaded {
+        Ok(loaded) => loaded,
         Err(error) => {
             let to_do = "mend it; workflow-manager serve --print-settings shows what is in force";
-            findings.push(Finding::error("settings", error.to_string(), to_do));
+            findings.push(Finding::error("settings", error, to_do));
             return None;
         }
     };
@@ -62,7 +69,7 @@ pub(super) fn inspect(
     findings.push(Finding::ok("settings", text));
     let definitions = check_workflows(&settings, findings);
     let is_locked = check_journal(&settings, findings);
-    Some(Installation { settings, definitions, is_journal_open: is_locked })
+    Some(Installation { settings, authorities, definitions, is_journal_open: is_locked })
 }
 
 /// Returns the address by which a listener can be reached from this machine.

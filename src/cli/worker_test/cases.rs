@@ -84,6 +84,7 @@ impl Case {
         )
     }
 
+    #[allow(clippy::too_many_lines, reason = "one list of cases")]
     pub(super) fn info(self, bus: TestedBus) -> CaseInfo {
         let is_amqp = bus == TestedBus::Amqp;
         let (level, name, rule) = match self {

@@ -25,6 +25,7 @@ use serde_json::Value;
 use simulator::Simulator;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a test file cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +99,7 @@ fn run_test(
     let id = simulator.create(&definition, message);
     simulator.run(id).map_err(to_error)?;
     let differences = check_expectations(&simulator, id, &test.expect);
-    let took_ms = u64::try_from(simulator.elapsed_ns() / 1_000_000).unwrap_or_default();
+    let Millis(took_ms) = Millis::from_duration(simulator.elapsed());
     Ok(TestOutcome {
         name: test.name.clone(),
         passed: differences.is_empty(),
@@ -200,15 +201,14 @@ fn check_expectations(simulator: &Simulator, id: JobId, expect: &Expectation) ->
             compare("reason (a part of it)".to_owned(), reason.clone().into(), actual.into());
         }
     }
-    if let Some(took) = &expect.took {
-        let actual = i64::try_from(took.0.as_nanos()).unwrap_or(i64::MAX);
-        if (simulator.elapsed_ns() - actual).abs() >= 1_000_000 {
-            compare(
-                "virtual time".to_owned(),
-                took.to_string().into(),
-                Millis::from_duration(simulator.elapsed()).to_string().into(),
-            );
-        }
+    if let Some(took) = &expect.took
+        && simulator.elapsed().abs_diff(took.0) >= Duration::from_millis(1)
+    {
+        compare(
+            "virtual time".to_owned(),
+            took.to_string().into(),
+            Millis::from_duration(simulator.elapsed()).to_string().into(),
+        );
     }
     found
 }

@@ -151,7 +151,7 @@ impl<'r> Replay<'r> {
                 let texts: Vec<String> = members.iter().map(member).collect();
                 let text = format!("{{{}}}", texts.join(","));
                 // Puts together the result, which the journal keeps in parts.
-                let result = Message::parse(text.as_bytes()).unwrap_or_default();
+                let result = Message::parse(text.as_bytes()).expect("parts of a JSON object");
                 self.enqueue(step, RecordedInput::ChildEnded(*index, Some(result)));
             }
             FanOutEntry::ChildFailed { index } => {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The virtual time at which every test begins: 2026-01-01T00:00:00Z.
-const START_NS: i64 = 1_767_225_600_000_000_000;
+const START: Timestamp = Timestamp(1_767_225_600_000_000_000);
 
 /// A test with more events than this is taken for an endless loop.
 const EVENTS_MAX: usize = 1_000_000;
@@ -66,8 +66,8 @@ impl<'t> Simulator<'t> {
         Simulator {
             test,
             jobs: HashMap::new(),
-            now: Timestamp(START_NS),
-            last_event: Timestamp(START_NS),
+            now: START,
+            last_event: START,
             scheduled: BTreeMap::new(),
             scheduled_count: 0,
             effects: VecDeque::new(),
@@ -86,13 +86,9 @@ impl<'t> Simulator<'t> {
         self.inputs.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the virtual time from the creation to the last event, in nanoseconds.
-    pub(super) fn elapsed_ns(&self) -> i64 {
-        self.last_event.0 - START_NS
-    }
-
+    /// Returns the virtual time from the creation to the last event.
     pub(super) fn elapsed(&self) -> Duration {
-        Duration::from_nanos(u64::try_from(self.elapsed_ns()).unwrap_or_default())
+        START.duration_until(self.last_event)
     }
 
     pub(super) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
@@ -108,7 +104,7 @@ impl<'t> Simulator<'t> {
     /// Runs until nothing more happens, or the test stops.
     pub(super) fn run(&mut self, id: JobId) -> Result<(), String> {
         let until = self.test.until.map_or(Timestamp(i64::MAX), |span| {
-            Timestamp(START_NS.saturating_add(to_nanoseconds(span.0)))
+            Timestamp(START.0.saturating_add(to_nanoseconds(span.0)))
         });
         for _ in 0..EVENTS_MAX {
             self.run_effects();
@@ -336,7 +332,7 @@ impl<'t> Simulator<'t> {
 
     fn add_line(&mut self, text: String) {
         if self.story.len() < STORY_LINES_MAX {
-            let at = Millis(u64::try_from((self.now.0 - START_NS) / 1_000_000).unwrap_or_default());
+            let at = Millis::from_duration(START.duration_until(self.now));
             self.story.push(format!("{at:>12}  {text}"));
         }
     }

@@ -70,6 +70,7 @@ impl BusActor {
 }
 
 /// Returns the sink to which a bus reports its events.
+#[allow(clippy::too_many_lines, reason = "one match over the events")]
 pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
     let (handles, key) = (handles.clone(), key.clone());
     Arc::new(move |event| match event {
@@ -197,8 +198,8 @@ fn notify_leased(handles: &ActorHandles, confirm_token: ConfirmToken, lease: Rem
     else {
         return;
     };
-    let until = clock::now().after(Some(Millis::from_duration(lease.remaining)));
-    let lease = Lease { delivery: lease.delivery, until: until.unwrap_or_default() };
+    let until = clock::now().plus(Millis::from_duration(lease.remaining));
+    let lease = Lease { delivery: lease.delivery, until };
     let input = Input::Leased { step, attempt, lease };
     send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
 }

@@ -8,6 +8,7 @@ use super::mailbox::ActorMetrics;
 use super::memory::{JobMemory, MemoryGauges};
 use super::queue_report::QueueReports;
 use super::rules::Rules;
+use super::transport::StartError;
 use crate::access::Access;
 use crate::budgets::Budgets;
 use crate::events::{EventHub, Webhook};
@@ -79,6 +80,10 @@ pub struct Common {
 impl Common {
     /// Creates the shared state of a process; `fatal` receives the reason if the process has to
     /// end.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the webhook cannot be made.
     pub fn new(
         settings: Settings,
         definitions: Definitions,
@@ -86,7 +91,7 @@ impl Common {
         reader: Arc<dyn Records>,
         next_number: JobNumber,
         fatal: mpsc::UnboundedSender<String>,
-    ) -> Common {
+    ) -> Result<Common, StartError> {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,
@@ -105,13 +110,13 @@ impl Common {
         let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
         let health = Health::new(settings.default_bus()).with_memory(memory.clone());
         let job_actor_metrics = ActorMetrics::new(&metrics, "job");
-        let webhook = Webhook::new(&settings, &metrics).map(Arc::new);
+        let webhook = Webhook::new(&settings, &metrics).map_err(StartError::Webhook)?;
         let traces = Traces::new(&settings, &metrics);
         let creation_permits =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
         let budgets = Budgets::new(&settings.http, &settings.embedded);
         let access = Access::new(&settings.http);
-        Common {
+        Ok(Common {
             access,
             settings,
             limits,
@@ -129,13 +134,13 @@ impl Common {
             creation_permits,
             budgets,
             feeds: EventHub::default(),
-            webhook,
+            webhook: webhook.map(Arc::new),
             traces,
             memory,
             child_count: AtomicU32::new(0),
             next_number: AtomicI64::new(next_number),
             fatal,
-        }
+        })
     }
 
     /// Returns the definitions for new jobs.

@@ -22,7 +22,7 @@ use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
 use super::supervisor::Supervisor;
 use super::transport::{
-    BusOptions, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
+    BusMaker, BusOptions, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
     settings_transport, start_bus, topic_maker,
 };
 use crate::events::WebhookEnv;
@@ -30,6 +30,7 @@ use crate::settings::Settings;
 use actix::{Actor, Arbiter, ArbiterHandle};
 use base::clock;
 use base::faults;
+use bus::BusKey;
 use bus::embedded::Workers;
 use bus::lease_queue::LeaseQueues;
 use engine::{Definition, JobId, Message, Millis, Operation};
@@ -159,7 +160,7 @@ pub fn start_on(
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = store.records();
     let (table, routes) = routes::new_route_table();
-    let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender);
+    let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender)?;
     let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
     tracing::info!(
         jobs_bytes_max = handles.common.memory.max(),
@@ -226,19 +227,13 @@ fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError>
     }
 }
 
-fn start_actors(
-    handles: &Arc<ActorHandles>,
-    store: Box<dyn Journal>,
-    (table, recovered, passivated): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
-    mut threads: Threads,
-    (transport, wiring): (Transport, Wiring),
-) -> Result<Vec<Arbiter>, StartError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
-    // each other more often than they work side by side.
-    let job_arbiters: Vec<ArbiterHandle> =
-        (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
-    let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
+/// Makes the buses of the loaded definitions and of those that jobs under way run.
+fn make_buses(
+    handles: &ActorHandles,
+    transport: &Transport,
+    recovered: &[RecoveredJob],
+    passivated: &[PassivatedTree],
+) -> Result<Vec<(BusKey, BusMaker)>, StartError> {
     let definitions = handles.common.definitions();
     let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
     let passivated_use = passivated.iter().map(|family| &family.definition);
@@ -257,6 +252,23 @@ fn start_actors(
         let maker = transport(&handles.common.settings, &key, options)?;
         makers.push((key, maker));
     }
+    Ok(makers)
+}
+
+fn start_actors(
+    handles: &Arc<ActorHandles>,
+    store: Box<dyn Journal>,
+    (table, recovered, passivated): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
+    mut threads: Threads,
+    (transport, wiring): (Transport, Wiring),
+) -> Result<Vec<Arbiter>, StartError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
+    // each other more often than they work side by side.
+    let job_arbiters: Vec<ArbiterHandle> =
+        (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
+    let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
+    let makers = make_buses(handles, &transport, &recovered, &passivated)?;
     let topic = topic_maker(&handles.common.settings)?;
     let owned = handles.clone();
     let journal =

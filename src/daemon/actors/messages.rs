@@ -127,21 +127,16 @@ fn lifetime(job: &Job, step: StepIndex, now: Timestamp) -> Lifetime {
     let run = job.step(step);
     let Some(timeout) = job.graph().step(step).timeout else { return Lifetime::default() };
     let span = match run.deadline() {
-        Some(deadline) => time_left(deadline, now),
+        Some(deadline) => now.duration_until(deadline),
         None => Duration::from_millis(timeout.0),
     };
-    let until = run.start_by().map(|by| clock::timer_now() + time_left(by, now));
+    let until = run.start_by().map(|by| clock::timer_now() + now.duration_until(by));
     Lifetime { ttl: Some(span), take_by: until }
-}
-
-/// Returns how long it is until `then`.
-fn time_left(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::from_nanos(u64::try_from(then.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
 /// Returns what is left of a lease.
 fn lease_left(lease: Lease, now: Timestamp) -> RemainingLease {
-    RemainingLease { delivery: lease.delivery, remaining: time_left(lease.until, now) }
+    RemainingLease { delivery: lease.delivery, remaining: now.duration_until(lease.until) }
 }
 
 /// A message to a caller: the result, or the error.

@@ -35,6 +35,9 @@ pub enum StartError {
     /// Traces cannot be sent.
     #[error("{0}")]
     Traces(String),
+    /// The webhook cannot be called.
+    #[error("{0}")]
+    Webhook(String),
     /// The definitions have an error that only shows when all of them are loaded.
     #[error("{0}")]
     Definitions(String),

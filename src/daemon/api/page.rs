@@ -62,9 +62,9 @@ static INDEX: LazyLock<(String, String)> = LazyLock::new(|| {
         }
     }
     let hash: String = all.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let index = Files::get("index.html").map(|file| file.data.into_owned()).unwrap_or_default();
-    let index = String::from_utf8_lossy(&index).replace(DEV_ASSETS, &format!("assets/{hash}/"));
-    (index, hash)
+    let index = Files::get("index.html").expect("the build embeds the page");
+    let index = String::from_utf8_lossy(&index.data);
+    (index.replace(DEV_ASSETS, &format!("assets/{hash}/")), hash)
 });
 
 async fn serve_index(request: HttpRequest) -> HttpResponse {

@@ -60,6 +60,9 @@ const ROWS_DEFAULT: u32 = 1_000;
 const PAGE_ROWS: usize = 1_000;
 const PAGE_STATUSES: usize = 10_000;
 
+/// Why writing CSV to memory cannot fail.
+const CSV_WRITES: &str = "rows of the same length";
+
 /// The prefix of a step's name in the query, for names that would otherwise mean another parameter.
 const STEP_PREFIX: &str = "step.";
 
@@ -238,8 +241,8 @@ impl StatusSheet {
             if std::mem::replace(&mut self.has_begun, true) {
                 body.push(b',');
             }
-            // Writing texts to memory cannot fail.
-            let _ = serde_json::to_writer(&mut body, &RowView { row, names: &self.names });
+            serde_json::to_writer(&mut body, &RowView { row, names: &self.names })
+                .expect("texts have a JSON text");
         }
         if self.has_ended {
             body.push(b']');
@@ -256,18 +259,17 @@ impl StatusSheet {
             return Ok(None);
         }
         let mut table = csv::Writer::from_writer(Vec::new());
-        // Writing rows of the same length to memory cannot fail.
         if !std::mem::replace(&mut self.has_begun, true) {
             let own = ["job", "state", "created", "updated"];
-            let _ =
-                table.write_record(own.into_iter().chain(self.names.iter().map(String::as_str)));
+            let titles = own.into_iter().chain(self.names.iter().map(String::as_str));
+            table.write_record(titles).expect(CSV_WRITES);
         }
         for row in &self.next_rows()?.0 {
             let own = [&row.job, &row.state, &row.created, &row.updated];
-            let _ = table
-                .write_record(own.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell)));
+            let cells = own.into_iter().chain(&row.statuses).map(|cell| escape_cell(cell));
+            table.write_record(cells).expect(CSV_WRITES);
         }
-        Ok(Some(table.into_inner().unwrap_or_default().into()))
+        Ok(Some(table.into_inner().expect(CSV_WRITES).into()))
     }
 
     /// Reads the next rows. Behind the last ones it returns where the next page begins, if there is

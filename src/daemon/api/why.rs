@@ -18,7 +18,9 @@ use actix_web::{HttpResponse, web};
 use base::clock;
 use base::times::format_rfc3339;
 use bus::{BusKey, BusState, EndpointFailure, QueueStatus};
-use engine::{Definition, Job, JobId, JobState, Lease, Millis, StepIndex, StepState};
+use engine::{
+    Definition, Job, JobId, JobState, Lease, Millis, Step, StepIndex, StepRun, StepState,
+};
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 use std::sync::Arc;
@@ -187,49 +189,10 @@ async fn explain_step(
     }
     let timeout = describe_timeout(step, run);
     let bus = handles.buses.bus_of_step(job.definition(), step);
-    match handles.common.health.bus(&bus) {
-        Some(BusState::Connected | BusState::CatchingUp) => {}
-        Some(BusState::QueuesUnusable { queues, reason })
-            if queues.contains(&step.queue) && !run.confirmed =>
-        {
-            return explain(
-                WaitCause::BrokerBlocked,
-                format!("the message of step \"{name}\" is not sent: {reason}"),
-            );
-        }
-        Some(BusState::QueuesUnusable { .. }) => {}
-        Some(BusState::Unresponsive { .. }) if run.confirmed => {}
-        Some(state @ BusState::Unresponsive { .. }) => {
-            return explain(
-                WaitCause::BrokerBlocked,
-                format!("{state}: the message of step \"{name}\" waits for it; {timeout}"),
-            );
-        }
-        Some(BusState::Blocked { reason }) if !run.confirmed => {
-            return explain(
-                WaitCause::BrokerBlocked,
-                format!(
-                    "the broker blocks publishing ({reason}): the message of step \"{name}\" \
-                     waits for it; {timeout}"
-                ),
-            );
-        }
-        Some(BusState::Blocked { .. }) => {}
-        Some(BusState::Disconnected { reason }) => {
-            return explain(
-                WaitCause::BrokerGone,
-                format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"),
-            );
-        }
-        None => {
-            return explain(
-                WaitCause::BrokerGone,
-                format!(
-                    "step \"{name}\" sends to the bus \"{bus}\", which was not started: the \
-                     settings do not have it"
-                ),
-            );
-        }
+    if let Some((cause, why)) =
+        explain_bus(handles.common.health.bus(&bus), &bus, (step, run), &timeout)
+    {
+        return explain(cause, why);
     }
     let queue = &step.queue;
     let has_broker = handles.common.settings.amqp_bus(&bus.name).is_some();
@@ -263,68 +226,108 @@ async fn explain_step(
             ),
         );
     }
+    let (cause, why) = explain_queue(found, (step, run), has_broker, &timeout);
+    explain(cause, why)
+}
+
+/// Explains by the state of a step's bus why its message does not move, if that is the cause.
+fn explain_bus(
+    state: Option<BusState>,
+    bus: &BusKey,
+    (step, run): (&Step, &StepRun),
+    timeout: &str,
+) -> Option<(WaitCause, String)> {
+    let name = &step.name;
+    let blocked = |why| Some((WaitCause::BrokerBlocked, why));
+    let gone = |why| Some((WaitCause::BrokerGone, why));
+    match state {
+        Some(BusState::QueuesUnusable { queues, reason })
+            if queues.contains(&step.queue) && !run.confirmed =>
+        {
+            blocked(format!("the message of step \"{name}\" is not sent: {reason}"))
+        }
+        Some(state @ BusState::Unresponsive { .. }) if !run.confirmed => {
+            blocked(format!("{state}: the message of step \"{name}\" waits for it; {timeout}"))
+        }
+        Some(BusState::Blocked { reason }) if !run.confirmed => blocked(format!(
+            "the broker blocks publishing ({reason}): the message of step \"{name}\" waits for \
+             it; {timeout}"
+        )),
+        Some(BusState::Disconnected { reason }) => {
+            gone(format!("the broker is gone: {reason}; step \"{name}\" goes on when it is back"))
+        }
+        None => gone(format!(
+            "step \"{name}\" sends to the bus \"{bus}\", which was not started: the settings do \
+             not have it"
+        )),
+        Some(
+            BusState::Connected
+            | BusState::CatchingUp
+            | BusState::QueuesUnusable { .. }
+            | BusState::Unresponsive { .. }
+            | BusState::Blocked { .. },
+        ) => None,
+    }
+}
+
+/// Explains by the state of a step's queue what its message waits for.
+fn explain_queue(
+    found: QueueStatus,
+    (step, run): (&Step, &StepRun),
+    has_broker: bool,
+    timeout: &str,
+) -> (WaitCause, String) {
+    let (name, queue) = (&step.name, &step.queue);
+    let no_consumer = |why| (WaitCause::NoConsumer, why);
     match found {
         QueueStatus::Endpoint { waiting, calls, failure: trouble } => {
             let is_accepted = run.confirmed;
-            let service_step = ServiceStep { name, queue, timeout: &timeout, is_accepted };
-            let (cause, why) = service_step.explain(waiting, calls, trouble);
-            explain(cause, why)
+            ServiceStep { name, queue, timeout, is_accepted }.explain(waiting, calls, trouble)
         }
-        QueueStatus::Exists { messages, consumers, is_full: true, .. } if !run.confirmed => {
-            explain(
-                WaitCause::QueueFull,
-                format!(
-                    "queue full: the broker takes no more on queue \"{queue}\" (overflow \
+        QueueStatus::Exists { messages, consumers, is_full: true, .. } if !run.confirmed => (
+            WaitCause::QueueFull,
+            format!(
+                "queue full: the broker takes no more on queue \"{queue}\" (overflow \
                  reject-publish), and the manager sends the message of step \"{name}\" until it \
                  does; {} there for its {}",
-                    format_count(messages, "message waits", "messages wait"),
-                    format_count(consumers, "consumer", "consumers")
-                ),
-            )
+                format_count(messages, "message waits", "messages wait"),
+                format_count(consumers, "consumer", "consumers")
+            ),
+        ),
+        QueueStatus::Exists { messages, consumers: 0, .. } => {
+            let how = format!(
+                ", with workflow-manager work {queue} -- CMD, or one that asks for messages by \
+                 POST /api/queue/{queue}/receive"
+            );
+            no_consumer(format!(
+                "no consumer on queue \"{queue}\": start a worker for step \"{name}\"{}; {} there",
+                if has_broker { "" } else { &how },
+                format_count(messages, "message waits", "messages wait")
+            ))
         }
-        QueueStatus::Exists { messages, consumers: 0, .. } if has_broker => explain(
-            WaitCause::NoConsumer,
-            format!(
-                "no consumer on queue \"{queue}\": start a worker for step \"{name}\"; {} there",
-                format_count(messages, "message waits", "messages wait")
-            ),
-        ),
-        QueueStatus::Exists { messages, consumers: 0, .. } => explain(
-            WaitCause::NoConsumer,
-            format!(
-                "no consumer on queue \"{queue}\": start a worker for step \"{name}\", with \
-                 workflow-manager work {queue} -- CMD, or one that asks for messages by POST \
-                 /api/queue/{queue}/receive; {} there",
-                format_count(messages, "message waits", "messages wait")
-            ),
-        ),
-        QueueStatus::Exists { .. } if has_broker => explain(
+        QueueStatus::Exists { .. } if has_broker => (
             WaitCause::Sending,
             format!(
                 "on its way: the broker has not confirmed the message of step \"{name}\" to queue \
                  \"{queue}\" yet; the manager keeps it, and sends it again until then"
             ),
         ),
-        QueueStatus::Exists { messages: 0, .. } => explain(
+        QueueStatus::Exists { messages: 0, .. } => (
             WaitCause::Working,
             format!(
                 "a worker has it: it took the message of step \"{name}\" and has not replied; \
                  {timeout}"
             ),
         ),
-        QueueStatus::Exists { messages, consumers, .. } => explain(
-            WaitCause::AllBusy,
-            describe_all_busy(name, queue, messages, consumers, &timeout),
-        ),
-        QueueStatus::Missing => explain(
-            WaitCause::NoConsumer,
-            format!(
-                "no consumer on queue \"{queue}\": the queue itself is missing; within {} it is \
-                 declared, and the message sent again",
-                Millis::from_duration(queue_watch::CHECK_INTERVAL)
-            ),
-        ),
-        QueueStatus::Unknown(reason) => explain(
+        QueueStatus::Exists { messages, consumers, .. } => {
+            (WaitCause::AllBusy, describe_all_busy(name, queue, messages, consumers, timeout))
+        }
+        QueueStatus::Missing => no_consumer(format!(
+            "no consumer on queue \"{queue}\": the queue itself is missing; within {} it is \
+             declared, and the message sent again",
+            Millis::from_duration(queue_watch::CHECK_INTERVAL)
+        )),
+        QueueStatus::Unknown(reason) => (
             WaitCause::Unknown,
             format!(
                 "step \"{name}\" waits for a reply to its message on queue \"{queue}\", about \
@@ -420,36 +423,41 @@ struct ConfirmedStep<'a> {
 }
 
 impl ConfirmedStep<'_> {
-    fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
+    /// Explains that the queue has lost messages, if it has.
+    fn explain_loss(&self, consumers: u32, again: &str) -> Option<(WaitCause, String)> {
         let ConfirmedStep { handles, job, index, timeout } = self;
+        let step = job.graph().step(*index);
+        let (name, queue) = (&step.name, &step.queue);
+        let address = handles.buses.address(job.definition(), step);
+        let loss = handles.common.queue_losses.find(&address)?;
+        let settings = &handles.common.settings;
+        let span = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
+        let start = if consumers == 0 {
+            format!("no consumer on queue \"{queue}\", and messages are lost")
+        } else {
+            format!("queue \"{queue}\" has lost messages")
+        };
+        let why = format!(
+            "{start}: for {span} at least {} on it, but it held at most {}, waiting, with \
+             workers or answered; most likely the others were {LOST_BY}. The message of step \
+             \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
+             {queue}` sends all of the queue again; {timeout}",
+            format_count_u64(loss.waiting, "step waits", "steps wait"),
+            format_count_u64(loss.messages, "message", "messages"),
+        );
+        Some((WaitCause::Lost, why))
+    }
+
+    fn explain(&self, found: &QueueStatus) -> Option<(WaitCause, String)> {
+        let ConfirmedStep { job, index, timeout, .. } = self;
         let QueueStatus::Exists { messages, unacknowledged, consumers, .. } = *found else {
             return None;
         };
         let (step, run) = (job.graph().step(*index), job.step(*index));
         let (name, queue, id) = (&step.name, &step.queue, job.id());
         let again = format!("`workflow-manager redispatch {id} {name}` sends it again");
-        if let Some(loss) =
-            handles.common.queue_losses.find(&handles.buses.address(job.definition(), step))
-        {
-            let amqp = handles
-                .common
-                .settings
-                .amqp_bus(&handles.buses.bus_of_step(job.definition(), step).name);
-            let span = amqp.unwrap_or(&handles.common.settings.amqp).lost_after;
-            let start = if consumers == 0 {
-                format!("no consumer on queue \"{queue}\", and messages are lost")
-            } else {
-                format!("queue \"{queue}\" has lost messages")
-            };
-            let why = format!(
-                "{start}: for {span} at least {} on it, but it held at most {}, waiting, with \
-                 workers or answered; most likely the others were {LOST_BY}. The message of step \
-                 \"{name}\" may be one of them: {again}, `workflow-manager redispatch --queue \
-                 {queue}` sends all of the queue again; {timeout}",
-                format_count_u64(loss.waiting, "step waits", "steps wait"),
-                format_count_u64(loss.messages, "message", "messages"),
-            );
-            return Some((WaitCause::Lost, why));
+        if let Some(lost) = self.explain_loss(consumers, &again) {
+            return Some(lost);
         }
         if let (0, 1.., Some(workflow)) =
             (messages, consumers, queue.strip_prefix(Definition::CALL_QUEUE_PREFIX))

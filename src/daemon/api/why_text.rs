@@ -35,7 +35,7 @@ pub(super) fn format_count(count: u32, one: &str, several: &str) -> String {
 }
 
 pub(super) fn format_time_left(at: Timestamp) -> String {
-    Millis(u64::try_from((at.0 - clock::now().0) / 1_000_000).unwrap_or_default()).to_string()
+    Millis::from_duration(clock::now().duration_until(at)).to_string()
 }
 
 /// Describes when the running attempt of a step fails for lack of a reply.

@@ -441,8 +441,7 @@ impl<'a> EventBuilder<'a> {
                 details,
             },
         };
-        // Only strings and numbers: serialising them cannot fail.
-        let body = serde_json::to_string(&cloud_event).unwrap_or_default().into();
+        let body = serde_json::to_string(&cloud_event).expect("texts and numbers have a JSON text");
         Event {
             id,
             workflow: self.workflow.clone(),
@@ -453,7 +452,7 @@ impl<'a> EventBuilder<'a> {
             root: origin.root,
             at,
             is_end,
-            body,
+            body: body.into(),
         }
     }
 }

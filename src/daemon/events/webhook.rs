@@ -115,18 +115,24 @@ enum DeliveryOutcome {
 
 impl Webhook {
     /// Makes the webhook of the settings. Returns `None` if they have none.
-    pub fn new(settings: &Settings, metrics: &Metrics) -> Option<Webhook> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file of the setting `tls.authorities` cannot be used.
+    pub fn new(settings: &Settings, metrics: &Metrics) -> Result<Option<Webhook>, String> {
         let webhook = &settings.events.webhook;
-        webhook.is_enabled().then(|| Webhook {
+        if !webhook.is_enabled() {
+            return Ok(None);
+        }
+        Ok(Some(Webhook {
             settings: webhook.clone(),
-            // The file of authorities was read when the settings were.
-            authorities: settings.authorities().unwrap_or_default(),
+            authorities: settings.authorities()?,
             metrics: metrics.clone(),
             clock_origin: (clock::now(), clock::instant()),
             queue: Mutex::new(DeliveryQueue { has_more: true, ..DeliveryQueue::default() }),
             wake: Condvar::new(),
             idle: Notify::new(),
-        })
+        }))
     }
 
     /// Starts to deliver the notices of the journal.
@@ -343,7 +349,7 @@ impl DeliveryQueue {
                 return NextAction::Wait(None);
             }
             if now < self.paused_until {
-                return NextAction::Wait(Some(duration_until(now, self.paused_until)));
+                return NextAction::Wait(Some(now.duration_until(self.paused_until)));
             }
             self.expire_page(now, settings);
         }
@@ -367,7 +373,7 @@ impl DeliveryQueue {
             self.is_reading = true;
             return NextAction::Read(self.cursor);
         }
-        NextAction::Wait(due.map(|(due, ..)| duration_until(now, due)))
+        NextAction::Wait(due.map(|(due, ..)| now.duration_until(due)))
     }
 
     fn add_page(&mut self, page: Vec<(NoticeNumber, Notice)>) {
@@ -439,10 +445,6 @@ fn backoff(failures: u32, settings: &WebhookSettings) -> Duration {
 
 fn add_duration(at: Timestamp, span: Duration) -> Timestamp {
     Timestamp(at.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
-}
-
-fn duration_until(now: Timestamp, due: Timestamp) -> Duration {
-    Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ fn property_schema(key: &KnownKey) -> Value {
     schema
 }
 
+#[allow(clippy::too_many_lines, reason = "one match over the kinds")]
 fn value_schema(kind: ValueKind) -> Value {
     match kind {
         ValueKind::Name => {

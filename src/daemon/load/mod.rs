@@ -287,43 +287,54 @@ impl Loader<'_> {
             );
         }
         for vhost in vhosts {
-            let definition = Definition {
-                vhost,
-                bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
-                deadline: draft.deadline,
-                retention: draft.retention,
-                queue: draft.queue_keys.declaration.clone(),
-                ..Definition::new(&name.text, Vec::new())
-            };
-            if let Some((file, first)) = self.declared.get(&definition.full_name()) {
-                let message = format!(
-                    "a workflow {} is declared already, at {file}:{first}",
-                    quote(&definition.full_name())
-                );
-                report.add_error(name.at, message);
-                continue;
-            }
-            let spelling = self
-                .spellings
-                .entry(definition.full_name().to_ascii_lowercase())
-                .or_insert_with(|| definition.full_name());
-            if *spelling != definition.full_name() && !definition.vhost.is_empty() {
-                let message = format!(
-                    "in the virtual host {}: differs from {} only in upper and lower case; their \
-                     tables of statuses could not be told apart",
-                    quote(&definition.vhost),
-                    quote(spelling)
-                );
-                report.add_error(name.at, message);
-            }
-            self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
-            self.calls.extend(calls::find_calls(draft, &definition, &report.file));
-            if report.errors.is_empty() {
-                self.definitions
-                    .push(Arc::new(Definition { graphs: graphs.clone(), ..definition }));
-            }
+            self.add_definition(draft, name, vhost, &graphs, report);
         }
         report.leave_scope();
+    }
+
+    /// Adds the definition of a workflow in one of its virtual hosts.
+    fn add_definition(
+        &mut self,
+        draft: &WorkflowDraft,
+        name: &values::LocatedText,
+        vhost: String,
+        graphs: &[Graph],
+        report: &mut Diagnostics,
+    ) {
+        let definition = Definition {
+            vhost,
+            bus: draft.bus.as_ref().map(|bus| bus.text.as_str().into()),
+            deadline: draft.deadline,
+            retention: draft.retention,
+            queue: draft.queue_keys.declaration.clone(),
+            ..Definition::new(&name.text, Vec::new())
+        };
+        if let Some((file, first)) = self.declared.get(&definition.full_name()) {
+            let message = format!(
+                "a workflow {} is declared already, at {file}:{first}",
+                quote(&definition.full_name())
+            );
+            report.add_error(name.at, message);
+            return;
+        }
+        let spelling = self
+            .spellings
+            .entry(definition.full_name().to_ascii_lowercase())
+            .or_insert_with(|| definition.full_name());
+        if *spelling != definition.full_name() && !definition.vhost.is_empty() {
+            let message = format!(
+                "in the virtual host {}: differs from {} only in upper and lower case; their \
+                 tables of statuses could not be told apart",
+                quote(&definition.vhost),
+                quote(spelling)
+            );
+            report.add_error(name.at, message);
+        }
+        self.declared.insert(definition.full_name(), (report.file.clone(), name.at));
+        self.calls.extend(calls::find_calls(draft, &definition, &report.file));
+        if report.errors.is_empty() {
+            self.definitions.push(Arc::new(Definition { graphs: graphs.to_vec(), ..definition }));
+        }
     }
 
     fn finish(mut self) -> Result<LoadedWorkflows, LoadErrors> {

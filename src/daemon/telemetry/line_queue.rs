@@ -97,13 +97,15 @@ impl LineQueue {
     }
 
     fn next_line(&self) -> Vec<u8> {
-        let is_empty = |waiting: &mut Backlog| waiting.lines.is_empty();
-        let mut backlog =
-            self.arrived.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
-        let line = backlog.lines.pop_front().unwrap_or_default();
-        backlog.bytes -= line.len();
-        backlog.is_writing = true;
-        line
+        let mut backlog = self.lock();
+        loop {
+            if let Some(line) = backlog.lines.pop_front() {
+                backlog.bytes -= line.len();
+                backlog.is_writing = true;
+                return line;
+            }
+            backlog = self.arrived.wait(backlog).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Marks the line that was taken out as written or dropped. Returns whether the queue is empty.

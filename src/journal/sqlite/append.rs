@@ -14,9 +14,10 @@ use super::writer::{JournalWriter, fail_point};
 use crate::error::JournalError;
 use crate::record::{JobNumber, Record};
 use crate::recover::JobRow;
-use engine::{Definition, DefinitionHash, Timestamp};
+use engine::{Definition, DefinitionHash, Recorded, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// The result of writing the records of one transaction.
 #[derive(Default)]
@@ -108,37 +109,25 @@ impl JournalWriter {
                 transaction.prepare_cached("SELECT max(first) FROM places WHERE job = ?1")?;
             let mut find_job =
                 transaction.prepare_cached("SELECT root FROM jobs WHERE number = ?1")?;
-            let mut exists =
-                |number: JobNumber, written: &AppendOutcome| -> rusqlite::Result<bool> {
-                    let is_new = written.new.contains_key(&number)
-                        || self.unprojected.new_job(number).is_some();
-                    if is_new {
-                        return Ok(true);
-                    }
-                    let root: Option<JobNumber> =
-                        find_job.query_row([number], |row| row.get(0)).optional()?;
-                    Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
-                };
+            let mut exists = |number: JobNumber,
+                              written: &AppendOutcome|
+             -> rusqlite::Result<bool> {
+                if written.new.contains_key(&number) || self.unprojected.new_job(number).is_some() {
+                    return Ok(true);
+                }
+                let root: Option<JobNumber> =
+                    find_job.query_row([number], |row| row.get(0)).optional()?;
+                Ok(root.is_some_and(|root| !self.partial_deletions.contains_key(&root)))
+            };
             for record in records {
                 fail_point("journal::write")?;
                 let mut origin = None;
                 if let Some(created) = &record.created {
                     let definition = &created.origin.definition;
-                    let number = match &self.last_definition {
-                        Some((latest, number)) if std::sync::Arc::ptr_eq(latest, definition) => {
-                            *number
-                        }
-                        _ => find_or_insert_definition(
-                            &transaction,
-                            &mut self.definitions,
-                            definition,
-                        )?,
-                    };
-                    self.last_definition = Some((definition.clone(), number));
-                    let has_parent = match created.parent {
-                        Some(parent) => exists(parent, &written)?,
-                        None => true,
-                    };
+                    let (last, known) = (&mut self.last_definition, &mut self.definitions);
+                    let number = definition_number(&transaction, last, known, definition)?;
+                    let has_parent =
+                        created.parent.map_or(Ok(true), |parent| exists(parent, &written))?;
                     if has_parent && !exists(record.job, &written)? {
                         let row = JobRow::new(record.job, created, number);
                         origin = Some(format_origin(&row)?);
@@ -159,17 +148,13 @@ impl JournalWriter {
                     written.rows.push(None);
                     continue;
                 }
-                let last = written.last_entries.get(&record.job).copied();
-                let last = last.or(self
+                let known = written.last_entries.get(&record.job).copied().or(self
                     .confirms
                     .last_entry_of(record.job)
                     .max(self.unprojected.last_entry_of(record.job)));
-                let last = match last {
-                    Some(last) => Some(last),
-                    None if origin.is_some() => None,
-                    None => find_last
-                        .query_row([record.job], |row| row.get::<_, Option<i64>>(0))?
-                        .and_then(|first| u64::try_from(first).ok()),
+                let last = match known {
+                    None if origin.is_none() => find_last_entry(&mut find_last, record.job)?,
+                    known => known,
                 };
                 if last.is_some_and(|last| recorded.first <= last) {
                     check_repeated(&transaction, &self.file, record)?;
@@ -183,11 +168,7 @@ impl JournalWriter {
                     written.rows.push(None);
                     continue;
                 }
-                let same_transaction = written.confirmed.remove(&record.job).unwrap_or_default();
-                let is_first = written.with_confirms.insert(record.job);
-                let earlier = self.confirms.of_job(record.job).filter(|_| is_first);
-                let before: Vec<&InnerDecision> = earlier.chain(&same_transaction).collect();
-                let confirms = (!before.is_empty()).then(|| to_json(&before)).transpose()?;
+                let confirms = written.take_confirms(record.job, &self.confirms)?;
                 let body = to_json(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
                 let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
@@ -196,18 +177,48 @@ impl JournalWriter {
                 written.rows.push(Some(written.last_seq));
             }
         }
-        if !written.confirmed.is_empty() {
-            written.last_seq += 1;
-            let body = to_json(&written.confirmed.iter().collect::<Vec<_>>())?;
-            transaction
-                .prepare_cached("INSERT INTO confirmed(seq, body, checksum) VALUES (?1, ?2, ?3)")?
-                .execute(params![written.last_seq, body, checksum(written.last_seq, &body)])?;
-            written.confirm_seq = Some(written.last_seq);
-        }
+        written.insert_confirmed(&transaction)?;
         fail_point("journal::commit")?;
         transaction.commit()?;
         Ok(written)
     }
+}
+
+impl AppendOutcome {
+    /// Returns the confirms of a job that its next row has to hold, as JSON; `None`: there are
+    /// none.
+    fn take_confirms(
+        &mut self,
+        job: JobNumber,
+        pending: &PendingConfirms,
+    ) -> rusqlite::Result<Option<String>> {
+        let same_transaction = self.confirmed.remove(&job);
+        let is_first = self.with_confirms.insert(job);
+        let earlier = pending.of_job(job).filter(|_| is_first);
+        let before: Vec<&InnerDecision> =
+            earlier.chain(same_transaction.iter().flatten()).collect();
+        (!before.is_empty()).then(|| to_json(&before)).transpose()
+    }
+
+    /// Inserts the confirms that wait for a record of their jobs.
+    fn insert_confirmed(&mut self, transaction: &Connection) -> rusqlite::Result<()> {
+        if self.confirmed.is_empty() {
+            return Ok(());
+        }
+        self.last_seq += 1;
+        let body = to_json(&self.confirmed.iter().collect::<Vec<_>>())?;
+        transaction
+            .prepare_cached("INSERT INTO confirmed(seq, body, checksum) VALUES (?1, ?2, ?3)")?
+            .execute(params![self.last_seq, body, checksum(self.last_seq, &body)])?;
+        self.confirm_seq = Some(self.last_seq);
+        Ok(())
+    }
+}
+
+/// Returns the number of the first entry of a job's last projected row.
+fn find_last_entry(find: &mut Statement<'_>, job: JobNumber) -> rusqlite::Result<Option<u64>> {
+    let first: Option<i64> = find.query_row([job], |row| row.get(0))?;
+    Ok(first.and_then(|first| u64::try_from(first).ok()))
 }
 
 /// The statement that [`insert_entry`] executes.
@@ -235,14 +246,36 @@ pub(super) fn insert_entry(
 fn check_repeated(connection: &Connection, file: &str, record: &Record) -> Result<(), WriteError> {
     let rows = FileRows { connection, file, is_projected: false };
     let known = rows.job_entry_rows(record.job)?;
-    let row = known.iter().find(|row| row.first == record.recorded.first);
+    let Recorded { first, at, entries } = &record.recorded;
+    let row = known.iter().find(|row| row.first == *first);
+    let is_same = match row {
+        Some(row) => row.at == *at && row.parse_entries(file)? == *entries,
+        None => false,
+    };
     // A confirm soon has no row of its own.
-    if row.is_some_and(|row| row.matches(&record.recorded)) || PendingConfirms::is_confirm(record) {
+    if is_same || PendingConfirms::is_confirm(record) {
         return Ok(());
     }
     let seq = row.or(known.last()).map_or(0, |row| row.seq);
     let what = "another decision is to be written in its place".to_owned();
     Err(damaged_entry(file, seq, what).into())
+}
+
+/// Returns the number of a definition. Most jobs have that of the job before.
+fn definition_number(
+    connection: &Connection,
+    last: &mut Option<(Arc<Definition>, i64)>,
+    known: &mut HashMap<DefinitionHash, i64>,
+    definition: &Arc<Definition>,
+) -> rusqlite::Result<i64> {
+    if let Some((latest, number)) = last
+        && Arc::ptr_eq(latest, definition)
+    {
+        return Ok(*number);
+    }
+    let number = find_or_insert_definition(connection, known, definition)?;
+    *last = Some((definition.clone(), number));
+    Ok(number)
 }
 
 fn find_or_insert_definition(

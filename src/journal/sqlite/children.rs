@@ -129,7 +129,7 @@ impl Reader {
             let Some(first) = last.last() else { return Ok(None) };
             before = first.first;
             for row in last {
-                let entries = row.entries();
+                let entries = row.parse_entries(rows.file)?;
                 if let Some(entry) =
                     entries.into_iter().rev().find(|entry| entry.job_state().is_some())
                 {

@@ -2,7 +2,7 @@
 //! rows had no entry number and no time; most entries contained their own time.
 
 use super::row_format::{
-    checksum, damaged_entry, entry_checksum, to_journal_error, to_json, to_sql_number,
+    checksum, damaged_entry, entry_checksum, row_number, to_journal_error, to_json, to_sql_number,
 };
 use crate::error::JournalError;
 use crate::record::JobNumber;
@@ -20,7 +20,7 @@ pub(super) const SELECT_PREVIOUS_ENTRIES: &str = "SELECT job, body, checksum, se
 
 /// Reads a row of [`SELECT_PREVIOUS_ENTRIES`] and checks its checksum.
 pub(super) fn parse_row(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
-    let seq: i64 = row.get(3).unwrap_or_default();
+    let seq = row_number(row, 3);
     let read = || -> rusqlite::Result<(JobNumber, String, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     };

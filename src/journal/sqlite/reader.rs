@@ -201,7 +201,7 @@ impl Reader {
             let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
             let Some(job) = rows.find_job(number)? else { return Ok(None) };
             let first = rows.first_row(number)?;
-            let entries = first.map(|row| row.entries());
+            let entries = first.map(|row| row.parse_entries(self.file())).transpose()?;
             let message = entries.into_iter().flatten().find_map(|entry| match entry {
                 Entry::Job(JobEntry::Created { message, .. }) => message,
                 Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,

@@ -53,6 +53,11 @@ pub(super) fn to_json<T: serde::Serialize + ?Sized>(entries: &T) -> rusqlite::Re
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
+/// Returns the number of a row, by which an error names it; 0 if the column has no number.
+pub(super) fn row_number(row: &Row<'_>, column: usize) -> i64 {
+    row.get(column).unwrap_or(0)
+}
+
 /// Selects the checked columns of `jobs`, in the order that [`parse_job_row`] reads.
 pub(super) const SELECT_JOBS: &str = "SELECT number, id, definition, graph, root, parent, step, \
                                    item, depth, created, checksum, state FROM jobs";
@@ -78,7 +83,7 @@ pub(super) fn job_checksum(row: &JobRow) -> u32 {
 
 /// Parses a row of [`SELECT_JOBS`] and checks its checksum.
 pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, JournalError> {
-    let number: i64 = row.get(0).unwrap_or_default();
+    let number = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "jobs", number, what);
     let read = || -> rusqlite::Result<(JobRow, u32)> {
         let id: [u8; 16] = row.get(1)?;
@@ -115,7 +120,7 @@ pub(super) struct EntryRow {
     pub(super) job: JobNumber,
     /// The number of its first entry within the job.
     pub(super) first: u64,
-    at: Timestamp,
+    pub(super) at: Timestamp,
     body: String,
     confirms: Option<String>,
     /// The fields of the job that never change; only in the job's first row.
@@ -144,19 +149,16 @@ impl EntryRow {
             let own = (self.first, self.at, serde_json::from_str(&self.body)?);
             Ok(confirms.into_iter().flatten().chain([own]).map(to_recorded).collect())
         };
-        read().map_err(|error| {
-            damaged_entry(file, self.seq, format!("not an entry of this version: {error}"))
-        })
+        read().map_err(|error| self.unreadable(file, &error))
     }
 
-    /// Returns the row's own entries; none if this version cannot read them.
-    pub(super) fn entries(&self) -> Vec<Entry> {
-        serde_json::from_str(&self.body).unwrap_or_default()
+    /// Parses the row's own entries.
+    pub(super) fn parse_entries(&self, file: &str) -> Result<Vec<Entry>, JournalError> {
+        serde_json::from_str(&self.body).map_err(|error| self.unreadable(file, &error))
     }
 
-    /// Returns whether the row contains this decision.
-    pub(super) fn matches(&self, other: &Recorded) -> bool {
-        self.at == other.at && self.entries() == other.entries
+    fn unreadable(&self, file: &str, error: &serde_json::Error) -> JournalError {
+        damaged_entry(file, self.seq, format!("not an entry of this version: {error}"))
     }
 }
 
@@ -176,7 +178,7 @@ pub(super) fn damaged_entry(file: &str, seq: i64, what: String) -> JournalError 
 
 /// Parses a row of [`ENTRY_COLUMNS`] and checks its checksum.
 pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, JournalError> {
-    let seq: i64 = row.get(5).unwrap_or_default();
+    let seq = row_number(row, 5);
     let damaged = |what: String| damaged_entry(file, seq, what);
     let read = || -> rusqlite::Result<(JobNumber, i64, i64, String, u32)> {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
@@ -228,7 +230,7 @@ pub(super) type ConfirmRow = (i64, Vec<(JobNumber, Vec<InnerDecision>)>);
 
 /// Parses a row of [`SELECT_CONFIRMS`] and checks its checksum.
 pub(super) fn parse_confirm_row(row: &Row<'_>, file: &str) -> Result<ConfirmRow, JournalError> {
-    let seq: i64 = row.get(0).unwrap_or_default();
+    let seq = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "confirmed", seq, what);
     let read = || -> rusqlite::Result<(String, u32)> { Ok((row.get(1)?, row.get(2)?)) };
     let (body, stored) = read().map_err(|error| damaged(error.to_string()))?;
@@ -242,7 +244,7 @@ pub(super) fn parse_confirm_row(row: &Row<'_>, file: &str) -> Result<ConfirmRow,
 
 /// Parses `number, hash, body` of `definitions` and checks the hash.
 pub(super) fn parse_definition_row(row: &Row<'_>, file: &str) -> Result<String, JournalError> {
-    let number: i64 = row.get(0).unwrap_or_default();
+    let number = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "definitions", number, what);
     let read = || -> rusqlite::Result<([u8; 32], String)> { Ok((row.get(1)?, row.get(2)?)) };
     let (hash, body) = read().map_err(|error| damaged(error.to_string()))?;
@@ -296,7 +298,7 @@ pub(super) fn parse_notice_row(
     row: &Row<'_>,
     file: &str,
 ) -> Result<(NoticeNumber, Notice), JournalError> {
-    let number = row.get(0).unwrap_or_default();
+    let number = row_number(row, 0);
     let damaged = |what: String| JournalError::damaged_row(file, "notices", number, what);
     let read =
         || -> rusqlite::Result<(i64, String, u32)> { Ok((row.get(1)?, row.get(2)?, row.get(3)?)) };
@@ -322,13 +324,13 @@ pub(super) const SELECT_OFFSETS: &str =
 /// Parses a row of [`SELECT_OFFSETS`] and checks its checksum: too high an offset would skip
 /// replies.
 pub(super) fn parse_offset_row(row: &Row<'_>, file: &str) -> Result<StoredOffset, JournalError> {
-    let partition: i32 = row.get(2).unwrap_or_default();
-    let damaged =
-        |what: String| JournalError::damaged_row(file, "bus_positions", partition.into(), what);
-    let read = || -> rusqlite::Result<(String, String, i64, u32)> {
-        Ok((row.get(0)?, row.get(1)?, row.get(3)?, row.get(4)?))
+    let number = row_number(row, 2);
+    let damaged = |what: String| JournalError::damaged_row(file, "bus_positions", number, what);
+    let read = || -> rusqlite::Result<(String, String, i32, i64, u32)> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
     };
-    let (bus, topic, offset, stored) = read().map_err(|error| damaged(error.to_string()))?;
+    let (bus, topic, partition, offset, stored) =
+        read().map_err(|error| damaged(error.to_string()))?;
     let position = StoredOffset { bus: bus.into(), topic: topic.into(), partition, offset };
     if offset_checksum(&position) != stored {
         let StoredOffset { bus, topic, .. } = &position;

@@ -4,7 +4,7 @@
 use super::row_format::{
     ENTRY_COLUMNS, SELECT_CONFIRMS, SELECT_JOBS, SELECT_NOTICES, SELECT_OFFSETS, for_each_row,
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row,
-    parse_offset_row, to_journal_error,
+    parse_offset_row, row_number, to_journal_error,
 };
 use super::{entry_migration, files, schema_objects, status_table};
 use crate::error::JournalError;
@@ -421,7 +421,7 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
             Err(JournalError::Damaged {
                 file: file.to_owned(),
                 table: "places",
-                row: row.get(0).unwrap_or_default(),
+                row: row_number(row, 0),
                 what: "it does not agree with the table entries".to_owned(),
             })
         })?;
@@ -447,7 +447,7 @@ fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), 
         Err(JournalError::Damaged {
             file: file.to_owned(),
             table: "jobs",
-            row: row.get(0).unwrap_or_default(),
+            row: row_number(row, 0),
             what,
         })
     })

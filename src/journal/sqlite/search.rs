@@ -10,6 +10,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
 impl JobFilter {
+    /// Returns the table that the conditions on statuses are about. Without a workflow there is no
+    /// such table.
     fn status_table(&self) -> StatusTable {
         StatusTable::for_workflow(self.workflow.as_deref().unwrap_or_default())
     }

@@ -3,6 +3,7 @@
 use workflow_manager::cli::check::check;
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one file and what is printed of it")]
 fn check_prints_what_the_files_say() {
     let text = "\
 workflows:

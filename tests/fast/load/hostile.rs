@@ -10,6 +10,7 @@ use workflow_manager::load::{FILE_BYTES_MAX, load_files, load_text};
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one list of files")]
 fn hostile_files_are_refused_in_bounded_time() {
     let laughs = (1..10).fold(
         "x-0: &a0 [ ha, ha, ha, ha, ha, ha, ha, ha, ha, ha ]\n".to_owned(),

@@ -137,6 +137,7 @@ fn with(place: &str, keys: &str) -> String {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one list of cases")]
 fn schema_and_loader_agree_on_single_values() {
     let validator = Validator::new();
     let good = [

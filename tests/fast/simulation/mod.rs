@@ -147,6 +147,7 @@ fn incarnation(world: &Arc<Mutex<World>>) -> bool {
     is_done
 }
 
+#[allow(clippy::too_many_lines, reason = "one life of a manager")]
 async fn live(world: &Arc<Mutex<World>>) -> bool {
     let (settings, definitions, bug) = {
         let mut world = lock(world);

@@ -176,6 +176,7 @@ pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
 }
 
 impl World {
+    #[allow(clippy::too_many_lines, reason = "one list of what the seed decides")]
     pub(crate) fn new(seed: u64, folder: &Path) -> World {
         let mut rng = Rng::with_seed(seed);
         let database = folder.join("journal.db");
@@ -409,6 +410,7 @@ impl World {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one match over what a worker may do")]
     fn work(&mut self) -> Turn {
         let can_say = self.can_say();
         let Some(link) = &mut self.link else { return self.wait(1) };

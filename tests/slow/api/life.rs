@@ -42,6 +42,7 @@ fn before_anything_ran_the_lists_are_empty() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one life of one job")]
 fn a_job_with_a_fan_out_is_shown_from_its_creation_to_its_end() {
     let vhost = Vhost::new();
     let daemon = book(&vhost);

@@ -70,7 +70,6 @@ impl JobActor {
 
     /// Returns how long it is until `due`.
     fn time_left(&self, due: Timestamp) -> Duration {
-        let left_ns = due.0.saturating_sub(self.clock.now().0);
-        Duration::from_nanos(u64::try_from(left_ns).unwrap_or_default())
+        self.clock.now().duration_until(due)
     }
 }

@@ -284,8 +284,7 @@ impl Router {
             ctx.cancel_future(wait);
         }
         let Some(due) = next else { return };
-        let left = u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default();
-        let wait = ctx.run_later(Duration::from_nanos(left).min(WAIT_MAX), |router, ctx| {
+        let wait = ctx.run_later(now.duration_until(due).min(WAIT_MAX), |router, ctx| {
             router.passivated.timer = None;
             router.activate_next(ctx);
         });

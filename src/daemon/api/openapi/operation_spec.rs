@@ -234,7 +234,7 @@ impl Schemas {
     /// Renders all schemas for the document's components.
     pub(super) fn into_components(self) -> Value {
         let schemas = self.0.into_iter().map(|(name, schema)| {
-            let mut schema = serde_json::to_value(schema).unwrap_or_default();
+            let mut schema = serde_json::to_value(schema).expect("a schema has a JSON text");
             remove_null(&mut schema);
             (name, schema)
         });

@@ -8,6 +8,7 @@ use workflow_manager::bus::{BusEvent, BusState};
 use workflow_manager::engine::Definition;
 
 impl World {
+    #[allow(clippy::too_many_lines, reason = "one match over the faults")]
     pub(super) fn fault(&mut self) -> Option<Turn> {
         let Some(link) = &mut self.link else { return None };
         match self.rng.u32(0..15) {
