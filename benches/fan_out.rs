@@ -38,7 +38,7 @@ async fn run_fan_out(items: usize) -> (Duration, u64, u64) {
     let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes())
         .expect("a message");
     let started = Instant::now();
-    let id = manager.create("fan", None, message).await.expect("created").id();
+    let id = manager.handle().create("fan", None, message).await.expect("created").id();
     while manager.handles().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

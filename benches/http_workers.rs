@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::Message;
 use workflow_manager::grpc;
@@ -314,7 +315,10 @@ async fn measure_streams() {
     let mut settings = settings(folder.path(), "streams.db");
     settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
     let manager = start(settings).await;
-    let server = grpc::start(manager.handles().clone()).await.expect("listens").expect("it is on");
+    let server = grpc::start(ApiState::new(manager.handle().clone()))
+        .await
+        .expect("listens")
+        .expect("it is on");
     let before = settled_memory_kib().await;
     // From here on the peak is that of the streams.
     std::fs::write("/proc/self/clear_refs", "5").expect("the peak begins anew");
@@ -335,7 +339,8 @@ async fn measure_streams() {
     let message = Message::parse(text.as_bytes()).expect("a message");
     let create = async || {
         for _ in 0..IN_FLIGHT {
-            let jobs = (0..STREAMS).map(|_| manager.create("chain", None, message.clone()));
+            let jobs =
+                (0..STREAMS).map(|_| manager.handle().create("chain", None, message.clone()));
             assert!(join_all(jobs).await.iter().all(Result::is_ok));
         }
     };
@@ -392,7 +397,10 @@ async fn measure() {
     let mut over_grpc = settings(folder.path(), "grpc.db");
     over_grpc.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
     let manager = start(over_grpc).await;
-    let server = grpc::start(manager.handles().clone()).await.expect("listens").expect("it is on");
+    let server = grpc::start(ApiState::new(manager.handle().clone()))
+        .await
+        .expect("listens")
+        .expect("it is on");
     let address = server.address.to_string();
     for streams in [1, 4, 16] {
         let process = ChildProcess::start(&format!("grpc-{streams}"), &address);
@@ -406,7 +414,7 @@ async fn measure() {
     let mut over_http = settings(folder.path(), "http.db");
     over_http.http.listen = "127.0.0.1:0".parse().expect("an address");
     let manager = start(over_http).await;
-    let (server, address) = api::serve(manager.handles().clone()).expect("listens");
+    let (server, address) = api::serve(ApiState::new(manager.handle().clone())).expect("listens");
     let handle = server.handle();
     let server = actix_rt::spawn(server);
     let address = address.to_string();
@@ -431,13 +439,14 @@ async fn measure_waiting() {
     let mut settings = settings(folder.path(), "waiting.db");
     settings.http.listen = "127.0.0.1:0".parse().expect("an address");
     let manager = start(settings).await;
-    let (server, address) = api::serve(manager.handles().clone()).expect("listens");
+    let state = ApiState::new(manager.handle().clone());
+    let (server, address) = api::serve(state.clone()).expect("listens");
     let handle = server.handle();
     let server = actix_rt::spawn(server);
     let before = process::resident_kib();
     let process = ChildProcess::start("wait", &address.to_string());
     // All workers wait once the last permit is taken.
-    while manager.common().budgets.waiters.try_acquire(1).is_some() {
+    while state.budgets.waiters.try_acquire(1).is_some() {
         actix_rt::time::sleep(Duration::from_millis(10)).await;
     }
     let mib = (process::resident_kib() - before) / 1024;

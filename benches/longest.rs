@@ -13,9 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::manager_handle;
+use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
@@ -110,19 +109,17 @@ async fn start(file: &Path) -> Manager {
 
 /// Measures response times under load until `meanwhile` completes. Returns them sorted.
 async fn measure_responses(
-    ways: &Arc<ActorHandles>,
+    handle: &ManagerHandle,
     meanwhile: impl Future<Output = ()>,
 ) -> Vec<Duration> {
     let is_over = Arc::new(AtomicBool::new(false));
     let clients = (0..CLIENTS).map(|_| {
-        let (ways, over) = (ways.clone(), is_over.clone());
+        let (handle, over) = (handle.clone(), is_over.clone());
         actix_rt::spawn(async move {
             let mut times = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                manager_handle::create(&ways, "quick", None, message(), None)
-                    .await
-                    .expect("created");
+                handle.create("quick", None, message()).await.expect("created");
                 times.push(begun.elapsed());
             }
             times
@@ -160,16 +157,17 @@ fn print_row(
 /// Measures and prints the response times during one operation.
 async fn measure_during(
     (out, label, alone): (&mut dyn Write, &str, Duration),
-    ways: &Arc<ActorHandles>,
+    handle: &ManagerHandle,
     meanwhile: impl Future<Output = ()>,
 ) {
     let begun = Instant::now();
-    let times = measure_responses(ways, meanwhile).await;
+    let times = measure_responses(handle, meanwhile).await;
     print_row(out, label, &times, alone, begun.elapsed());
 }
 
 async fn create_all(manager: &Manager, workflow: &str, jobs: usize) -> Vec<JobId> {
-    let created = join_all((0..jobs).map(|_| manager.create(workflow, None, message()))).await;
+    let created =
+        join_all((0..jobs).map(|_| manager.handle().create(workflow, None, message()))).await;
     created.into_iter().map(|created| created.expect("created").id()).collect()
 }
 
@@ -186,27 +184,27 @@ async fn run(out: &mut dyn Write) {
 
     let manager = start(&file).await;
     let begun = Instant::now();
-    let times = measure_responses(manager.handles(), tokio::time::sleep(BASELINE_DURATION)).await;
+    let times = measure_responses(manager.handle(), tokio::time::sleep(BASELINE_DURATION)).await;
     let baseline = times.last().copied().unwrap_or_default();
     print_row(out, "the load alone", &times, baseline, begun.elapsed());
 
     let burst = async { drop(create_all(&manager, "waits", jobs).await) };
     measure_during(
         (out, &format!("a burst of {jobs} creations"), baseline),
-        manager.handles(),
+        manager.handle(),
         burst,
     )
     .await;
 
-    let ways = manager.handles();
+    let handle = manager.handle();
     let failed = create_all(&manager, "fails", jobs / 4).await;
-    wait_until(|| failed.iter().all(|id| !ways.routes.is_under_way(*id))).await;
+    wait_until(|| failed.iter().all(|id| !handle.routes().is_under_way(*id))).await;
     let retries = async {
-        join_all(failed.iter().map(|id| manager.operate(*id, Operation::Retry))).await;
+        join_all(failed.iter().map(|id| manager.handle().operate(*id, Operation::Retry))).await;
     };
     measure_during(
         (out, &format!("{} jobs brought back from their end", jobs / 4), baseline),
-        ways,
+        handle,
         retries,
     )
     .await;
@@ -216,7 +214,7 @@ async fn run(out: &mut dyn Write) {
     let first = tokio::time::sleep(BASELINE_DURATION);
     measure_during(
         (out, &format!("a start with {jobs} jobs under way"), baseline),
-        manager.handles(),
+        manager.handle(),
         first,
     )
     .await;
@@ -228,7 +226,7 @@ async fn run(out: &mut dyn Write) {
     let sweep = wait_until(|| deleted.get() == jobs as u64);
     measure_during(
         (out, &format!("the retention of {jobs} jobs"), baseline),
-        manager.handles(),
+        manager.handle(),
         sweep,
     )
     .await;

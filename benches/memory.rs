@@ -71,7 +71,7 @@ async fn create(manager: &Manager, workflow: &str, count: usize, message: &str) 
     while ids.len() < count {
         let now = CONCURRENCY.min(count - ids.len());
         let new_message = || Message::parse(message.as_bytes()).expect("a message");
-        let creations = (0..now).map(|_| manager.create(workflow, None, new_message()));
+        let creations = (0..now).map(|_| manager.handle().create(workflow, None, new_message()));
         let answers = futures_util::future::join_all(creations).await;
         ids.extend(answers.into_iter().map(|answer| answer.expect("created").id()));
     }
@@ -149,7 +149,7 @@ async fn measure_large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max:
     let mut accepted = 0;
     while accepted < jobs {
         let message = Message::parse(text.as_bytes()).expect("a message");
-        match manager.create("idle", None, message).await {
+        match manager.handle().create("idle", None, message).await {
             Ok(_) => accepted += 1,
             // Earlier jobs are being passivated.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,

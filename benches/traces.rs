@@ -85,7 +85,7 @@ fn serve_connection(mut socket: &TcpStream, stats: &ReceiverStats) {
 async fn run_job(manager: &Manager, workflow: &str, message: &str) -> Duration {
     let started = Instant::now();
     let message = Message::parse(message.as_bytes()).expect("a message");
-    let id = manager.create(workflow, None, message).await.expect("created").id();
+    let id = manager.handle().create(workflow, None, message).await.expect("created").id();
     while manager.handles().routes.find(id).is_some() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

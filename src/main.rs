@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use workflow_manager::actors::common::Common;
-#[cfg(feature = "grpc")]
-use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::manager;
+use workflow_manager::actors::manager_handle::ManagerHandle;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::signals::Signals;
 use workflow_manager::cli::{self, Arguments, ClientError, Command, ServeArguments};
@@ -23,6 +22,7 @@ use workflow_manager::clock;
 use workflow_manager::engine::Definition;
 #[cfg(feature = "grpc")]
 use workflow_manager::grpc::GrpcServer;
+use workflow_manager::reload::Reloader;
 use workflow_manager::service::SystemdNotifier;
 use workflow_manager::settings::{BusKind, Overrides, Settings};
 use workflow_manager::telemetry::log;
@@ -208,8 +208,8 @@ fn check_open_files_limit() -> Result<()> {
 }
 
 /// Logs when `/readyz` first reports readiness.
-async fn log_when_ready(common: Arc<Common>) {
-    common.health.wait_until_ready().await;
+async fn log_when_ready(manager: ManagerHandle) {
+    manager.health().wait_until_ready().await;
     tracing::info!("ready");
 }
 
@@ -276,11 +276,11 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    actix_rt::spawn(reload_on_hang_up(hang_up, manager.handles().clone(), service.clone()));
-    let served = match api::serve_at(manager.handles().clone(), socket).with_context(cannot_listen)
-    {
+    let state = ApiState::new(manager.handle().clone());
+    actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), service.clone()));
+    let served = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
         #[cfg(feature = "grpc")]
-        Ok(http) => start_grpc(manager.handles().clone()).await.map(|grpc| (http, grpc)),
+        Ok(http) => start_grpc(state.clone()).await.map(|grpc| (http, grpc)),
         #[cfg(not(feature = "grpc"))]
         Ok(http) => Ok((http, ())),
         Err(error) => Err(error),
@@ -299,13 +299,13 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     tracing::info!(
         %address,
         bus,
-        journal = %manager.common().settings.journal.file.display(),
+        journal = %state.settings.journal.file.display(),
         "listening"
     );
-    actix_rt::spawn(reload::watch_certificate(manager.handles().clone()));
-    actix_rt::spawn(log_when_ready(manager.common().clone()));
-    let (handles, systemd) = (manager.handles().clone(), service.clone());
-    actix_rt::spawn(async move { systemd.run(&handles).await });
+    actix_rt::spawn(reload::watch_certificate(state.reloader()));
+    actix_rt::spawn(log_when_ready(manager.handle().clone()));
+    let (handle, systemd) = (manager.handle().clone(), service.clone());
+    actix_rt::spawn(async move { systemd.run(&handle).await });
     let code = tokio::select! {
         result = server => {
             let error = result.err().map(tracing::field::display);
@@ -321,7 +321,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // Fails only after a signal has begun a stop, which drops the receiver.
     let _ = stop_sender.send(());
     service.notify_stopping(stop_max);
-    manager.common().feeds.close();
+    state.feeds.close();
     #[cfg(feature = "grpc")]
     if let Some(grpc) = grpc {
         // In parallel: each waits for calls that are under way.
@@ -351,29 +351,25 @@ fn warn_of_ignored_signals() -> Result<()> {
 }
 
 /// Reads the workflow files again at each SIGHUP.
-async fn reload_on_hang_up(
-    mut hang_up: Signal,
-    handles: Arc<ActorHandles>,
-    systemd: Arc<SystemdNotifier>,
-) {
+async fn reload_on_hang_up(mut hang_up: Signal, reloader: Reloader, systemd: Arc<SystemdNotifier>) {
     while hang_up.recv().await.is_some() {
         systemd.notify_reloading();
-        let outcome = match reload::reload(&handles).await {
+        let outcome = match reload::reload(&reloader).await {
             Ok(_) => "the files were reloaded",
             Err(error) => {
                 tracing::error!(%error, "SIGHUP: nothing was reloaded, nothing was changed");
                 "the last reload was refused: the log says why"
             }
         };
-        systemd.notify_reloaded(&handles, outcome);
+        systemd.notify_reloaded(&reloader.manager, outcome);
     }
 }
 
 /// Starts the server for workers over gRPC, if the settings have one.
 #[cfg(feature = "grpc")]
-async fn start_grpc(handles: Arc<ActorHandles>) -> Result<Option<GrpcServer>> {
-    let listen = handles.common.settings.grpc.listen;
-    let server = workflow_manager::grpc::start(handles).await.with_context(|| {
+async fn start_grpc(state: Arc<ApiState>) -> Result<Option<GrpcServer>> {
+    let listen = state.settings.grpc.listen;
+    let server = workflow_manager::grpc::start(state).await.with_context(|| {
         let listen = listen.map_or_else(String::new, |listen| listen.to_string());
         format!("cannot listen on {listen}; choose another address in grpc.listen")
     })?;

@@ -79,7 +79,8 @@ pub(crate) async fn run_jobs(manager: &Manager, total: usize, concurrency: usize
     while times.len() < total {
         let free = (concurrency - running.len()).min(total - created);
         let begun = Instant::now();
-        let created_now = (0..free).map(|_| manager.create("chain", None, message.clone()));
+        let created_now =
+            (0..free).map(|_| manager.handle().create("chain", None, message.clone()));
         for answer in futures_util::future::join_all(created_now).await {
             let id = answer.expect("created").id();
             running.push((id, begun));

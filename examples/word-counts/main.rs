@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{Job, JobId, JobState, Message};
@@ -90,9 +91,10 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     let site = match page {
         None => None,
         Some(listen) => {
-            let (server, address) = api::serve(manager.handles().clone()).with_context(|| {
-                format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
-            })?;
+            let (server, address) = api::serve(ApiState::new(manager.handle().clone()))
+                .with_context(|| {
+                    format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
+                })?;
             let handle = server.handle();
             actix_rt::spawn(server);
             Some((address, handle))
@@ -100,7 +102,7 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     };
 
     let message = Message::parse(json!({ "filename": book }).to_string().as_bytes())?;
-    let answer = manager.create("book-word-counts", None, message).await;
+    let answer = manager.handle().create("book-word-counts", None, message).await;
     let created = answer.map_err(|why| anyhow!("the job was not created: {why:?}"))?;
     let id = created.id();
     if let Some((address, _)) = &site {

@@ -1,12 +1,12 @@
 //! Reloads the workflow files, the file of tokens and the certificate: all or nothing. Running jobs
 //! keep the definition that they started with.
 
-use crate::access::{CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
-use crate::actors::common::{Common, index_by_name};
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::access::{Access, CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
+use crate::actors::common::index_by_name;
+use crate::actors::manager_handle::ManagerHandle;
 use crate::load::{self, LoadErrors};
-use crate::settings::TokenSettings;
+use crate::settings::{Settings, TokenSettings};
+use crate::telemetry::Metrics;
 use base::clock;
 use base::times;
 use engine::Timestamp;
@@ -59,40 +59,53 @@ pub enum ReloadError {
     Unusable(String),
 }
 
+/// What a reload reads and replaces.
+#[derive(Clone)]
+pub struct Reloader {
+    /// The settings, which name the files.
+    pub settings: Arc<Settings>,
+    /// The tokens and the certificate.
+    pub access: Arc<Access>,
+    /// Has the expiry of the certificate.
+    pub metrics: Metrics,
+    /// Takes the definitions.
+    pub manager: ManagerHandle,
+}
+
 /// Loads the files of the settings again, and replaces the definitions, the tokens and the
 /// certificate with theirs.
 ///
 /// # Errors
 ///
 /// Says why nothing was changed.
-pub async fn reload(handles: &ActorHandles) -> Result<Reloaded, ReloadError> {
-    let files = handles.common.settings.workflows.clone();
-    let access = &handles.common.access;
-    let has_tokens = !handles.common.settings.http.tokens_file.is_empty();
+pub async fn reload(reloader: &Reloader) -> Result<Reloaded, ReloadError> {
+    let files = reloader.settings.workflows.clone();
+    let access = &reloader.access;
+    let has_tokens = !reloader.settings.http.tokens_file.is_empty();
     if files.is_empty() && !has_tokens && access.certificate.get().is_none() {
         return Err(ReloadError::NoFiles);
     }
     let _lock = access.reload_lock.lock().await;
     // Everything is read before anything is replaced.
-    let (tokens, identity) = (read_tokens(handles).await?, read_identity(handles).await?);
+    let (tokens, identity) = (read_tokens(reloader).await?, read_identity(reloader).await?);
     let reloaded =
-        if files.is_empty() { Reloaded::default() } else { reload_workflows(handles).await? };
+        if files.is_empty() { Reloaded::default() } else { reload_workflows(reloader).await? };
     let count = tokens.as_ref().map(BTreeMap::len);
     if let Some(tokens) = tokens {
-        access.replace_file_tokens(&handles.common.settings.http, &tokens);
+        access.replace_file_tokens(&reloader.settings.http, &tokens);
         tracing::info!(tokens = tokens.len(), "the file of tokens was read again");
     }
     if let (Some(certificate), Some(identity)) = (access.certificate.get(), identity) {
         certificate.replace(identity);
-        report_expiry(&handles.common, certificate);
+        report_expiry(reloader, certificate);
         tracing::info!("the certificate of the API was read again");
     }
     Ok(Reloaded { tokens: count, ..reloaded })
 }
 
 /// Reads the certificate that the files have now. Returns `None` if the API does not use TLS.
-async fn read_identity(handles: &ActorHandles) -> Result<Option<TlsIdentity>, ReloadError> {
-    let Some(certificate) = handles.common.access.certificate.get().cloned() else {
+async fn read_identity(reloader: &Reloader) -> Result<Option<TlsIdentity>, ReloadError> {
+    let Some(certificate) = reloader.access.certificate.get().cloned() else {
         return Ok(None);
     };
     run_blocking(move || certificate.read_files()).await?.map(Some).map_err(ReloadError::Unusable)
@@ -100,27 +113,27 @@ async fn read_identity(handles: &ActorHandles) -> Result<Option<TlsIdentity>, Re
 
 /// Watches the files of the certificate, and presents new ones: whoever renews them need not ask
 /// for a reload. Warns before the certificate expires.
-pub async fn watch_certificate(handles: Arc<ActorHandles>) {
-    let access = &handles.common.access;
+pub async fn watch_certificate(reloader: Reloader) {
+    let access = &reloader.access;
     let Some(certificate) = access.certificate.get().cloned() else { return };
     // Kept so that nothing is logged again each minute.
     let (mut last_error, mut last_warning) = (None, None);
     loop {
-        report_expiry(&handles.common, &certificate);
+        report_expiry(&reloader, &certificate);
         let left = certificate.current().not_after.map(seconds_until);
         let is_due = last_warning.is_none_or(|at: Instant| at.elapsed() >= EXPIRY_WARNING_INTERVAL);
         if let Some(left_s) = left.filter(|left| *left < EXPIRY_WARNING_S && is_due) {
             last_warning = Some(clock::timer_now());
             tracing::warn!(
                 hours_left = left_s / 3600,
-                file = handles.common.settings.http.tls.certificate,
+                file = reloader.settings.http.tls.certificate,
                 "the certificate of the API ends soon, or has ended: put a new one into its files, \
                  which are looked at each minute"
             );
         }
         tokio::time::sleep(CERTIFICATE_POLL_INTERVAL).await;
         let _lock = access.reload_lock.lock().await;
-        match read_identity(&handles).await {
+        match read_identity(&reloader).await {
             Ok(Some(identity)) if !identity.has_same_files(&certificate.current()) => {
                 certificate.replace(identity);
                 (last_error, last_warning) = (None, None);
@@ -142,10 +155,10 @@ pub async fn watch_certificate(handles: Arc<ActorHandles>) {
 }
 
 /// Sets the metric of the certificate's expiry.
-fn report_expiry(common: &Common, certificate: &CertificateStore) {
+fn report_expiry(reloader: &Reloader, certificate: &CertificateStore) {
     if let Some(at) = certificate.current().not_after {
         let end = i64::try_from(times::unix_seconds(at)).unwrap_or(i64::MAX);
-        common.metrics.certificate_end.with_label_values::<&str>(&[]).set(end);
+        reloader.metrics.certificate_end.with_label_values::<&str>(&[]).set(end);
     }
 }
 
@@ -164,13 +177,13 @@ async fn run_blocking<T: Send + 'static>(
 
 /// Reads the tokens that the file has now. Returns `None` if the settings name no file.
 async fn read_tokens(
-    handles: &ActorHandles,
+    reloader: &Reloader,
 ) -> Result<Option<BTreeMap<String, TokenSettings>>, ReloadError> {
-    let file = handles.common.settings.http.tokens_file.clone();
+    let file = reloader.settings.http.tokens_file.clone();
     if file.is_empty() {
         return Ok(None);
     }
-    let http = handles.common.settings.http.clone();
+    let http = reloader.settings.http.clone();
     let read = move || {
         let tokens = TokenSettings::read_file(Path::new(&file))?;
         http.check_token_names(&tokens).map(|()| tokens)
@@ -178,15 +191,15 @@ async fn read_tokens(
     run_blocking(read).await?.map(Some).map_err(ReloadError::Unusable)
 }
 
-async fn reload_workflows(handles: &ActorHandles) -> Result<Reloaded, ReloadError> {
-    let (files, common) = (handles.common.settings.workflows.clone(), handles.common.clone());
-    let load = move || load::load_for_manager(&files, &common.settings);
+async fn reload_workflows(reloader: &Reloader) -> Result<Reloaded, ReloadError> {
+    let settings = reloader.settings.clone();
+    let load = move || load::load_for_manager(&settings.workflows, &settings);
     let loaded = run_blocking(load).await?.map_err(ReloadError::Files)?;
     let mut reloaded = Reloaded {
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
         ..Reloaded::default()
     };
-    let (before, after) = (handles.common.definitions(), index_by_name(loaded.definitions));
+    let (before, after) = (reloader.manager.definitions(), index_by_name(loaded.definitions));
     for (name, definition) in &after {
         let list = match before.get(name) {
             None => &mut reloaded.added,
@@ -196,7 +209,7 @@ async fn reload_workflows(handles: &ActorHandles) -> Result<Reloaded, ReloadErro
         list.push(name.clone());
     }
     reloaded.removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
-    manager_handle::replace_definitions(handles, after).await.map_err(ReloadError::Unusable)?;
+    reloader.manager.replace_definitions(after).await.map_err(ReloadError::Unusable)?;
     let Reloaded { added, changed, removed, .. } = &reloaded;
     tracing::info!(
         ?added,

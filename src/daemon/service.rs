@@ -5,7 +5,7 @@
 //! | when | what |
 //! |---|---|
 //! | the journal is recovered | `STATUS=` |
-//! | the API listens, and a [probe](manager_handle::probe_liveness) has passed | `READY=1` |
+//! | the API listens, and a [probe](ManagerHandle::probe_liveness) has passed | `READY=1` |
 //! | each further probe has passed | `WATCHDOG=1`, if the service manager wants it |
 //! | the number of jobs or a check of readiness has changed | `STATUS=` |
 //! | SIGHUP, and the end of its reload | `RELOADING=1` with `MONOTONIC_USEC=`, `READY=1` |
@@ -15,8 +15,7 @@
 //! the next start recovers. A full disk or an unreachable broker does not stop a round: a restart
 //! would not help.
 
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::actors::manager_handle::ManagerHandle;
 use engine::Millis;
 use engine::text::{escape, truncate};
 use sd_notify::NotifyState;
@@ -64,14 +63,14 @@ impl SystemdNotifier {
 
     /// Notifies that the manager is ready, and from then on of rounds and of changes. Never
     /// returns.
-    pub async fn run(&self, handles: &ActorHandles) {
+    pub async fn run(&self, manager: &ManagerHandle) {
         let interval =
             self.watchdog.map_or(ROUND_INTERVAL_MAX, |limit| limit / 2).min(ROUND_INTERVAL_MAX);
         let mut last_status = String::new();
         let mut is_ready = false;
         loop {
-            self.await_round(handles, interval).await;
-            let status = current_status(handles);
+            self.await_round(manager, interval).await;
+            let status = current_status(manager);
             let mut states = Vec::new();
             if !std::mem::replace(&mut is_ready, true) {
                 states.push(NotifyState::Ready);
@@ -89,8 +88,8 @@ impl SystemdNotifier {
     }
 
     /// Waits for the end of a round. Logs a round that takes longer than `long`.
-    async fn await_round(&self, handles: &ActorHandles, long: Duration) {
-        let mut round = std::pin::pin!(manager_handle::probe_liveness(handles));
+    async fn await_round(&self, manager: &ManagerHandle, long: Duration) {
+        let mut round = std::pin::pin!(manager.probe_liveness());
         if tokio::time::timeout(long, &mut round).await.is_ok() {
             return;
         }
@@ -114,8 +113,8 @@ impl SystemdNotifier {
     }
 
     /// Notifies that the reload is over, and of its outcome.
-    pub fn notify_reloaded(&self, handles: &ActorHandles, outcome: &str) {
-        let status = to_status_line(&format!("{}; {outcome}", current_status(handles)));
+    pub fn notify_reloaded(&self, manager: &ManagerHandle, outcome: &str) {
+        let status = to_status_line(&format!("{}; {outcome}", current_status(manager)));
         self.notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
 
@@ -156,8 +155,8 @@ pub fn clear_systemd_env(command: &mut Command) {
     }
 }
 
-fn current_status(handles: &ActorHandles) -> String {
-    format_status(handles.routes.root_count(), &handles.common.health.checks())
+fn current_status(manager: &ManagerHandle) -> String {
+    format_status(manager.routes().root_count(), &manager.health().checks())
 }
 
 /// Formats the status: how many jobs are under way, and which checks fail.

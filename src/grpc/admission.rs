@@ -7,10 +7,10 @@ use super::incoming::{self, IncomingBody};
 use super::outbound::OutboundTracker;
 use super::status::to_status;
 use super::wire;
-use daemon::actors::handles::ActorHandles;
 use daemon::api::connection_slots::CallGuard;
 use daemon::api::guard;
 use daemon::api::problem::Problem;
+use daemon::api::state::ApiState;
 use daemon::api::token::{self, Authenticated, AuthenticationFailure};
 use engine::text::quote;
 use futures_util::future::BoxFuture;
@@ -35,7 +35,7 @@ const BROWSER_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 #[derive(Clone)]
 pub(super) struct Admission {
     routes: Routes,
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
 }
 
 /// Why a call is rejected.
@@ -45,8 +45,8 @@ enum Rejection {
 }
 
 impl Admission {
-    pub(super) fn new(routes: Routes, handles: Arc<ActorHandles>) -> Admission {
-        Admission { routes, handles }
+    pub(super) fn new(routes: Routes, api: Arc<ApiState>) -> Admission {
+        Admission { routes, api }
     }
 
     /// Checks the sender of a call. Calls of health and reflection reveal nothing of the manager's
@@ -55,7 +55,7 @@ impl Admission {
         &self,
         request: &http::Request<Body>,
     ) -> Result<Option<Authenticated>, Rejection> {
-        let settings = &self.handles.common.settings;
+        let settings = &self.api.settings;
         if let Some(header) =
             BROWSER_HEADERS.iter().find(|name| request.headers().contains_key(**name))
         {
@@ -77,8 +77,7 @@ impl Admission {
             return Err(Rejection::Call(token::duplicate_authorization()));
         }
         let peer = request.extensions().get::<Peer>();
-        let caller =
-            token::authenticate(&self.handles.common, header).map_err(Rejection::Sender)?;
+        let caller = token::authenticate(&self.api, header).map_err(Rejection::Sender)?;
         if let Some(peer) = peer {
             peer.mark_admitted();
         }
@@ -122,42 +121,40 @@ impl Service<http::Request<Body>> for Admission {
             Err(refused) => {
                 let path = request.uri().path().to_owned();
                 let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
-                let handles = self.handles.clone();
+                let api = self.api.clone();
                 return Box::pin(async move {
                     let problem = match refused {
                         Rejection::Call(problem) => problem,
-                        Rejection::Sender(failure) => {
-                            failure.into_problem(&handles.common, &path, peer).await
-                        }
+                        Rejection::Sender(failure) => failure.into_problem(&api, &path, peer).await,
                     };
                     tracing::debug!(path = quote(&path), %problem, "a call is refused");
                     let answer = to_status(&problem).into_http();
-                    Ok(call_metrics::count_call(answer, label, &handles.common, None))
+                    Ok(call_metrics::count_call(answer, label, &api, None))
                 });
             }
         };
         let is_stream = method.as_deref() == Some(STREAM_METHOD);
         let (mut parts, body) = request.into_parts();
-        let common = self.handles.common.clone();
+        let api = self.api.clone();
         let body = match caller {
             // Calls of other services are small.
-            None => IncomingBody::for_small_call(body, common),
+            None => IncomingBody::for_small_call(body, api),
             Some(caller) => {
-                let (body, signals) = IncomingBody::for_worker(body, common, is_stream);
+                let (body, signals) = IncomingBody::for_worker(body, api, is_stream);
                 parts.extensions.insert(caller);
                 parts.extensions.insert(incoming::SignalsSlot::new(signals));
                 body
             }
         };
         let request = http::Request::from_parts(parts, Body::new(body));
-        let (response, common) = (self.routes.call(request), self.handles.common.clone());
+        let (response, api) = (self.routes.call(request), self.api.clone());
         Box::pin(async move {
             let mut answer = response.await?;
             // The permits of messages are released as the messages leave.
             if let Some(tracker) = answer.extensions_mut().remove::<OutboundTracker>() {
                 answer = answer.map(|body| tracker.wrap_body(body));
             }
-            Ok(call_metrics::count_call(answer, label, &common, call_guard))
+            Ok(call_metrics::count_call(answer, label, &api, call_guard))
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Counts calls when they end, by status code, which gRPC sends after the response.
 
 use bytes::Bytes;
-use daemon::actors::common::Common;
 use daemon::api::connection_slots::CallGuard;
+use daemon::api::state::ApiState;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub(super) fn metric_label(called: Option<&str>) -> &'static str {
 pub(super) fn count_call(
     answer: Response<Body>,
     method: &'static str,
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     under_way: Option<CallGuard>,
 ) -> Response<Body> {
-    let common = common.clone();
-    let mut call = CountedCall { method, common, is_recorded: false, _under_way: under_way };
+    let api = api.clone();
+    let mut call = CountedCall { method, api, is_recorded: false, _under_way: under_way };
     // A response without a body has its code among the headers.
     if let Some(code) = code_in(answer.headers()) {
         call.record(code);
@@ -46,7 +46,7 @@ fn code_in(headers: &HeaderMap) -> Option<Code> {
 /// A call that is counted when it ends.
 struct CountedCall {
     method: &'static str,
-    common: Arc<Common>,
+    api: Arc<ApiState>,
     is_recorded: bool,
     _under_way: Option<CallGuard>,
 }
@@ -54,7 +54,7 @@ struct CountedCall {
 impl CountedCall {
     fn record(&mut self, code: Code) {
         if !std::mem::replace(&mut self.is_recorded, true) {
-            self.common.metrics.grpc_calls.with_label_values(&[self.method, code_name(code)]).inc();
+            self.api.metrics.grpc_calls.with_label_values(&[self.method, code_name(code)]).inc();
         }
     }
 }

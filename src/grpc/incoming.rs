@@ -7,8 +7,8 @@
 use super::status::to_status;
 use base::budget::{Permit, ResourceBudget, SMALL_BODY_BYTES_MAX};
 use bytes::{Buf, Bytes, BytesMut};
-use daemon::actors::common::Common;
 use daemon::api::problem::Problem;
+use daemon::api::state::ApiState;
 use futures_util::future::BoxFuture;
 use http_body::{Body as HttpBody, Frame};
 use prost::encoding::{WireType, decode_key, decode_varint};
@@ -61,7 +61,7 @@ impl SignalsSlot {
 /// The body of a call.
 pub(super) struct IncomingBody {
     body: Body,
-    common: Arc<Common>,
+    api: Arc<ApiState>,
     bytes_max: usize,
     /// Whether messages that are too large are skipped.
     skips_too_large: bool,
@@ -92,17 +92,17 @@ impl IncomingBody {
     /// Creates the body of a call by a worker, with its signals.
     pub(super) fn for_worker(
         body: Body,
-        common: Arc<Common>,
+        api: Arc<ApiState>,
         skips_too_large: bool,
     ) -> (IncomingBody, IncomingSignals) {
-        let bytes_max = common.settings.http.body_bytes_max;
+        let bytes_max = api.settings.http.body_bytes_max;
         let (permit_sender, permit_receiver) = mpsc::unbounded_channel();
         let (event_sender, event_receiver) = mpsc::unbounded_channel();
         let unread = Bytes::new();
         let state = IncomingState::Head(BytesMut::new());
         let incoming = IncomingBody {
             body,
-            common,
+            api,
             bytes_max,
             skips_too_large,
             permits: permit_sender,
@@ -114,13 +114,13 @@ impl IncomingBody {
     }
 
     /// Creates the body of a call with small messages.
-    pub(super) fn for_small_call(body: Body, common: Arc<Common>) -> IncomingBody {
-        let (incoming, _) = IncomingBody::for_worker(body, common, false);
+    pub(super) fn for_small_call(body: Body, api: Arc<ApiState>) -> IncomingBody {
+        let (incoming, _) = IncomingBody::for_worker(body, api, false);
         IncomingBody { bytes_max: SMALL_BODY_BYTES_MAX, ..incoming }
     }
 
     fn new_timeout(&self) -> Pin<Box<Sleep>> {
-        Box::pin(tokio::time::sleep(self.common.settings.http.body_timeout.0))
+        Box::pin(tokio::time::sleep(self.api.settings.http.body_timeout.0))
     }
 
     /// Begins a message, and returns what can be forwarded of it now.
@@ -137,12 +137,12 @@ impl IncomingBody {
             self.state = IncomingState::Skipping { length, missing: length, prefix, timeout };
             return Ok(None);
         }
-        match body_budget(&self.common, length).try_acquire(length) {
+        match body_budget(&self.api, length).try_acquire(length) {
             Some(permit) => Ok(Some(self.begin_payload(head, length, permit))),
             None => {
-                let common = self.common.clone();
+                let api = self.api.clone();
                 let acquiring =
-                    Box::pin(async move { body_budget(&common, length).acquire(length).await });
+                    Box::pin(async move { body_budget(&api, length).acquire(length).await });
                 self.state = IncomingState::WaitingForPermit {
                     head,
                     length,
@@ -258,11 +258,11 @@ impl IncomingBody {
 }
 
 /// Returns the budget for a message of this length.
-fn body_budget(common: &Common, length: usize) -> &ResourceBudget {
+fn body_budget(api: &ApiState, length: usize) -> &ResourceBudget {
     if length <= SMALL_BODY_BYTES_MAX {
-        &common.budgets.small_bodies
+        &api.budgets.small_bodies
     } else {
-        &common.budgets.large_bodies
+        &api.budgets.large_bodies
     }
 }
 
@@ -309,7 +309,7 @@ impl HttpBody for IncomingBody {
             }
             let Poll::Ready(next) = Pin::new(&mut self.body).poll_frame(context) else {
                 if self.poll_timeout(context) {
-                    let limit = self.common.settings.http.body_timeout;
+                    let limit = self.api.settings.http.body_timeout;
                     return Poll::Ready(Some(Err(Status::deadline_exceeded(format!(
                         "a message did not arrive whole within {limit} (setting http.body_timeout)"
                     )))));

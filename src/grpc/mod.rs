@@ -25,9 +25,9 @@ pub mod wire;
 
 use actix_rt::Arbiter;
 use admission::Admission;
-use daemon::actors::handles::ActorHandles;
 use daemon::api::connection_limits::grpc_connections_max as connections_max;
 use daemon::api::connection_slots::ConnectionSlots;
+use daemon::api::state::ApiState;
 use phase::ServerPhase;
 use service::WorkerService;
 use std::io;
@@ -57,7 +57,7 @@ pub struct GrpcServer {
     phase: watch::Sender<ServerPhase>,
     streams: Arc<Semaphore>,
     ended: oneshot::Receiver<()>,
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
 }
 
 /// Starts the server of the setting `grpc.listen`, if that is set. For port 0 the system chooses a
@@ -66,16 +66,16 @@ pub struct GrpcServer {
 /// # Errors
 ///
 /// It cannot listen on that address.
-pub async fn start(handles: Arc<ActorHandles>) -> io::Result<Option<GrpcServer>> {
-    let Some(listen) = handles.common.settings.grpc.listen else { return Ok(None) };
+pub async fn start(api: Arc<ApiState>) -> io::Result<Option<GrpcServer>> {
+    let Some(listen) = api.settings.grpc.listen else { return Ok(None) };
     let listener = std::net::TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let streams = Arc::new(Semaphore::new(streams_max(&handles)));
+    let streams = Arc::new(Semaphore::new(streams_max(&api)));
     let (phase, phases) = watch::channel(ServerPhase::Serving);
     let (ended_sender, ended) = oneshot::channel();
     let arbiter = Arbiter::new();
-    let (run_handles, run_streams) = (handles.clone(), streams.clone());
+    let (run_handles, run_streams) = (api.clone(), streams.clone());
     arbiter.spawn(async move {
         if let Err(error) = run(run_handles, listener, phases, run_streams).await {
             tracing::error!(error, "the gRPC server ended");
@@ -83,22 +83,22 @@ pub async fn start(handles: Arc<ActorHandles>) -> io::Result<Option<GrpcServer>>
         // The receiver may be gone.
         let _ = ended_sender.send(());
     });
-    Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, handles }))
+    Ok(Some(GrpcServer { address, arbiter, phase, streams, ended, api }))
 }
 
-fn streams_max(handles: &ActorHandles) -> usize {
-    handles.common.settings.grpc.streams_max.min(STREAMS_MAX)
+fn streams_max(api: &ApiState) -> usize {
+    api.settings.grpc.streams_max.min(STREAMS_MAX)
 }
 
 async fn run(
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
     listener: std::net::TcpListener,
     phases: watch::Receiver<ServerPhase>,
     streams: Arc<Semaphore>,
 ) -> Result<(), String> {
     let listener =
         tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
-    let settings = &handles.common.settings;
+    let settings = &api.settings;
     let (grpc, body_bytes_max) = (settings.grpc.clone(), settings.http.body_bytes_max);
     let (reporter, health) = tonic_health::server::health_reporter();
     let described = |error: tonic_reflection::server::Error| error.to_string();
@@ -107,17 +107,17 @@ async fn run(
             .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let service = WorkerService::new(handles.clone(), phases.clone(), streams);
+    let service = WorkerService::new(api.clone(), phases.clone(), streams);
     let workers = WorkersServer::new(service).max_decoding_message_size(body_bytes_max);
     let routes = Routes::new(workers)
         .add_service(health)
         .add_service(builder().build_v1().map_err(described)?)
         .add_service(builder().build_v1alpha().map_err(described)?)
         .prepare();
-    let certificate = handles.common.access.certificate(&settings.http.tls)?;
+    let certificate = api.access.certificate(&settings.http.tls)?;
     let (max, address_max) = (connections_max(settings), settings.http.address_connections_max);
-    let slots = ConnectionSlots::new(&handles.common, "grpc.connections_max", max, address_max);
-    let health_reports = report_health(handles.clone(), reporter, phases.clone());
+    let slots = ConnectionSlots::new(&api, "grpc.connections_max", max, address_max);
+    let health_reports = report_health(api.clone(), reporter, phases.clone());
     let mut ending = phases;
     let server = Server::builder()
         .http2_keepalive_interval(Some(grpc.keep_alive.0))
@@ -127,7 +127,7 @@ async fn run(
         .initial_stream_window_size(grpc.window_bytes)
         .initial_connection_window_size(grpc.window_bytes)
         .serve_with_incoming_shutdown(
-            Admission::new(routes, handles.clone()),
+            Admission::new(routes, api.clone()),
             connection::incoming(listener, certificate, max, slots, grpc.handshake_timeout.0),
             async move {
                 // An error means that the handle is gone, and nobody can stop the server any more.
@@ -142,13 +142,13 @@ async fn run(
 
 /// Reports readiness to the health service. Returns a moment after all streams must have ended.
 async fn report_health(
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
     reporter: tonic_health::server::HealthReporter,
     mut phases: watch::Receiver<ServerPhase>,
 ) {
     loop {
         let phase = *phases.borrow_and_update();
-        let checks = handles.common.health.checks();
+        let checks = api.manager.health().checks();
         let is_ready = phase == ServerPhase::Serving && checks.iter().all(|(_, good, _)| *good);
         let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", wire::workers_server::SERVICE_NAME] {
@@ -168,12 +168,11 @@ impl GrpcServer {
     /// Stops the server. Workers with a session are notified, and have the time `grpc.drain` to
     /// send finished work.
     pub async fn stop(self) {
-        let GrpcServer { arbiter, phase, streams, mut ended, handles, .. } = self;
+        let GrpcServer { arbiter, phase, streams, mut ended, api, .. } = self;
         // Errors mean that the server has ended by itself.
         let _ = phase.send(ServerPhase::Draining);
-        let all_ended =
-            streams.acquire_many(u32::try_from(streams_max(&handles)).unwrap_or(u32::MAX));
-        let _ = tokio::time::timeout(handles.common.settings.grpc.drain.0, all_ended).await;
+        let all_ended = streams.acquire_many(u32::try_from(streams_max(&api)).unwrap_or(u32::MAX));
+        let _ = tokio::time::timeout(api.settings.grpc.drain.0, all_ended).await;
         let _ = phase.send(ServerPhase::Stopping);
         let _ = tokio::time::timeout(2 * CLOSE_TIMEOUT, &mut ended).await;
         arbiter.stop();

@@ -17,12 +17,12 @@ use super::wire::{
     Taken, ToWorker,
 };
 use bus::lease_queue::{LeaseQueue, ReceiveOptions};
-use daemon::actors::handles::ActorHandles;
 use daemon::api::leases::{
     self, LeaseRequest, MESSAGES_MAX, Receipt, WAIT_DEFAULT, WAIT_MAX, embedded_bus,
     find_lease_queue,
 };
 use daemon::api::problem::Problem;
+use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use futures_util::stream::BoxStream;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// The service of workers.
 pub(super) struct WorkerService {
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
     phases: watch::Receiver<ServerPhase>,
     /// Permits for streams.
     streams: Arc<Semaphore>,
@@ -40,11 +40,11 @@ pub(super) struct WorkerService {
 
 impl WorkerService {
     pub(super) fn new(
-        handles: Arc<ActorHandles>,
+        api: Arc<ApiState>,
         phases: watch::Receiver<ServerPhase>,
         streams: Arc<Semaphore>,
     ) -> WorkerService {
-        WorkerService { handles, phases, streams }
+        WorkerService { api, phases, streams }
     }
 
     /// Parses a receipt, and returns it with its lease queue, if the caller may settle it.
@@ -54,13 +54,9 @@ impl WorkerService {
         text: &str,
     ) -> Result<(Receipt, Arc<LeaseQueue>), Problem> {
         let receipt = Receipt::parse(text)?;
-        let lease_queue = find_lease_queue(&self.handles, &receipt.vhost)?;
+        let lease_queue = find_lease_queue(&self.api, &receipt.vhost)?;
         caller
-            .check_settle_access(
-                &self.handles,
-                &embedded_bus(&self.handles, &receipt.vhost),
-                &receipt,
-            )
+            .check_settle_access(&self.api, &embedded_bus(&self.api, &receipt.vhost), &receipt)
             .await?;
         Ok((receipt, lease_queue))
     }
@@ -81,14 +77,14 @@ impl WorkerService {
             lease: parse_duration("lease", lease, LEASE_BOUNDS)?,
             worker: parse_optional_worker_name(&worker)?,
             revocations: None,
-            budget: Some(self.handles.common.budgets.messages.clone()),
+            budget: Some(self.api.budgets.messages.clone()),
         };
         let wait =
             parse_duration("wait", wait, (Duration::ZERO, WAIT_MAX))?.unwrap_or(WAIT_DEFAULT);
         let (max, name) = (max.max(1), queue.clone());
         let request =
             LeaseRequest { queue, vhost: vhost.clone(), options, wait, max, transport: TRANSPORT };
-        let mut messages = leases::receive(&self.handles, request).await?;
+        let mut messages = leases::receive(&self.api, request).await?;
         let tracker = OutboundTracker::default();
         for permit in messages.iter_mut().filter_map(|message| message.permit.take()) {
             tracker.hand_over(tracker.track(permit));
@@ -123,7 +119,7 @@ impl WorkerService {
     ) -> Result<Lease, Problem> {
         let lease = parse_duration("lease", request.lease, LEASE_BOUNDS)?;
         let (receipt, _) = self.find_message(caller, &request.receipt).await?;
-        let lease = leases::extend_lease(&self.handles, &receipt, lease, None).await?;
+        let lease = leases::extend_lease(&self.api, &receipt, lease, None).await?;
         Ok(Lease { receipt: request.receipt, until: Some(lease_end(lease)) })
     }
 
@@ -160,7 +156,7 @@ impl Workers for WorkerService {
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<Self::WorkStream>, Status> {
         let Ok(permit) = self.streams.clone().try_acquire_owned() else {
-            let limit = self.handles.common.settings.grpc.streams_max;
+            let limit = self.api.settings.grpc.streams_max;
             return Err(to_status(&Problem::overloaded(format!(
                 "{limit} workers are on streams (setting grpc.streams_max)"
             ))));
@@ -171,7 +167,7 @@ impl Workers for WorkerService {
             signals.ok_or_else(|| Status::internal("the call did not come through the gate"))?;
         let tracker = OutboundTracker::default();
         let start = StreamStart {
-            handles: self.handles.clone(),
+            api: self.api.clone(),
             caller,
             signals,
             phases: self.phases.clone(),
@@ -197,7 +193,7 @@ impl Workers for WorkerService {
                 let mut answer = Response::new(answer);
                 if tracker.is_pending() {
                     answer.extensions_mut().insert(tracker.clone());
-                    let timeout = self.handles.common.settings.http.answer_timeout.0;
+                    let timeout = self.api.settings.http.answer_timeout.0;
                     tokio::spawn(tracker.wait_until_sent(peer, timeout));
                 }
                 Ok(answer)

@@ -7,9 +7,9 @@ use super::wire::{FromWorker, Hello};
 use bus::lease_queue::{
     LeaseQueue, LeaseRevocation, ReceiveOptions, RevocationSender, WorkerCountGuard,
 };
-use daemon::actors::handles::ActorHandles;
 use daemon::api::leases::{self, find_lease_queue};
 use daemon::api::problem::Problem;
+use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -39,12 +39,12 @@ pub(super) struct Session {
 impl Session {
     /// Opens the session that a Hello asks for, with the receiver of its revoked leases.
     pub(super) async fn open(
-        handles: &ActorHandles,
+        api: &Arc<ApiState>,
         caller: &Authenticated,
         hello: Hello,
     ) -> Result<(Session, mpsc::UnboundedReceiver<LeaseRevocation>), Problem> {
         let Hello { queues: mut names, worker, lease, vhost } = hello;
-        let limit = handles.common.settings.grpc.stream_queues_max;
+        let limit = api.settings.grpc.stream_queues_max;
         if !(1..=limit).contains(&names.len()) {
             return Err(Problem::malformed(format!(
                 "Hello has {} queues, expected 1 to {limit} (setting grpc.stream_queues_max)",
@@ -59,14 +59,14 @@ impl Session {
             lease,
             worker: parse_optional_worker_name(&worker)?,
             revocations: Some(revocations.clone()),
-            budget: Some(handles.common.budgets.messages.clone()),
+            budget: Some(api.budgets.messages.clone()),
         };
         let mut queues = Vec::new();
         for name in &names {
             caller.check_queue_access(name, &vhost)?;
-            queues.push(leases::find_queue(handles, name, &vhost, TRANSPORT).await?.0);
+            queues.push(leases::find_queue(api, name, &vhost, TRANSPORT).await?.0);
         }
-        let lease_queue = find_lease_queue(handles, &vhost)?;
+        let lease_queue = find_lease_queue(api, &vhost)?;
         let count_guards = queues.iter().map(|queue| lease_queue.register_session(queue)).collect();
         Ok((
             Session {

@@ -19,8 +19,8 @@ use backlog::{LeasedAhead, Outbound, OutboundQueue};
 use base::clock;
 use bus::AttemptEnd;
 use bus::lease_queue::{LeaseRevocation, LeasedMessage, RevokeReason};
-use daemon::actors::handles::ActorHandles;
 use daemon::api::leases::{Receipt, find_attempt_end, find_lease_queue, receive_next};
+use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered};
@@ -39,7 +39,7 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a stream starts with.
 pub(super) struct StreamStart {
-    pub(super) handles: Arc<ActorHandles>,
+    pub(super) api: Arc<ApiState>,
     pub(super) caller: Authenticated,
     pub(super) signals: IncomingSignals,
     pub(super) phases: watch::Receiver<ServerPhase>,
@@ -89,9 +89,9 @@ enum StreamEnd {
 }
 
 async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: OutboundSender) {
-    let StreamStart { handles, caller, mut signals, phases, permit, tracker, peer } = start;
-    let handshake_timeout = handles.common.settings.grpc.handshake_timeout;
-    let answer_timeout = handles.common.settings.http.answer_timeout;
+    let StreamStart { api, caller, mut signals, phases, permit, tracker, peer } = start;
+    let handshake_timeout = api.settings.grpc.handshake_timeout;
+    let answer_timeout = api.settings.http.answer_timeout;
     let hello = async {
         match tokio::time::timeout(handshake_timeout.0, from.message()).await {
             Ok(Ok(first)) => expect_hello(first).map_err(|problem| to_status(&problem)),
@@ -103,7 +103,7 @@ async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: 
     };
     let opened = match hello.await {
         Ok(hello) => {
-            Session::open(&handles, &caller, hello).await.map_err(|problem| to_status(&problem))
+            Session::open(&api, &caller, hello).await.map_err(|problem| to_status(&problem))
         }
         Err(refused) => Err(refused),
     };
@@ -118,7 +118,7 @@ async fn serve_worker(start: StreamStart, mut from: Streaming<FromWorker>, out: 
         }
     };
     let worker = session.options.worker.as_deref().unwrap_or_default().to_owned();
-    let stream = WorkerStream::new(handles, caller, session, out.clone(), tracker.clone());
+    let stream = WorkerStream::new(api, caller, session, out.clone(), tracker.clone());
     let end = stream.run(from, signals, revoked, phases).await;
     tracing::debug!(worker, how = end.as_str(), "a worker's stream has ended");
     drop(permit);
@@ -144,7 +144,7 @@ impl StreamEnd {
 type PendingReceive = BoxFuture<'static, (Arc<str>, Option<LeasedMessage>)>;
 
 struct WorkerStream {
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
     caller: Authenticated,
     session: Session,
     outbound: OutboundSender,
@@ -177,14 +177,14 @@ struct WorkerStream {
 
 impl WorkerStream {
     fn new(
-        handles: Arc<ActorHandles>,
+        api: Arc<ApiState>,
         caller: Authenticated,
         session: Session,
         outbound: OutboundSender,
         tracker: OutboundTracker,
     ) -> WorkerStream {
         WorkerStream {
-            handles,
+            api,
             caller,
             session,
             outbound,
@@ -227,13 +227,12 @@ impl WorkerStream {
         mut revoked: mpsc::UnboundedReceiver<LeaseRevocation>,
         mut phases: watch::Receiver<ServerPhase>,
     ) -> StreamEnd {
-        let requests_max = self.handles.common.settings.grpc.credit_max as usize;
-        let mut check_interval =
-            tokio::time::interval(self.handles.common.settings.grpc.keep_alive.0);
+        let requests_max = self.api.settings.grpc.credit_max as usize;
+        let mut check_interval = tokio::time::interval(self.api.settings.grpc.keep_alive.0);
         check_interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         check_interval.reset();
-        let (handles, caller) = (self.handles.clone(), self.caller.clone());
-        let mut token_revoked = std::pin::pin!(caller.wait_revoked(&handles.common));
+        let (api, caller) = (self.api.clone(), self.caller.clone());
+        let mut token_revoked = std::pin::pin!(caller.wait_revoked(&api));
         loop {
             if let Some(end) = self.find_end() {
                 return end;
@@ -256,7 +255,7 @@ impl WorkerStream {
                         self.read_deadline = self.next_read_deadline();
                         continue;
                     }
-                    let limit = self.handles.common.settings.http.answer_timeout;
+                    let limit = self.api.settings.http.answer_timeout;
                     return StreamEnd::Error(Status::deadline_exceeded(format!(
                         "nothing was read for {limit} (setting http.answer_timeout)"
                     )));
@@ -348,7 +347,7 @@ impl WorkerStream {
     }
 
     fn next_read_deadline(&self) -> Instant {
-        clock::timer_now() + self.handles.common.settings.http.answer_timeout.0
+        clock::timer_now() + self.api.settings.http.answer_timeout.0
     }
 
     fn send_next(&mut self, permit: mpsc::Permit<'_, OutboundItem>) {
@@ -377,12 +376,12 @@ impl WorkerStream {
 
     /// Waits for the next message of a queue.
     fn receive_from(&mut self, queue: Arc<str>) {
-        let (handles, lease_queue) = (self.handles.clone(), self.session.lease_queue.clone());
+        let (api, lease_queue) = (self.api.clone(), self.session.lease_queue.clone());
         let options = self.session.options.clone();
         self.receives.push(
             async move {
                 let until = clock::timer_now() + RECEIVE_TIMEOUT;
-                let leased = receive_next(&handles, &lease_queue, &queue, &options, until).await;
+                let leased = receive_next(&api, &lease_queue, &queue, &options, until).await;
                 (queue, leased)
             }
             .boxed(),
@@ -444,7 +443,7 @@ impl WorkerStream {
     fn adopt_message(&mut self, receipt: &Receipt, text: String) {
         let (id, delivery, revocations) =
             (receipt.id.as_str(), receipt.delivery, &self.session.revocations);
-        let Ok(lease_queue) = find_lease_queue(&self.handles, &receipt.vhost) else { return };
+        let Ok(lease_queue) = find_lease_queue(&self.api, &receipt.vhost) else { return };
         // Its lease may have ended again by now.
         if !self.messages.has(id, delivery) && lease_queue.is_leased_to(id, delivery, revocations) {
             let message = SessionMessage::new(
@@ -479,13 +478,13 @@ impl WorkerStream {
             return;
         }
         self.is_checking = true;
-        let (handles, texts) = (self.handles.clone(), self.messages.receipts());
+        let (api, texts) = (self.api.clone(), self.messages.receipts());
         self.actions.push(
             async move {
                 let mut gone = Vec::new();
                 for text in texts {
                     let Ok(receipt) = Receipt::parse(&text) else { continue };
-                    if let Some(why) = find_attempt_end(&handles, &receipt.id).await {
+                    if let Some(why) = find_attempt_end(&api, &receipt.id).await {
                         gone.push((receipt, Gone { receipt: text, reason: why.to_owned() }));
                     }
                 }

@@ -5,9 +5,9 @@ use super::status::{rejection_code, to_status};
 use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Gone, Taken};
 use bus::lease_queue::LeaseQueue;
-use daemon::actors::handles::ActorHandles;
 use daemon::api::leases::{Receipt, embedded_bus, find_lease_queue};
 use daemon::api::problem::Problem;
+use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
 use engine::Rejected;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(super) enum StreamAction {
 
 /// Returns the lease queue of a message, if the caller may settle it there.
 pub(super) async fn authorize_settlement(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     caller: &Authenticated,
     receipt: &Receipt,
 ) -> Result<Arc<LeaseQueue>, Problem> {
-    let lease_queue = find_lease_queue(handles, &receipt.vhost)?;
-    caller.check_settle_access(handles, &embedded_bus(handles, &receipt.vhost), receipt).await?;
+    let lease_queue = find_lease_queue(api, &receipt.vhost)?;
+    caller.check_settle_access(api, &embedded_bus(api, &receipt.vhost), receipt).await?;
     Ok(lease_queue)
 }
 

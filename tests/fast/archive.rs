@@ -50,7 +50,7 @@ fn message() -> Message {
 
 /// A job that has ended, and takes no more input.
 async fn over(manager: &Manager) -> JobId {
-    let id = manager.create("chain", None, message()).await.expect("created").id();
+    let id = manager.handle().create("chain", None, message()).await.expect("created").id();
     let closed = async {
         while manager.handles().routes.is_under_way(id) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -83,13 +83,14 @@ async fn slow_reads() {
             tokio::time::timeout(DEADLINE, enough).await.expect("they wait");
         }
     };
-    let mut waiting = vec![actix_rt::spawn(told(manager.operate(first, Operation::Retry)))];
+    let mut waiting =
+        vec![actix_rt::spawn(told(manager.handle().operate(first, Operation::Retry)))];
     held(1).await;
-    waiting.push(actix_rt::spawn(told(manager.erase(first))));
+    waiting.push(actix_rt::spawn(told(manager.handle().erase(first))));
     held(2).await;
-    waiting.push(actix_rt::spawn(told(manager.cancel(second))));
+    waiting.push(actix_rt::spawn(told(manager.handle().cancel(second, None))));
     held(3).await;
-    let refused = manager.cancel(second).await;
+    let refused = manager.handle().cancel(second, None).await;
     assert!(
         matches!(
             &refused,
@@ -172,13 +173,13 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                 }));
                 answered
             };
-            let operate = |operation| manager.operate(id, operation);
+            let operate = |operation| manager.handle().operate(id, operation);
             let cancel = || Operation::Cancel { reason: "a test".into() };
             let before = operate(Operation::Pause);
             let created = [create(), create()];
             let asked = [operate(Operation::Pause), operate(Operation::Resume), operate(cancel())];
             let again = create();
-            let behind = manager.cancel(id);
+            let behind = manager.handle().cancel(id, None);
             let late = operate(cancel());
             let answers = async {
                 assert_eq!(before.await, Err(RequestError::NotFound));

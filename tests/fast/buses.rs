@@ -10,7 +10,6 @@ use std::time::Duration;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::{BusOptions, Transport};
 use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use workflow_manager::bus::lease_queue::{LeasePolicy, LeaseQueues, ReceiveOptions};
@@ -406,7 +405,7 @@ fn start(settings: Settings, parts: Parts) -> Manager {
 
 async fn create(manager: &Manager, workflow: &str) -> JobId {
     let message = Message::parse(br#"{"n":1}"#).expect("an object");
-    manager.create(workflow, None, message).await.expect("created").id()
+    manager.handle().create(workflow, None, message).await.expect("created").id()
 }
 
 async fn ended(manager: &Manager, id: JobId) -> Job {
@@ -447,9 +446,9 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         let ways = manager.handles();
         let here = Address { bus: ways.buses.resolve(None, ""), queue: "work".into() };
         let there = Address { bus: ways.buses.resolve(Some(&"other".into()), ""), ..here.clone() };
-        let step = |id| async move {
-            manager_handle::inspect_job(ways, id, |job| job.confirmed_steps().count()).await
-        };
+        let handle = manager.handle();
+        let step =
+            |id| async move { handle.inspect_job(id, |job| job.confirmed_steps().count()).await };
         // The embedded bus confirms nothing: as if it had.
         let confirmed = workflow_manager::engine::Input::Confirmed {
             step: workflow_manager::engine::StepIndex(0),
@@ -460,13 +459,13 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         while step(id).await != Some(1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let waits =
-            manager_handle::redispatch(ways, BulkRedispatch::new(there.clone()).with_dry_run(true))
-                .await;
+        let waits = manager
+            .handle()
+            .redispatch(BulkRedispatch::new(there.clone()).with_dry_run(true))
+            .await;
         assert_eq!(waits, Ok((0, 0)), "nothing waits on the other bus");
         assert_eq!(
-            manager_handle::redispatch(ways, BulkRedispatch::new(here.clone()).with_dry_run(true))
-                .await,
+            manager.handle().redispatch(BulkRedispatch::new(here.clone()).with_dry_run(true)).await,
             Ok((1, 1))
         );
         for (queue, left) in [(there, Some(1)), (here, Some(0))] {

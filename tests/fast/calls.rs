@@ -24,7 +24,7 @@ async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings
 }
 
 async fn create(manager: &Manager, workflow: &str) -> JobId {
-    let answer = manager.create(workflow, None, Message::default()).await;
+    let answer = manager.handle().create(workflow, None, Message::default()).await;
     answer.expect("created").id()
 }
 
@@ -61,10 +61,10 @@ async fn settled(manager: &Manager, asked: JobId) {
         is_done.await.expect("committed");
         // This lies behind it in the router's mailbox.
         assert_eq!(
-            manager.create("no such workflow", None, Message::default()).await,
+            manager.handle().create("no such workflow", None, Message::default()).await,
             Err(RequestError::NotFound)
         );
-        let nobody = manager.cancel(JobId(uuid::Uuid::nil()));
+        let nobody = manager.handle().cancel(JobId(uuid::Uuid::nil()), None);
         assert_eq!(nobody.await, Err(RequestError::NotFound));
     }
 }

@@ -37,7 +37,7 @@ async fn start(file: &Path) -> Manager {
 
 async fn create(manager: &Manager, workflow: &str) -> JobId {
     let message = Message::parse(b"{}").expect("a message");
-    manager.create(workflow, None, message).await.expect("created").id()
+    manager.handle().create(workflow, None, message).await.expect("created").id()
 }
 
 fn kept(manager: &Manager, id: JobId) -> Option<Job> {
@@ -57,8 +57,8 @@ fn set_clock(days: i64) {
 
 async fn is_running(manager: &Manager, id: JobId) -> bool {
     // Each makes the job look at its times again.
-    manager.operate(id, Operation::Pause).await.expect("paused");
-    manager.operate(id, Operation::Resume).await.expect("resumed");
+    manager.handle().operate(id, Operation::Pause).await.expect("paused");
+    manager.handle().operate(id, Operation::Resume).await.expect("resumed");
     kept(manager, id).is_some_and(|job| job.state() == JobState::Running)
 }
 

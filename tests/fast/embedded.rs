@@ -11,7 +11,6 @@ use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::client_response::{CreateResponse, Erased, RequestError};
 use workflow_manager::actors::inputs::RouterInput;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Address, Publication};
 use workflow_manager::engine::{
@@ -46,7 +45,7 @@ fn message(text: &str) -> Message {
 }
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
-    let answer = manager.create(workflow, None, message(text)).await;
+    let answer = manager.handle().create(workflow, None, message(text)).await;
     answer.expect("created").id()
 }
 
@@ -107,7 +106,7 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
         .await;
         let id: JobId = "11111111-1111-4111-8111-111111111111".parse().expect("a uuid");
         let ask = |workflow: &'static str, text: &'static str| {
-            manager.create(workflow, Some(id), message(text))
+            manager.handle().create(workflow, Some(id), message(text))
         };
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(CreateResponse::New(id)));
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(CreateResponse::Existing(id)));
@@ -254,7 +253,7 @@ fn limits_are_answered_not_suffered() {
         for _ in 0..3 {
             create(&manager, "chain", "{}").await;
         }
-        let answer = manager.create("chain", None, Message::default()).await;
+        let answer = manager.handle().create("chain", None, Message::default()).await;
         assert!(
             matches!(
                 &answer,
@@ -263,7 +262,7 @@ fn limits_are_answered_not_suffered() {
             "{answer:?}"
         );
         assert_eq!(
-            manager.create("nope", None, Message::default()).await,
+            manager.handle().create("nope", None, Message::default()).await,
             Err(RequestError::NotFound)
         );
         manager.stop().await;
@@ -281,7 +280,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         let text = serde_json::json!({ "filler": "x".repeat(60_000) }).to_string();
         let mut accepted = Vec::new();
         loop {
-            let created = manager.create("chain", None, message(&text));
+            let created = manager.handle().create("chain", None, message(&text));
             let red = || (!manager.common().health.can_accept()).then_some(());
             tokio::select! {
                 created = created => accepted.push(created.expect("there is room").id()),
@@ -289,7 +288,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
             }
             assert!(accepted.len() < 100, "sixty pages hold no hundred such jobs");
         }
-        let next = manager.create("chain", None, Message::default()).await;
+        let next = manager.handle().create("chain", None, Message::default()).await;
         assert!(
             matches!(&next, Err(RequestError::Overloaded(reason)) if reason.contains("no room")),
             "{next:?}"
@@ -333,7 +332,8 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
                 })
                 .await;
             }
-            let (erased, retried) = (manager.erase(id), manager.operate(id, Operation::Retry));
+            let (erased, retried) =
+                (manager.handle().erase(id), manager.handle().operate(id, Operation::Retry));
             assert_eq!(erased.await, Ok(Erased));
             assert_eq!(retried.await, Err(RequestError::NotFound));
             until("nothing of it is left", || {
@@ -351,10 +351,11 @@ fn a_client_that_goes_takes_its_request_with_it() {
     on_a_system(async {
         let folder = tempfile::tempdir().expect("a folder");
         let manager = start(settings(folder.path()), CHAIN, Workers::new()).await;
-        let free = || manager.common().creation_permits.available_permits();
+        let free = || manager.handle().creation_permits().available_permits();
         let all = free();
         {
-            let mut asked = std::pin::pin!(manager.create("chain", None, Message::default()));
+            let mut asked =
+                std::pin::pin!(manager.handle().create("chain", None, Message::default()));
             assert!(futures_util::poll!(&mut asked).is_pending());
             assert_eq!(free(), all - 1);
         }
@@ -438,9 +439,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         let left = create(&manager, "left/w", "{}").await;
         let right = create(&manager, "right/w", "{}").await;
         let is_confirmed = async |id: JobId| {
-            let look = manager_handle::inspect_job(manager.handles(), id, |job| {
-                job.step(StepIndex(0)).confirmed
-            });
+            let look = manager.handle().inspect_job(id, |job| job.step(StepIndex(0)).confirmed);
             look.await.expect("it is under way")
         };
         // The embedded bus keeps no message over its end, so it confirms none: the test does.
@@ -464,12 +463,11 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         assert!(!is_confirmed(left).await, "its message is lost, and sent again");
         assert!(is_confirmed(right).await, "the other queue is there");
 
-        let nothing =
-            manager_handle::redispatch(manager.handles(), BulkRedispatch::new(queue)).await;
+        let nothing = manager.handle().redispatch(BulkRedispatch::new(queue)).await;
         assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
         let right =
             Address { bus: manager.handles().buses.resolve(None, "right"), queue: "q".into() };
-        let found = manager_handle::redispatch(manager.handles(), BulkRedispatch::new(right)).await;
+        let found = manager.handle().redispatch(BulkRedispatch::new(right)).await;
         assert_eq!(found, Ok((1, 1)));
         manager.stop().await;
     });

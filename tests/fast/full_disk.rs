@@ -12,7 +12,6 @@ use workflow_manager::actors::client_response::OperationResponse;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{Inspection, JobInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::QueueStatus;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
@@ -66,7 +65,7 @@ async fn a_deadline_passes() {
     let workers = Workers::new().with_worker("b", 1, |message| Ok(message.body.to_bytes()));
     let manager = start(&file, workers).await;
     let message = || Message::parse(b"{}").expect("a message");
-    let over = manager.create("over", None, message()).await.expect("created").id();
+    let over = manager.handle().create("over", None, message()).await.expect("created").id();
     // Not by a look: what waits for the commit would be released in another order.
     let running = manager.common().metrics.jobs.with_label_values(&["over", "running"]);
     until("the deadline passes", || (running.get() == 0).then_some(())).await;
@@ -78,11 +77,10 @@ async fn a_deadline_passes() {
     let kept = Reader::new(&file).load_job(over).expect("read").expect("there").job;
     let nobody = kept.step(StepIndex(1));
     assert_eq!((kept.state(), nobody.attempt), (JobState::Failed, 1), "it was dispatched");
-    let later = manager.create("later", None, message()).await.expect("created").id();
+    let later = manager.handle().create("later", None, message()).await.expect("created").id();
     until("what is sent later has come", || is_over(later)).await;
     let bus = manager.handles().buses.resolve(None, "");
-    let looks =
-        manager_handle::inspect_queues(manager.handles(), &bus, vec!["nobody".into()]).await;
+    let looks = manager.handle().inspect_queues(&bus, vec!["nobody".into()]).await;
     assert!(
         matches!(looks[..], [QueueStatus::Exists { messages: 0, .. } | QueueStatus::Missing]),
         "{looks:?}"
@@ -105,8 +103,8 @@ async fn a_timeout_passes() {
     });
     let manager = start(&file, workers).await;
     let message = || Message::parse(b"{}").expect("a message");
-    let late = manager.create("late", None, message()).await.expect("created").id();
-    let two = manager.create("two", None, message()).await.expect("created").id();
+    let late = manager.handle().create("late", None, message()).await.expect("created").id();
+    let two = manager.handle().create("two", None, message()).await.expect("created").id();
 
     // The deadline, which waits for nothing, is over long after the timeout.
     let waited = tokio::time::timeout(DEADLINE, async {
@@ -162,8 +160,11 @@ async fn lists_are_behind() {
             let created = api.ask(Method::POST, "/api/workflow/two", &[], "{}").await;
             assert_eq!(created.status, StatusCode::CREATED);
             let id = created.json()["id"].as_str().expect("an id").to_owned();
-            until("readiness is red", || common.health.is_journal_waiting().then_some(())).await;
-            let words = common.health.checks().remove(0).2;
+            until("readiness is red", || {
+                common.manager.health().is_journal_waiting().then_some(())
+            })
+            .await;
+            let words = common.manager.health().checks().remove(0).2;
             assert!(words.contains("no room on the disk"), "{words}");
             // Without a token it tells why under a name of the manager alone.
             for (host, is_told) in [("localhost:8088", true), ("evil.example", false)] {
@@ -186,7 +187,10 @@ async fn lists_are_behind() {
                 assert_eq!(answer.status, StatusCode::OK, "{own}");
             }
             fail::remove("journal::derive");
-            until("there is room", || (!common.health.is_journal_waiting()).then_some(())).await;
+            until("there is room", || {
+                (!common.manager.health().is_journal_waiting()).then_some(())
+            })
+            .await;
             for list in lists {
                 let answer = api.get(&list, &[]).await;
                 let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -218,17 +222,18 @@ async fn one_waits_for_room() {
     let definitions = load_text("test.yaml", text).expect("valid").definitions;
     let manager = manager::start(settings, definitions, Workers::new()).await.expect("starts");
     let small = Message::parse(b"{}").expect("a message");
-    let id = manager.create("w", None, small).await.expect("created").id();
+    let id = manager.handle().create("w", None, small).await.expect("created").id();
     // More than the file may have.
     let large = format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20));
     let large = Message::parse(large.as_bytes()).expect("a message");
-    let mut waits = Box::pin(manager.create("w", None, large));
+    let mut waits = Box::pin(manager.handle().create("w", None, large));
     let health = &manager.common().health;
     tokio::select! {
         _ = &mut waits => panic!("it is answered before its commit"),
         () = until("readiness is red", || health.is_journal_waiting().then_some(())) => {}
     }
-    let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(id)).await.expect("in time");
+    let cancelled =
+        tokio::time::timeout(DEADLINE, manager.handle().cancel(id, None)).await.expect("in time");
     assert_eq!(cancelled, Ok(OperationResponse::Job(JobState::Cancelled)));
 }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 use workflow_manager::actors::manager;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::grpc::wire::{Gone, Taken};
@@ -72,7 +73,10 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         let manager =
             manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
         manager.common().health.wait_until_ready().await;
-        let server = grpc::start(manager.handles().clone()).await.expect("listens").expect("is on");
+        let server = grpc::start(ApiState::new(manager.handle().clone()))
+            .await
+            .expect("listens")
+            .expect("is on");
         let address = server.address;
         let rig = Rig {
             api: Api::new(&manager).await,

@@ -12,9 +12,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use workflow_manager::actors::common::Common;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{Secret, Settings};
@@ -56,7 +56,7 @@ fn with_api<F: Future<Output = ()>>(
 
 fn with_manager<F: Future<Output = ()>>(
     change: impl FnOnce(&mut Settings),
-    test: impl FnOnce(Api, Arc<Common>) -> F,
+    test: impl FnOnce(Api, Arc<ApiState>) -> F,
 ) {
     serving(WORKFLOW, Workers::new(), change, test);
 }
@@ -66,7 +66,7 @@ pub(crate) fn serving<F: Future<Output = ()>>(
     workflow: &str,
     workers: Workers,
     change: impl FnOnce(&mut Settings),
-    test: impl FnOnce(Api, Arc<Common>) -> F,
+    test: impl FnOnce(Api, Arc<ApiState>) -> F,
 ) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
@@ -80,7 +80,7 @@ pub(crate) async fn serving_in<F: Future>(
     workflow: &str,
     workers: Workers,
     change: impl FnOnce(&mut Settings),
-    test: impl FnOnce(Api, Arc<Common>) -> F,
+    test: impl FnOnce(Api, Arc<ApiState>) -> F,
 ) -> F::Output {
     let mut settings = Settings::defaults().expect("defaults");
     settings.journal.file = folder.join("j.db");
@@ -94,7 +94,8 @@ pub(crate) async fn serving_in<F: Future>(
         }
     };
     actix_rt::time::timeout(DEADLINE, ready).await.expect("ready in time");
-    let given = test(Api::new(&manager).await, manager.common().clone()).await;
+    let state = ApiState::new(manager.handle().clone());
+    let given = test(Api::with_state(state.clone()).await, state).await;
     manager.stop().await;
     given
 }
@@ -107,7 +108,11 @@ pub(crate) struct Api(Rc<Sender>);
 
 impl Api {
     pub(crate) async fn new(manager: &Manager) -> Api {
-        let service = Rc::new(init_service(api::app(manager.handles().clone())).await);
+        Api::with_state(ApiState::new(manager.handle().clone())).await
+    }
+
+    async fn with_state(state: Arc<ApiState>) -> Api {
+        let service = Rc::new(init_service(api::app(state)).await);
         Api(Rc::new(move |request| {
             let service = service.clone();
             Box::pin(async move {

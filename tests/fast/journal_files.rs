@@ -59,7 +59,7 @@ async fn start(file: &Path) -> Manager {
 }
 
 async fn create(manager: &Manager) -> Result<CreateResponse, RequestError> {
-    manager.create("w", None, Message::parse(br#"{"n":1}"#).unwrap()).await
+    manager.handle().create("w", None, Message::parse(br#"{"n":1}"#).unwrap()).await
 }
 
 async fn created(manager: &Manager) -> JobId {
@@ -293,7 +293,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 common.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
             assert!(matches!(create(&manager).await, Err(RequestError::Overloaded(_))), "{name}");
-            let cancelled = manager.cancel(id).await;
+            let cancelled = manager.handle().cancel(id, None).await;
             assert!(
                 matches!(cancelled, Err(RequestError::Overloaded(_))),
                 "{name}: an operation is answered"

@@ -42,10 +42,10 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
         let manager = manager.expect("starts");
         for _ in 0..JOBS {
             let message = Message::parse(b"{}").expect("a message");
-            let id = manager.create("one", None, message).await.expect("created").id();
+            let id = manager.handle().create("one", None, message).await.expect("created").id();
             let reply = Reply::Result(b"{}".as_slice().into());
             let signed = Operation::Reply { step: "sign".to_owned(), reply };
-            manager.operate(id, signed).await.expect("signed");
+            manager.handle().operate(id, signed).await.expect("signed");
             let closed = async {
                 while manager.handles().routes.is_under_way(id) {
                     tokio::time::sleep(Duration::from_millis(1)).await;

@@ -11,7 +11,6 @@ use std::time::Duration;
 use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::health::JournalWait;
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
@@ -170,10 +169,10 @@ async fn a_lock() {
     let file = folder.path().join("j.db");
     let manager = start(&file).await;
     let message = || Message::parse(b"{}").expect("a message");
-    let running = manager.create("by-hand", None, message()).await.expect("created").id();
+    let running = manager.handle().create("by-hand", None, message()).await.expect("created").id();
     let lock = Lock::on(&file);
-    let ways = manager.handles().clone();
-    let waiting = manager_handle::create(&ways, "w", None, message(), None);
+    let handle = manager.handle().clone();
+    let waiting = handle.create("w", None, message());
     let mut waiting = Box::pin(waiting);
     let health = &manager.common().health;
     tokio::select! {
@@ -184,9 +183,9 @@ async fn a_lock() {
     }
     let told = health.checks().into_iter().find(|(name, ..)| name == "journal").expect("a check");
     assert!(!told.1 && told.2.contains("another program"), "{told:?}");
-    let refused = manager.create("w", None, message()).await.expect_err("is refused");
+    let refused = manager.handle().create("w", None, message()).await.expect_err("is refused");
     assert!(matches!(refused, RequestError::Overloaded(_)), "{refused:?}");
-    let cancelled = tokio::time::timeout(DEADLINE, manager.cancel(running)).await;
+    let cancelled = tokio::time::timeout(DEADLINE, manager.handle().cancel(running, None)).await;
     let cancelled = cancelled.expect("nobody waits for its commit");
     assert!(matches!(cancelled, Err(RequestError::Overloaded(_))), "{cancelled:?}");
     let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
@@ -196,7 +195,7 @@ async fn a_lock() {
     let id = waiting.as_mut().await.expect("created").id();
     until("it goes on", || (!manager.handles().routes.is_under_way(id)).then_some(())).await;
     assert!(health.can_accept());
-    manager.cancel(running).await.expect("cancelled");
+    manager.handle().cancel(running, None).await.expect("cancelled");
     manager.stop().await;
     let kept = Reader::new(&file).load_job(id).expect("read").expect("there").job;
     assert_eq!(kept.state(), JobState::Completed);
@@ -221,7 +220,7 @@ async fn a_vacuum() {
             other.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").expect("vacuums");
         });
         for _ in 0..10 {
-            ids.push(manager.create("w", None, message()).await.expect("created").id());
+            ids.push(manager.handle().create("w", None, message()).await.expect("created").id());
         }
         other.join().unwrap_or_else(|_| panic!("round {round}"));
     }
@@ -256,7 +255,7 @@ fn a_start_waits_for_another_program_s_lock() {
         });
         let manager = start(&file).await;
         let message = Message::parse(b"{}").expect("a message");
-        manager.create("w", None, message).await.expect("created");
+        manager.handle().create("w", None, message).await.expect("created");
         manager.stop().await;
         unlocked.join().expect("unlocked");
     };

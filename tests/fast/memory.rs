@@ -8,7 +8,6 @@ use std::time::Duration;
 use workflow_manager::actors::client_response::{CreateResponse, OperationResponse, RequestError};
 use workflow_manager::actors::inputs::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
@@ -46,12 +45,12 @@ fn of_size(bytes: usize) -> Message {
 
 /// A job that waits for a person.
 async fn create(manager: &Manager, bytes: usize) -> Result<JobId, RequestError> {
-    manager.create("sign", None, of_size(bytes)).await.map(CreateResponse::id)
+    manager.handle().create("sign", None, of_size(bytes)).await.map(CreateResponse::id)
 }
 
 /// A job whose message no worker takes: it stays in memory.
 async fn create_in_memory(manager: &Manager, bytes: usize) -> Result<JobId, RequestError> {
-    manager.create("work", None, of_size(bytes)).await.map(CreateResponse::id)
+    manager.handle().create("work", None, of_size(bytes)).await.map(CreateResponse::id)
 }
 
 fn signed(step: &str, bytes: usize) -> Operation {
@@ -75,7 +74,10 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
             ),
             "{refused:?}"
         );
-        assert_eq!(manager.cancel(large).await, Ok(OperationResponse::Job(JobState::Cancelled)));
+        assert_eq!(
+            manager.handle().cancel(large, None).await,
+            Ok(OperationResponse::Job(JobState::Cancelled))
+        );
         let memory = &manager.common().memory;
         until("it is gone", || (memory.used_bytes() == 0).then_some(())).await;
         let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
@@ -83,20 +85,20 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
         create_in_memory(&manager, 40 * KIB).await.expect_err("too large");
         // Replies pass, and count.
         let held = memory.used_bytes();
-        manager.operate(first, signed("work", 50 * KIB)).await.expect("a reply passes");
+        manager.handle().operate(first, signed("work", 50 * KIB)).await.expect("a reply passes");
         assert!(memory.used_bytes() >= held + 50 * KIB, "its output counts");
         create_in_memory(&manager, 1).await.expect_err("more is held than may be");
         // An ended job comes back only where there is room.
         let failed = Reply::Error(br#"{"error":"why"}"#.as_slice().into());
         let fails = Operation::Reply { step: "work".to_owned(), reply: failed };
-        manager.operate(second, fails).await.expect("a reply passes");
+        manager.handle().operate(second, fails).await.expect("a reply passes");
         let has_ended = || !manager.handles().routes.is_under_way(second);
         until("it has ended", || has_ended().then_some(())).await;
-        let again = manager.operate(second, Operation::Retry).await.expect_err("no room");
+        let again = manager.handle().operate(second, Operation::Retry).await.expect_err("no room");
         assert!(matches!(&again, RequestError::Overloaded(why) if why.contains("jobs_bytes_max")));
-        manager.operate(first, signed("then", 1)).await.expect("a reply passes");
+        manager.handle().operate(first, signed("then", 1)).await.expect("a reply passes");
         until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
-        manager.operate(second, Operation::Retry).await.expect("room");
+        manager.handle().operate(second, Operation::Retry).await.expect("room");
         manager.stop().await;
     });
 }
@@ -110,7 +112,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         let list: Vec<String> = (0..4).map(|item| format!("{item}{}", "x".repeat(KIB))).collect();
         let body = serde_json::json!({ "items": list }).to_string();
         let message = Message::parse(body.as_bytes()).expect("a message");
-        let fan = manager.create("fan", None, message).await.expect("created").id();
+        let fan = manager.handle().create("fan", None, message).await.expect("created").id();
         for done in 0..list.len() {
             let running = || {
                 let running = manager.common().reader.load_running_jobs(0, 100).expect("reads");
@@ -122,7 +124,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
             .await;
             assert_eq!(children.len(), 1, "after {done}");
             let id = children[0];
-            manager.operate(id, signed("sign", 1)).await.expect("a reply passes");
+            manager.handle().operate(id, signed("sign", 1)).await.expect("a reply passes");
             until("it has ended", || (!manager.handles().routes.is_under_way(id)).then_some(()))
                 .await;
         }
@@ -143,7 +145,8 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let manager = start(folder.path(), 100 * KIB).await;
-        let late = manager.create("late", None, of_size(40 * KIB)).await.expect("created").id();
+        let late =
+            manager.handle().create("late", None, of_size(40 * KIB)).await.expect("created").id();
         let mut jobs = Vec::new();
         while jobs.len() < 6 {
             match create(&manager, 40 * KIB).await {
@@ -166,20 +169,20 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
         until("its deadline passes", || (state(&manager, late) == JobState::Failed).then_some(()))
             .await;
         // Under its id a client gets the same job, or a conflict.
-        let again = manager.create("sign", Some(jobs[0]), of_size(40 * KIB)).await;
+        let again = manager.handle().create("sign", Some(jobs[0]), of_size(40 * KIB)).await;
         assert_eq!(again, Ok(CreateResponse::Existing(jobs[0])));
-        let other = manager.create("sign", Some(jobs[1]), of_size(1)).await;
+        let other = manager.handle().create("sign", Some(jobs[1]), of_size(1)).await;
         assert!(matches!(other, Err(RequestError::Conflict(_))), "{other:?}");
         for (n, id) in jobs.iter().enumerate() {
             if n == 2 {
-                let cancelled = manager.cancel(*id).await;
+                let cancelled = manager.handle().cancel(*id, None).await;
                 assert_eq!(cancelled, Ok(OperationResponse::Job(JobState::Cancelled)));
                 continue;
             }
             // One after the other, without a pause between them: they keep their order.
             let (first, second) = (
-                manager.operate(*id, signed("sign", 30 * KIB)),
-                manager.operate(*id, signed("then", 1)),
+                manager.handle().operate(*id, signed("sign", 30 * KIB)),
+                manager.handle().operate(*id, signed("then", 1)),
             );
             first.await.expect("a reply passes");
             second.await.expect("a reply passes");
@@ -199,7 +202,7 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         let manager = start(folder.path(), 1 << 30).await;
         let mut jobs = Vec::new();
         for _ in 0..6 {
-            let created = manager.create("work", None, of_size(40 * KIB)).await;
+            let created = manager.handle().create("work", None, of_size(40 * KIB)).await;
             jobs.push(created.expect("created").id());
         }
         manager.stop().await;
@@ -218,10 +221,13 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         );
         // What is asked of one that is not taken up brings it in.
         let last = jobs.pop().expect("six");
-        assert_eq!(manager.cancel(last).await, Ok(OperationResponse::Job(JobState::Cancelled)));
+        assert_eq!(
+            manager.handle().cancel(last, None).await,
+            Ok(OperationResponse::Job(JobState::Cancelled))
+        );
         for id in jobs {
-            manager.operate(id, signed("work", 1)).await.expect("a reply passes");
-            manager.operate(id, signed("then", 1)).await.expect("a reply passes");
+            manager.handle().operate(id, signed("work", 1)).await.expect("a reply passes");
+            manager.handle().operate(id, signed("then", 1)).await.expect("a reply passes");
             assert_eq!(state(&manager, id), JobState::Completed);
         }
         until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
@@ -239,7 +245,9 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
         let api = Api::new(&manager).await;
         let mut jobs = Vec::new();
         for queue in ["a", "b", "c"] {
-            jobs.push(manager.create(queue, None, of_size(1)).await.expect("created").id());
+            jobs.push(
+                manager.handle().create(queue, None, of_size(1)).await.expect("created").id(),
+            );
             let lent = format!("/api/queue/{queue}/receive?lease=1h");
             assert_eq!(api.ask(Method::POST, &lent, &[], "").await.status, StatusCode::OK);
         }
@@ -249,7 +257,7 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
         let manager = start(folder.path(), 1).await;
         let pending = &manager.common().metrics.job_trees_waiting;
         until("two are at rest", || (pending.get() == 2).then_some(())).await;
-        let looked = manager_handle::queue_report(manager.handles()).await;
+        let looked = manager.handle().queue_report().await;
         assert_eq!(pending.get(), 2, "a look brings none back");
         let mut told: Vec<(String, JobId)> = looked
             .oldest
@@ -275,7 +283,9 @@ fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
         let manager = start(folder.path(), 1 << 30).await;
         let mut jobs = Vec::new();
         for _ in 0..2 {
-            jobs.push(manager.create("timed", None, of_size(1)).await.expect("created").id());
+            jobs.push(
+                manager.handle().create("timed", None, of_size(1)).await.expect("created").id(),
+            );
         }
         manager.stop().await;
 

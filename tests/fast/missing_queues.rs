@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use workflow_manager::actors::completion_latch::CompletionLatch;
+use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::inputs::{Inspection, JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::actors::{handles::ActorHandles, manager_handle};
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Input, JobId, Message, Operation, StepIndex};
@@ -51,16 +51,16 @@ async fn full_disk() {
     let manager = start(folder.path()).await;
     let ways = manager.handles();
     let message = Message::parse(b"{}").expect("a message");
-    let id = manager.create("w", None, message).await.expect("created").id();
+    let id = manager.handle().create("w", None, message).await.expect("created").id();
     // The embedded bus confirms nothing: the test does.
     let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
     ways.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
-    manager_handle::inspect_job(ways, id, |_| ()).await.expect("the confirm is committed");
+    manager.handle().inspect_job(id, |_| ()).await.expect("the confirm is committed");
     until_it_is(true, ways, id).await;
 
     fail::cfg("journal::write", "return(full)").expect("the disk is full");
     let again = Operation::Redispatch { step: "q".to_owned() };
-    let sent_again = actix_rt::spawn(manager.operate(id, again));
+    let sent_again = actix_rt::spawn(manager.handle().operate(id, again));
     until_it_is(false, ways, id).await;
     let (taken, is_taken) = oneshot::channel();
     let queue = Address { bus: ways.buses.resolve(None, ""), queue: "q".into() };
@@ -77,9 +77,9 @@ async fn full_disk() {
             .confirmed
     });
     // Whoever answers before there is room does so by now, or soon.
-    manager_handle::wait_for_router(ways).await;
+    manager.handle().wait_for_router().await;
     until_it_is(false, ways, id).await;
-    manager_handle::probe_liveness(ways).await;
+    manager.handle().probe_liveness().await;
 
     fail::remove("journal::write");
     let kept = tokio::time::timeout(DEADLINE, kept).await.expect("in time").expect("no panic");

@@ -54,7 +54,7 @@ async fn start(settings: Settings, workflow: &str) -> Manager {
 
 async fn create(manager: &Manager, text: &str) -> JobId {
     let message = Message::parse(text.as_bytes()).expect("a message");
-    manager.create("one", None, message).await.expect("created").id()
+    manager.handle().create("one", None, message).await.expect("created").id()
 }
 
 fn job(manager: &Manager, id: JobId) -> Job {
@@ -308,7 +308,7 @@ fn the_time_of_each_call_is_measured_by_service_and_outcome() {
         let id = create(&manager, "{}").await;
         ended(&manager, id).await;
         let message = Message::parse(b"{}").expect("a message");
-        let id = manager.create("direct", None, message).await.expect("created").id();
+        let id = manager.handle().create("direct", None, message).await.expect("created").id();
         ended(&manager, id).await;
         let text = manager.common().metrics.render();
         manager.stop().await;

@@ -63,7 +63,7 @@ impl Clients {
         let is_kept = rng.bool();
         let workflow = if is_kept { "kept" } else { "brief" };
         let message = Message::parse(MESSAGE.as_bytes()).expect("a message");
-        let answer = self.manager.create(workflow, None, message).await;
+        let answer = self.manager.handle().create(workflow, None, message).await;
         if let Ok(CreateResponse::New(id)) = answer {
             self.jobs.borrow_mut().insert(id, Known { is_kept, is_over: Cell::new(false) });
         } else {
@@ -73,7 +73,7 @@ impl Clients {
 
     /// Asked for at once, answered later.
     fn operate(&self, id: JobId, operation: Operation) -> Answered {
-        Box::pin(self.manager.operate(id, operation))
+        Box::pin(self.manager.handle().operate(id, operation))
     }
 
     /// One client asks something of one job, or several things without waiting for the answers.
@@ -98,9 +98,9 @@ impl Clients {
                 1 => {
                     // As often as a client looks first whether there is anything left to cancel.
                     let end: Answered = if rng.bool() {
-                        Box::pin(self.manager.cancel(id))
+                        Box::pin(self.manager.handle().cancel(id, None))
                     } else {
-                        let erased = self.manager.erase(id);
+                        let erased = self.manager.handle().erase(id);
                         // Its rows were there to be deleted: it had ended.
                         let ended = |Erased| OperationResponse::Job(JobState::Cancelled);
                         Box::pin(async move { erased.await.map(ended) })

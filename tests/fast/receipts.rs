@@ -6,7 +6,6 @@ use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
-use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::BusMaker;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueStatus, ServedQueues};
@@ -67,13 +66,13 @@ impl Bus for Held {
 
 async fn create(manager: &Manager, id: JobId) {
     let message = Message::parse(b"{}").expect("a message");
-    manager.create("one", Some(id), message).await.expect("created");
+    manager.handle().create("one", Some(id), message).await.expect("created");
 }
 
 /// Whether the job's step counts as confirmed, once all that it has heard is committed.
 async fn is_confirmed(manager: &Manager, id: JobId) -> bool {
     let step = |job: &Job| job.steps().all(|(_, run)| run.confirmed);
-    manager_handle::inspect_job(manager.handles(), id, step).await.expect("it is under way")
+    manager.handle().inspect_job(id, step).await.expect("it is under way")
 }
 
 #[test]
@@ -102,8 +101,8 @@ fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
         let id = JobId(uuid::Uuid::from_u128(7));
         create(&manager, id).await;
         held.until_published(1).await;
-        manager.cancel(id).await.expect("cancelled");
-        manager.erase(id).await.expect("erased");
+        manager.handle().cancel(id, None).await.expect("cancelled");
+        manager.handle().erase(id).await.expect("erased");
         create(&manager, id).await;
         held.until_published(2).await;
         held.take();

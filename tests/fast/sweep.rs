@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
-use workflow_manager::actors::{manager, manager_handle};
+use workflow_manager::actors::manager;
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
@@ -105,7 +105,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
         while deleted.get() < EXPIRED as u64 {
             let before = parts.load(Ordering::SeqCst);
             let message = || Message::parse(b"{}").expect("a message");
-            let created = (0..at_once).map(|_| manager.create("w", None, message()));
+            let created = (0..at_once).map(|_| manager.handle().create("w", None, message()));
             for created in join_all(created).await {
                 created.expect("created");
             }
@@ -180,7 +180,7 @@ async fn a_redispatch() {
     let manager =
         manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
     let message = || Message::parse(b"{}").expect("a message");
-    let created = (0..WAITING).map(|_| manager.create("w", None, message()));
+    let created = (0..WAITING).map(|_| manager.handle().create("w", None, message()));
     for created in join_all(created).await {
         created.expect("created");
     }
@@ -192,7 +192,7 @@ async fn a_redispatch() {
     .expect("a failpoint");
     let ways = manager.handles();
     let queue = Address { bus: ways.buses.resolve(None, ""), queue: "a".into() };
-    manager_handle::redispatch(ways, BulkRedispatch::new(queue)).await.expect("answered");
+    manager.handle().redispatch(BulkRedispatch::new(queue)).await.expect("answered");
     assert_eq!(parts.load(Ordering::SeqCst), 3, "so many jobs are told in parts");
     manager.stop().await;
 }

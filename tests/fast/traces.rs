@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use workflow_manager::actors::common::Common;
+use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Header, Publication};
 use workflow_manager::engine::{Entry, JobEntry, JobId, StepEntry};
@@ -79,7 +79,7 @@ async fn state_is(api: &Api, state: &str) {
 }
 
 /// Creates a job, and gives its result.
-async fn run(api: &Api, common: &Common, workflow: &str, headers: &[(&str, &str)]) -> Value {
+async fn run(api: &Api, common: &ApiState, workflow: &str, headers: &[(&str, &str)]) -> Value {
     let path = format!("/api/workflow/{workflow}?id={ID}");
     let created = api.ask(Method::POST, &path, headers, "{}").await;
     assert!(created.status.is_success());
@@ -97,7 +97,7 @@ fn one<'s>(spans: &'s [Told], name: &str) -> &'s Told {
 }
 
 /// When the entries that fit were recorded, in nanoseconds.
-fn times(common: &Common, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
+fn times(common: &ApiState, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
     let (mut at, id) = (Vec::new(), ID.parse::<JobId>().expect("an id"));
     let each = &mut |row: workflow_manager::engine::Recorded| {
         let fitting = row.entries.iter().filter(|entry| fits(entry));
@@ -397,7 +397,7 @@ fn a_call_of_a_web_service_is_a_clients_span_and_keeps_its_path() {
     });
 }
 
-fn counted(common: &Common, outcome: &str) -> u64 {
+fn counted(common: &ApiState, outcome: &str) -> u64 {
     common.metrics.traces_exports.with_label_values(&[outcome]).get()
 }
 
@@ -501,7 +501,7 @@ fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with
     let folder = tempfile::tempdir().expect("a folder");
     let receiver = Receiver::start();
     actix_rt::System::new().block_on(async {
-        let begun = |api: Api, common: Arc<Common>| async move {
+        let begun = |api: Api, common: Arc<ApiState>| async move {
             let path = format!("/api/workflow/fan?id={ID}");
             let headers = [("traceparent", ASKED)];
             api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
@@ -517,7 +517,7 @@ fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with
             echo(message)
         });
         let of_test = receiver.clone();
-        let ended = |_: Api, _: Arc<Common>| async move { spans(&of_test, 5).await };
+        let ended = |_: Api, _: Arc<ApiState>| async move { spans(&of_test, 5).await };
         let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
         assert!(told.iter().all(|span| span.trace == ASKED[3..35]), "{told:#?}");
         assert_eq!(one(&told, "fan").parent, ASKED[36..52]);

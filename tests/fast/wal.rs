@@ -39,7 +39,7 @@ async fn a_reader_without_end() {
     let large = format!("{{\"k\":\"{}\"}}", "x".repeat(LARGE));
     let large = Message::parse(large.as_bytes()).expect("a message");
     for _ in 0..LARGE_COUNT {
-        manager.create("w", None, large.clone()).await.expect("created");
+        manager.handle().create("w", None, large.clone()).await.expect("created");
     }
     until("that it grows is told", || log.has("the journal's -wal grows").then_some(())).await;
     assert!(wal() >= (LARGE * LARGE_COUNT) as i64, "{}", wal());
@@ -50,7 +50,7 @@ async fn a_reader_without_end() {
         while !log.has("the journal's -wal is small again") {
             // A commit writes it back, and the next one begins it anew.
             let small = Message::parse(b"{}").expect("a message");
-            manager.create("w", None, small).await.expect("created");
+            manager.handle().create("w", None, small).await.expect("created");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });

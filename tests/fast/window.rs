@@ -45,7 +45,7 @@ fn all_fan_outs_together_have_a_bound_and_each_goes_on() {
         let message = Message::parse(body.as_bytes()).expect("a message");
         let mut jobs = Vec::new();
         for _ in 0..JOBS {
-            let created = manager.create("fan", None, message.clone()).await;
+            let created = manager.handle().create("fan", None, message.clone()).await;
             jobs.push(created.expect("created").id());
         }
         let counts = under_way(&manager, &jobs);
@@ -61,7 +61,7 @@ fn all_fan_outs_together_have_a_bound_and_each_goes_on() {
                     let reply = Reply::Result(b"{}".as_slice().into());
                     let signed = Operation::Reply { step: "sign".to_owned(), reply };
                     // Its end may have come since it was listed.
-                    drop(manager.operate(id, signed).await);
+                    drop(manager.handle().operate(id, signed).await);
                 }
                 let counts = under_way(&manager, &jobs);
                 has_grown |= counts[1..].iter().any(|count| *count > CHILDREN_MIN);

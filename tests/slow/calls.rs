@@ -386,7 +386,7 @@ async fn retried(on: Option<&Vhost>) {
         }
     });
     let manager = manager::start(settings, definitions, workers).await.unwrap();
-    let answer = manager.create("outer", None, Message::default()).await;
+    let answer = manager.handle().create("outer", None, Message::default()).await;
     let id = answer.expect("created").id();
     let job = eventually("the job ends", || {
         let job = manager.common().reader.load_job(id).unwrap().unwrap().job;

@@ -37,7 +37,7 @@ async fn start(vhost: &Vhost, folder: &tempfile::TempDir, management: &str) -> M
 }
 
 async fn create(manager: &Manager) -> JobId {
-    let answer = manager.create("poison", None, Message::default()).await;
+    let answer = manager.handle().create("poison", None, Message::default()).await;
     answer.expect("created").id()
 }
 

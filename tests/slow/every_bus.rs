@@ -3,6 +3,7 @@
 //! and the same workers.
 
 use std::path::Path;
+use workflow_manager::api::state::ApiState;
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
@@ -201,7 +202,10 @@ impl Transport {
             }
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let grpc = match workflow_manager::grpc::start(manager.handles().clone()).await.unwrap() {
+        let grpc = match workflow_manager::grpc::start(ApiState::new(manager.handle().clone()))
+            .await
+            .unwrap()
+        {
             Some(server) => {
                 let worker = Remote::start(server.address, &remote, 16, work);
                 Some((server, worker))
@@ -289,7 +293,8 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
             )));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let server = workflow_manager::grpc::start(manager.handles().clone()).await.unwrap();
+        let server =
+            workflow_manager::grpc::start(ApiState::new(manager.handle().clone())).await.unwrap();
         let server = server.expect("it is on");
         let queues = ["remote-echo", "remote-mark", "remote-left"];
         let remote = Remote::start(server.address, &queues, 16, |queue, body| {
@@ -315,7 +320,8 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
 }
 
 async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
-    let answer = manager.create(workflow, None, Message::parse(text.as_bytes()).unwrap()).await;
+    let answer =
+        manager.handle().create(workflow, None, Message::parse(text.as_bytes()).unwrap()).await;
     answer.expect("created").id()
 }
 

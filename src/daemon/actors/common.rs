@@ -1,4 +1,4 @@
-//! What all actors and the API share: the settings, the limits, the metrics, the definitions, the
+//! What all actors share: the settings, the limits, the metrics, the definitions, the
 //! health. Nothing in it leads to an actor; [`ActorHandles`](super::handles::ActorHandles) do.
 
 use super::health::Health;
@@ -6,11 +6,8 @@ use super::inputs::Definitions;
 use super::losses::QueueLosses;
 use super::mailbox::ActorMetrics;
 use super::memory::{JobMemory, MemoryGauges};
-use super::queue_report::QueueReports;
 use super::rules::Rules;
 use super::transport::StartError;
-use crate::access::Access;
-use crate::budgets::Budgets;
 use crate::events::{EventHub, Webhook};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -23,25 +20,23 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 /// Returns the definitions by their full names.
 pub fn index_by_name(definitions: Vec<Arc<Definition>>) -> Definitions {
     definitions.into_iter().map(|definition| (definition.full_name(), definition)).collect()
 }
 
-/// What all actors and the API of a process share.
+/// What all actors of a process share.
 pub struct Common {
     /// The settings in force; they never change.
-    pub settings: Settings,
-    /// Which principal may do what.
-    pub access: Access,
+    pub settings: Arc<Settings>,
     /// The limits for decisions; from the settings.
     pub limits: Limits,
     /// The metrics.
     pub metrics: Metrics,
     /// The outcomes of jobs, minute by minute.
-    pub rates: JobRates,
+    pub rates: Arc<JobRates>,
     /// The metrics of job mailboxes.
     pub job_actor_metrics: Arc<ActorMetrics>,
     /// The rules that decide for the jobs.
@@ -53,18 +48,12 @@ pub struct Common {
     pub health: Health,
     /// The queues that have lost messages.
     pub queue_losses: QueueLosses,
-    /// The last report of what queues hold.
-    pub queue_reports: QueueReports,
     /// When the process started, by the wall clock and by a monotonic one.
     pub started_at: (Timestamp, tokio::time::Instant),
     /// Keeps what comes from outside from flooding the log.
-    pub log_limiter: KeyedRateLimiter,
-    /// Permits for creations that are not answered yet.
-    pub creation_permits: Semaphore,
-    /// Bounds on what clients of the API make the process hold.
-    pub budgets: Budgets,
+    pub log_limiter: Arc<KeyedRateLimiter>,
     /// The streams of events.
-    pub feeds: EventHub,
+    pub feeds: Arc<EventHub>,
     /// The webhook, if there is one.
     pub webhook: Option<Arc<Webhook>>,
     /// The traces of jobs, if they are sent.
@@ -112,28 +101,20 @@ impl Common {
         let job_actor_metrics = ActorMetrics::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map_err(StartError::Webhook)?;
         let traces = Traces::new(&settings, &metrics);
-        let creation_permits =
-            Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
-        let budgets = Budgets::new(&settings.http, &settings.embedded);
-        let access = Access::new(&settings.http);
         Ok(Common {
-            access,
-            settings,
+            settings: Arc::new(settings),
             limits,
             metrics,
-            rates: JobRates::default(),
+            rates: Arc::default(),
             job_actor_metrics,
             rules,
             definitions: RwLock::new(Arc::new(definitions)),
             reader,
             health,
             queue_losses: QueueLosses::default(),
-            queue_reports: QueueReports::default(),
             started_at: (clock::now(), clock::timer_now()),
-            log_limiter: KeyedRateLimiter::default(),
-            creation_permits,
-            budgets,
-            feeds: EventHub::default(),
+            log_limiter: Arc::default(),
+            feeds: Arc::default(),
             webhook: webhook.map(Arc::new),
             traces,
             memory,

@@ -1,5 +1,5 @@
 //! The manager: whoever embeds it starts it, sends requests to it and stops it. Requests go through
-//! [`super::manager_handle`], as those of the API do.
+//! its [handle](ManagerHandle), as those of the API do.
 //!
 //! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
 //! supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
@@ -7,13 +7,12 @@
 //! the last commits are sent → readers → threads.
 
 use super::archive::Archive;
-use super::client_response::{CreateResponse, Erased, OperationResponse, RequestError};
 use super::common::{Common, index_by_name};
 use super::handles::{ActorHandles, Mailboxes};
 use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
 use super::journal::JournalActor;
 use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
-use super::manager_handle;
+use super::manager_handle::ManagerHandle;
 use super::notifier::{NOTIFIER_MAILBOX_MAX, Notifier};
 use super::passivation::{PassivatedTree, load_at_start};
 use super::rates_backfill;
@@ -33,7 +32,7 @@ use base::faults;
 use bus::BusKey;
 use bus::embedded::Workers;
 use bus::lease_queue::LeaseQueues;
-use engine::{Definition, JobId, Message, Millis, Operation};
+use engine::{Definition, Millis};
 use journal::{
     Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy, SqliteJournal,
 };
@@ -50,6 +49,7 @@ const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A running manager, in this process.
 pub struct Manager {
+    handle: ManagerHandle,
     handles: Arc<ActorHandles>,
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
@@ -211,7 +211,7 @@ pub fn start_on(
             return Err(error.into());
         }
     }
-    Ok(Manager { handles, fatal, arbiters })
+    Ok(Manager { handle: ManagerHandle::new(handles.clone()), handles, fatal, arbiters })
 }
 
 /// Opens the journal. While another program keeps its file locked, the start waits.
@@ -337,50 +337,19 @@ fn start_actors(
 }
 
 impl Manager {
-    /// Returns the handles of the actors, for the API and for users in this process.
-    pub fn handles(&self) -> &Arc<ActorHandles> {
-        &self.handles
+    /// Returns the handle, for the API and for users in this process.
+    pub fn handle(&self) -> &ManagerHandle {
+        &self.handle
     }
 
-    /// Returns what the actors and the API share.
+    /// Returns what the actors share.
     pub fn common(&self) -> &Arc<Common> {
         &self.handles.common
     }
 
-    /// Creates a job; answered after the commit.
-    ///
-    /// # Errors
-    ///
-    /// The job was not created.
-    pub async fn create(
-        &self,
-        workflow: &str,
-        id: Option<JobId>,
-        message: Message,
-    ) -> Result<CreateResponse, RequestError> {
-        manager_handle::create(&self.handles, workflow, id, message, None).await
-    }
-
-    /// Requests an operation on a job at once; answered after the commit.
-    pub fn operate(
-        &self,
-        id: JobId,
-        operation: Operation,
-    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        manager_handle::operate(&self.handles, id, operation.into())
-    }
-
-    /// Cancels a job at once, unless it has ended; answered after the commit.
-    pub fn cancel(
-        &self,
-        id: JobId,
-    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        manager_handle::cancel(&self.handles, id, None)
-    }
-
-    /// Erases an ended job. The request is sent when this is called.
-    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
-        manager_handle::erase(&self.handles, id)
+    /// Returns the handles of the actors.
+    pub fn handles(&self) -> &Arc<ActorHandles> {
+        &self.handles
     }
 
     /// Waits until the manager itself has a reason to end, and returns it.

@@ -2,253 +2,358 @@
 //! examples and the benches use it, and send no inputs to actors themselves.
 
 use super::bulk_requests::BulkRedispatch;
+use super::buses::Buses;
 use super::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
+use super::common::Common;
 use super::completion_latch::CompletionLatch;
 use super::handles::ActorHandles;
+use super::health::Health;
 use super::inputs::{
     BusInput, CreateJob, Definitions, Inspection, JobInput, RouterInput, SupervisorInput,
 };
-use super::queue_report::QueueReport;
+use super::losses::QueueLosses;
+use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
+use super::routes::Routes;
 use base::clock;
+use bus::lease_queue::LeaseQueues;
 use bus::{BusKey, QueueStatus};
-use engine::{Job, JobId, Message, Operation, OperationRequest, TraceContext};
+use engine::{
+    Definition, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp, TraceContext,
+};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 
 /// How long the broker may take to report on queues, and the jobs to report what waits there.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Creates a job of a workflow: under this id, if the client has chosen one, and with this trace
-/// context, if the request has one. Answered after the commit.
-///
-/// # Errors
-///
-/// The job was not created.
-pub async fn create(
-    handles: &ActorHandles,
-    workflow: &str,
-    id: Option<JobId>,
-    message: Message,
-    trace: Option<TraceContext>,
-) -> Result<CreateResponse, RequestError> {
-    let Some(definition) = handles.common.definitions().get(workflow).cloned() else {
-        return Err(RequestError::NotFound);
-    };
-    if !handles.common.health.can_accept() {
-        let reasons: Vec<String> = handles
-            .common
-            .health
-            .checks()
-            .into_iter()
-            .filter(|(_, good, _)| !good)
-            .map(|(name, _, text)| format!("{name}: {text}"))
-            .collect();
-        return Err(RequestError::Overloaded(reasons.join("; ")));
-    }
-    let limit = handles.common.settings.limits.creations_waiting_max;
-    // If the client goes away, this future is dropped, and the permit with it.
-    let Ok(_permit) = handles.common.creation_permits.try_acquire() else {
-        return Err(RequestError::Overloaded(format!(
-            "{limit} creations are under way (setting limits.creations_waiting_max)"
-        )));
-    };
-    let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-    send_request(handles, |answer| {
-        RouterInput::Create(CreateJob { id, definition, message, trace, response: answer })
-    })
-    .receive()
-    .await
-    .unwrap_or_else(|ActorStopped| Err(RequestError::Failed(panicked())))
+/// A handle to a running manager: what its clients may ask of it. Clones lead to the same manager.
+#[derive(Clone)]
+pub struct ManagerHandle {
+    handles: Arc<ActorHandles>,
+    /// Permits for creations that are not answered yet.
+    creation_permits: Arc<Semaphore>,
+    /// The last report of what queues hold.
+    queue_reports: Arc<QueueReports>,
 }
 
-/// Requests an operation on a job; answered after the commit. The request is sent when this is
-/// called, not when the future is awaited.
-pub fn operate(
-    handles: &ActorHandles,
-    id: JobId,
-    request: OperationRequest,
-) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-    let cancels = matches!(request.operation, Operation::Cancel { .. });
-    let answered = match cancels {
-        true => send_cancel(handles, id, |answer| RouterInput::Operate(id, request, answer)),
-        false => send_if_accepting(handles, |answer| RouterInput::Operate(id, request, answer)),
-    };
-    async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
-}
-
-/// Cancels a job, sent as [`operate`] sends; answered after the commit. If the job has ended, the
-/// response is its state: cancelling twice does no harm.
-pub fn cancel(
-    handles: &ActorHandles,
-    id: JobId,
-    by: Option<Arc<str>>,
-) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-    let answered = send_cancel(handles, id, |answer| RouterInput::Cancel(id, by, answer));
-    async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
-}
-
-/// Erases an ended job from the journal. The request is sent when this is called.
-pub fn erase(
-    handles: &ActorHandles,
-    id: JobId,
-) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
-    let answered = send_request(handles, |answer| RouterInput::Erase(id, answer));
-    async move { answered.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
-}
-
-/// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
-/// Returns, once all is committed, how many steps in how many jobs and child jobs.
-///
-/// # Errors
-///
-/// Nothing is accepted now.
-pub async fn redispatch(
-    handles: &ActorHandles,
-    bulk: BulkRedispatch,
-) -> Result<(usize, usize), RequestError> {
-    if !handles.common.health.can_accept() {
-        return Err(not_accepting());
-    }
-    let bulk = Arc::new(bulk);
-    let (answer, answered) = oneshot::channel();
-    if handles.mailboxes().router.try_send(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
-        return Err(mailbox_full());
-    }
-    let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
-    answered.await.map_err(|_| stopping())?;
-    Ok(bulk.counts())
-}
-
-/// Replaces the definitions for new jobs: by all of these, or by none with the reason.
-///
-/// # Errors
-///
-/// Nothing was changed.
-pub async fn replace_definitions(
-    handles: &ActorHandles,
-    definitions: Definitions,
-) -> Result<(), String> {
-    let (answer, answered) = oneshot::channel();
-    handles.mailboxes().supervisor.send(SupervisorInput::Redefine(definitions, answer));
-    answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
-}
-
-/// Returns what a bus knows of each of these queues, in the same order.
-pub async fn inspect_queues(
-    handles: &ActorHandles,
-    bus: &BusKey,
-    queues: Vec<Arc<str>>,
-) -> Vec<QueueStatus> {
-    let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
-    let request = async {
-        let (answer, answered) = oneshot::channel();
-        handles.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
-        answered.await.ok()
-    };
-    match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
-        Ok(Some(statuses)) => statuses,
-        Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
-        Err(_) => unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
-    }
-}
-
-/// Returns what all queues of the loaded workflows and of jobs under way hold; at most some seconds
-/// old.
-pub async fn queue_report(handles: &ActorHandles) -> Arc<QueueReport> {
-    handles.common.queue_reports.last_or_inspect(inspect_all_queues(handles)).await
-}
-
-async fn inspect_all_queues(handles: &ActorHandles) -> QueueReport {
-    let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
-    let unloaded = handles.unloaded_definitions();
-    for definition in handles.common.definitions().values().chain(&unloaded) {
-        for step in definition.sending_steps() {
-            let bus = handles.buses.bus_of_step(definition, step);
-            queues_by_bus.entry(bus).or_default().push(step.queue.clone());
+impl ManagerHandle {
+    /// Creates the handle to the manager of these actors.
+    pub(super) fn new(handles: Arc<ActorHandles>) -> ManagerHandle {
+        let creations = handles.common.settings.limits.creations_waiting_max;
+        ManagerHandle {
+            handles,
+            creation_permits: Arc::new(Semaphore::new(creations.min(Semaphore::MAX_PERMITS))),
+            queue_reports: Arc::default(),
         }
     }
-    let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
-        queues.sort_unstable();
-        queues.dedup();
-        let found = inspect_queues(handles, &bus, queues.clone()).await;
-        (bus, queues, found)
-    });
-    let (inspected, (oldest, collected_in)) =
-        tokio::join!(join_all(inspections), collect_oldest_waits(handles));
-    let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
-        queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
-    });
-    let found = found.collect();
-    QueueReport { at: clock::now(), ticks: clock::timer_now(), queues: found, oldest, collected_in }
-}
 
-/// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
-/// `None`: no such job is under way, or its actor is just stopping.
-pub async fn inspect_job<T: Send + 'static>(
-    handles: &ActorHandles,
-    id: JobId,
-    inspect: impl FnOnce(&Job) -> T + Send + 'static,
-) -> Option<T> {
-    let (answer, seen) = oneshot::channel();
-    let (done, committed) = oneshot::channel();
-    let inspection = Inspection::new(
-        move |job| {
-            // A client that has gone needs no response.
-            let _ = answer.send(inspect(job));
-        },
-        CompletionLatch::new(done),
-    );
-    handles.routes.find(id)?.send(JobInput::Inspect(inspection));
-    // An error means that the actor has stopped: then all is committed.
-    let _ = committed.await;
-    seen.await.ok()
-}
+    /// Returns what the actors share.
+    pub fn common(&self) -> &Common {
+        &self.handles.common
+    }
 
-/// Waits until a job is not passivated: it takes input, or there is no such job.
-pub async fn activate(handles: &ActorHandles, id: JobId) {
-    if handles.routes.is_passivated(id) {
+    /// Returns the definitions for new jobs.
+    pub fn definitions(&self) -> Arc<Definitions> {
+        self.handles.common.definitions()
+    }
+
+    /// Returns the definitions that jobs under way still run but that are no longer loaded.
+    pub fn unloaded_definitions(&self) -> Vec<Arc<Definition>> {
+        self.handles.unloaded_definitions()
+    }
+
+    /// Returns what readiness and liveness are answered from.
+    pub fn health(&self) -> &Health {
+        &self.handles.common.health
+    }
+
+    /// Returns the limits for decisions.
+    pub fn limits(&self) -> &Limits {
+        &self.handles.common.limits
+    }
+
+    /// Returns when the process started, by the wall clock and by a monotonic one.
+    pub fn started_at(&self) -> (Timestamp, Instant) {
+        self.handles.common.started_at
+    }
+
+    /// Returns the queues that have lost messages.
+    pub fn queue_losses(&self) -> &QueueLosses {
+        &self.handles.common.queue_losses
+    }
+
+    /// Returns the permits for creations that are not answered yet.
+    pub fn creation_permits(&self) -> &Semaphore {
+        &self.creation_permits
+    }
+
+    /// Returns a view of the jobs that take input.
+    pub fn routes(&self) -> &Routes {
+        &self.handles.routes
+    }
+
+    /// Returns the buses.
+    pub fn buses(&self) -> &Buses {
+        &self.handles.buses
+    }
+
+    /// Returns the lease queues of embedded buses.
+    pub fn lease_queues(&self) -> &LeaseQueues {
+        &self.handles.lease_queues
+    }
+
+    /// Creates a job of the loaded workflow of this name, as [`create_job`](Self::create_job) does.
+    ///
+    /// # Errors
+    ///
+    /// The job was not created, or no such workflow is loaded.
+    pub async fn create(
+        &self,
+        workflow: &str,
+        id: Option<JobId>,
+        message: Message,
+    ) -> Result<CreateResponse, RequestError> {
+        match self.definitions().get(workflow).cloned() {
+            Some(definition) => self.create_job(definition, id, message, None).await,
+            None => Err(RequestError::NotFound),
+        }
+    }
+
+    /// Creates a job of a workflow: under this id, if the client has chosen one, and with this trace
+    /// context, if the request has one. Answered after the commit.
+    ///
+    /// # Errors
+    ///
+    /// The job was not created.
+    pub async fn create_job(
+        &self,
+        definition: Arc<Definition>,
+        id: Option<JobId>,
+        message: Message,
+        trace: Option<TraceContext>,
+    ) -> Result<CreateResponse, RequestError> {
+        if !self.handles.common.health.can_accept() {
+            let reasons: Vec<String> = self
+                .handles
+                .common
+                .health
+                .checks()
+                .into_iter()
+                .filter(|(_, good, _)| !good)
+                .map(|(name, _, text)| format!("{name}: {text}"))
+                .collect();
+            return Err(RequestError::Overloaded(reasons.join("; ")));
+        }
+        let limit = self.handles.common.settings.limits.creations_waiting_max;
+        // If the client goes away, this future is dropped, and the permit with it.
+        let Ok(_permit) = self.creation_permits.try_acquire() else {
+            return Err(RequestError::Overloaded(format!(
+                "{limit} creations are under way (setting limits.creations_waiting_max)"
+            )));
+        };
+        let panicked = || "the job's creation panicked; the log has the panic".to_owned();
+        send_request(&self.handles, |answer| {
+            RouterInput::Create(CreateJob { id, definition, message, trace, response: answer })
+        })
+        .receive()
+        .await
+        .unwrap_or_else(|ActorStopped| Err(RequestError::Failed(panicked())))
+    }
+
+    /// Requests an operation on a job; answered after the commit. The request is sent when this is
+    /// called, not when the future is awaited.
+    pub fn operate<R: Into<OperationRequest>>(
+        &self,
+        id: JobId,
+        request: R,
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<R> {
+        let request = request.into();
+        let cancels = matches!(request.operation, Operation::Cancel { .. });
+        let answered = match cancels {
+            true => {
+                send_cancel(&self.handles, id, |answer| RouterInput::Operate(id, request, answer))
+            }
+            false => {
+                send_if_accepting(&self.handles, |answer| RouterInput::Operate(id, request, answer))
+            }
+        };
+        async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+    }
+
+    /// Cancels a job, sent as [`operate`](Self::operate) sends; answered after the commit. If the job has ended, the
+    /// response is its state: cancelling twice does no harm.
+    pub fn cancel(
+        &self,
+        id: JobId,
+        by: Option<Arc<str>>,
+    ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
+        let answered = send_cancel(&self.handles, id, |answer| RouterInput::Cancel(id, by, answer));
+        async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+    }
+
+    /// Erases an ended job from the journal. The request is sent when this is called.
+    pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
+        let answered = send_request(&self.handles, |answer| RouterInput::Erase(id, answer));
+        async move { answered.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+    }
+
+    /// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
+    /// Returns, once all is committed, how many steps in how many jobs and child jobs.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is accepted now.
+    pub async fn redispatch(&self, bulk: BulkRedispatch) -> Result<(usize, usize), RequestError> {
+        if !self.handles.common.health.can_accept() {
+            return Err(not_accepting());
+        }
+        let bulk = Arc::new(bulk);
         let (answer, answered) = oneshot::channel();
-        handles.mailboxes().router.send(RouterInput::Activate(id, answer));
+        if self
+            .handles
+            .mailboxes()
+            .router
+            .try_send(RouterInput::Redispatch(bulk.clone(), answer))
+            .is_err()
+        {
+            return Err(mailbox_full());
+        }
+        let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
+        answered.await.map_err(|_| stopping())?;
+        Ok(bulk.counts())
+    }
+
+    /// Replaces the definitions for new jobs: by all of these, or by none with the reason.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was changed.
+    pub async fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
+        let (answer, answered) = oneshot::channel();
+        self.handles.mailboxes().supervisor.send(SupervisorInput::Redefine(definitions, answer));
+        answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
+    }
+
+    /// Returns what a bus knows of each of these queues, in the same order.
+    pub async fn inspect_queues(&self, bus: &BusKey, queues: Vec<Arc<str>>) -> Vec<QueueStatus> {
+        let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
+        let request = async {
+            let (answer, answered) = oneshot::channel();
+            self.handles.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
+            answered.await.ok()
+        };
+        match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
+            Ok(Some(statuses)) => statuses,
+            Ok(None) => unknown("there is no bus, or it is closing".to_owned()),
+            Err(_) => unknown(format!("no answer within {INSPECT_TIMEOUT:?}")),
+        }
+    }
+
+    /// Returns what all queues of the loaded workflows and of jobs under way hold; at most some seconds
+    /// old.
+    pub async fn queue_report(&self) -> Arc<QueueReport> {
+        self.queue_reports.last_or_inspect(self.inspect_all_queues()).await
+    }
+
+    async fn inspect_all_queues(&self) -> QueueReport {
+        let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
+        let unloaded = self.handles.unloaded_definitions();
+        for definition in self.handles.common.definitions().values().chain(&unloaded) {
+            for step in definition.sending_steps() {
+                let bus = self.handles.buses.bus_of_step(definition, step);
+                queues_by_bus.entry(bus).or_default().push(step.queue.clone());
+            }
+        }
+        let inspections = queues_by_bus.into_iter().map(|(bus, mut queues)| async move {
+            queues.sort_unstable();
+            queues.dedup();
+            let found = self.inspect_queues(&bus, queues.clone()).await;
+            (bus, queues, found)
+        });
+        let (inspected, (oldest, collected_in)) =
+            tokio::join!(join_all(inspections), collect_oldest_waits(&self.handles));
+        let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
+            queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
+        });
+        let found = found.collect();
+        QueueReport {
+            at: clock::now(),
+            ticks: clock::timer_now(),
+            queues: found,
+            oldest,
+            collected_in,
+        }
+    }
+
+    /// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
+    /// `None`: no such job is under way, or its actor is just stopping.
+    pub async fn inspect_job<T: Send + 'static>(
+        &self,
+        id: JobId,
+        inspect: impl FnOnce(&Job) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, seen) = oneshot::channel();
+        let (done, committed) = oneshot::channel();
+        let inspection = Inspection::new(
+            move |job| {
+                // A client that has gone needs no response.
+                let _ = answer.send(inspect(job));
+            },
+            CompletionLatch::new(done),
+        );
+        self.handles.routes.find(id)?.send(JobInput::Inspect(inspection));
+        // An error means that the actor has stopped: then all is committed.
+        let _ = committed.await;
+        seen.await.ok()
+    }
+
+    /// Waits until a job is not passivated: it takes input, or there is no such job.
+    pub async fn activate(&self, id: JobId) {
+        if self.handles.routes.is_passivated(id) {
+            let (answer, answered) = oneshot::channel();
+            self.handles.mailboxes().router.send(RouterInput::Activate(id, answer));
+            // An error means that the manager is stopping.
+            let _ = answered.await;
+        }
+    }
+
+    /// Waits until the router has handled all inputs that were sent to it so far.
+    pub async fn wait_for_router(&self) {
+        let (answer, answered) = oneshot::channel();
+        self.handles.mailboxes().router.send(RouterInput::Barrier(answer));
         // An error means that the manager is stopping.
         let _ = answered.await;
     }
-}
 
-/// Waits until the router has handled all inputs that were sent to it so far.
-pub async fn wait_for_router(handles: &ActorHandles) {
-    let (answer, answered) = oneshot::channel();
-    handles.mailboxes().router.send(RouterInput::Barrier(answer));
-    // An error means that the manager is stopping.
-    let _ = answered.await;
-}
-
-/// Probes liveness: returns when supervisor, router and journal, one after the other, have handled
-/// their inputs. It returns while the disk is full and while a broker is away, and never if one of
-/// their threads hangs.
-pub async fn probe_liveness(handles: &ActorHandles) {
-    let (answer, answered) = oneshot::channel();
-    handles.mailboxes().supervisor.send(SupervisorInput::LivenessProbe(answer));
-    if answered.await.is_err() {
-        // One of them has ended: the manager stops, or is about to.
-        std::future::pending::<()>().await;
+    /// Probes liveness: returns when supervisor, router and journal, one after the other, have handled
+    /// their inputs. It returns while the disk is full and while a broker is away, and never if one of
+    /// their threads hangs.
+    pub async fn probe_liveness(&self) {
+        let (answer, answered) = oneshot::channel();
+        self.handles.mailboxes().supervisor.send(SupervisorInput::LivenessProbe(answer));
+        if answered.await.is_err() {
+            // One of them has ended: the manager stops, or is about to.
+            std::future::pending::<()>().await;
+        }
     }
-}
 
-/// Waits until everything that a job has decided is committed.
-pub async fn wait_until_committed(handles: &ActorHandles, id: JobId) {
-    let (answer, answered) = oneshot::channel();
-    match handles.routes.find(id) {
-        Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(answer))),
-        None => return,
+    /// Waits until everything that a job has decided is committed.
+    pub async fn wait_until_committed(&self, id: JobId) {
+        let (answer, answered) = oneshot::channel();
+        match self.handles.routes.find(id) {
+            Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(answer))),
+            None => return,
+        }
+        // An error means that its actor has stopped: then all is committed.
+        let _ = answered.await;
     }
-    // An error means that its actor has stopped: then all is committed.
-    let _ = answered.await;
 }
 
 /// The actor stopped without a response.

@@ -1,8 +1,8 @@
 //! Inspects jobs under way through their actors, without reading the journal.
 
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use engine::{Job, JobId};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long to wait until what was inspected is committed. While the journal cannot be written,
@@ -12,10 +12,10 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Applies `inspect` to the job with this id, and waits until the inspected state is committed.
 /// Returns `None` if no such job is under way, or its actor does not answer now.
 pub(super) async fn inspect_job<T: Send + 'static>(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     inspect: impl FnOnce(&Job) -> T + Send + 'static,
 ) -> Option<T> {
-    let inspection = manager_handle::inspect_job(handles, id, inspect);
+    let inspection = api.manager.inspect_job(id, inspect);
     tokio::time::timeout(INSPECT_TIMEOUT, inspection).await.ok().flatten()
 }

@@ -5,7 +5,7 @@ use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::parse_job_id;
 use super::routes::*;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::text::{did_you_mean, enumerate_quoted, quote};
@@ -51,7 +51,7 @@ struct ChildView<'a> {
 }
 
 async fn list_children(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -60,12 +60,12 @@ async fn list_children(
     let state = state.as_deref().map(query::parse_state).transpose()?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::parse_limit)?;
     let after = after.as_deref().map_or(Ok(ChildCursor::START), parse_cursor)?;
-    let tree = read_small(&common, move |reader| reader.find_parent_job(id))
+    let tree = read_small(&api, move |reader| reader.find_parent_job(id))
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
     let step = step.map(|name| find_fan_out_step(tree.graph(), &name)).transpose()?;
     let filter = ChildFilter { state, step };
-    let page = reads::respond(&common, page_bytes_for(limit, ROW_BYTES), move |reader, answer| {
+    let page = reads::respond(&api, page_bytes_for(limit, ROW_BYTES), move |reader, answer| {
         let rows = reader.load_children(&tree, filter, after, limit)?;
         let next = rows
             .last()

@@ -8,7 +8,9 @@
 
 use super::problem::Problem;
 use crate::access;
-use crate::actors::common::Common;
+use crate::actors::common::KeyedRateLimiter;
+use crate::api::state::ApiState;
+use crate::telemetry::Metrics;
 use actix_web::dev::Payload;
 use actix_web::{FromRequest, HttpRequest};
 use base::budget::{Permit, ResourceBudget};
@@ -36,7 +38,8 @@ const CLOSED_BIT: usize = 1 << (usize::BITS - 1);
 
 /// The slots of all connections to a port.
 pub struct ConnectionSlots {
-    common: Arc<Common>,
+    metrics: Metrics,
+    log_limiter: Arc<KeyedRateLimiter>,
     /// The name of the setting that limits the connections.
     setting: &'static str,
     started: Instant,
@@ -117,7 +120,7 @@ impl ConnectionSlots {
     /// Makes `max` slots, of which one address gets at most `address_max`. 0 means all but a
     /// sixteenth, which calls under way alone never take.
     pub fn new(
-        common: &Arc<Common>,
+        api: &ApiState,
         setting: &'static str,
         max: usize,
         address_max: usize,
@@ -125,7 +128,8 @@ impl ConnectionSlots {
         let busy_max = max - max / 8;
         let long_polls_max = (max - max / 4).max(1);
         Arc::new(ConnectionSlots {
-            common: common.clone(),
+            metrics: api.metrics.clone(),
+            log_limiter: api.log_limiter.clone(),
             setting,
             started: clock::timer_now(),
             busy_max,
@@ -145,7 +149,7 @@ impl ConnectionSlots {
         let count = open.by_address.get(&network).copied().unwrap_or_default();
         if count >= self.address_max && self.evict_idle(&mut open, Some(network)) == 0 {
             self.count_closed("address", 1);
-            if self.common.log_limiter.may_log("address") {
+            if self.log_limiter.may_log("address") {
                 tracing::warn!(
                     %address,
                     max = self.address_max,
@@ -157,7 +161,7 @@ impl ConnectionSlots {
         }
         if open.by_number.len() >= self.busy_max {
             let ended = self.evict_idle(&mut open, None);
-            if self.common.log_limiter.may_log(self.setting) {
+            if self.log_limiter.may_log(self.setting) {
                 tracing::warn!(
                     connections = open.by_number.len() + ended,
                     ended,
@@ -231,7 +235,7 @@ impl ConnectionSlots {
 
     /// Counts connections that the manager has closed.
     fn count_closed(&self, reason: &str, count: usize) {
-        let ended = self.common.metrics.connections_ended.with_label_values(&[reason]);
+        let ended = self.metrics.connections_ended.with_label_values(&[reason]);
         ended.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
@@ -294,7 +298,7 @@ impl ConnectionSlot {
         let before = self.active_calls.fetch_add(1, Ordering::AcqRel);
         let call = CallGuard(self.clone());
         self.calls_begun.fetch_add(1, Ordering::Relaxed);
-        let ConnectionSlots { busy, busy_max: usual, setting, common, .. } = &*self.slots;
+        let ConnectionSlots { busy, busy_max: usual, setting, log_limiter, .. } = &*self.slots;
         let is_first = before & !CLOSED_BIT == 0;
         let busy = if is_first { busy.fetch_add(1, Ordering::Relaxed) } else { 0 };
         if before & CLOSED_BIT != 0 {
@@ -303,7 +307,7 @@ impl ConnectionSlot {
             ));
         }
         if busy >= *usual && !is_probe {
-            if common.log_limiter.may_log("busy") {
+            if log_limiter.may_log("busy") {
                 tracing::warn!(
                     usual,
                     "calls are refused: so many connections have calls under way (seven eighths \
@@ -328,11 +332,11 @@ impl ConnectionSlot {
             long_polls: lasting,
             long_polls_max: lasting_max,
             setting,
-            common,
+            log_limiter,
             ..
         } = &*self.slots;
         lasting.try_acquire(1).ok_or_else(|| {
-            if common.log_limiter.may_log("lasting") {
+            if log_limiter.may_log("lasting") {
                 tracing::warn!(
                     lasting_max,
                     "calls are refused: so many workers and readers of events wait on connections \

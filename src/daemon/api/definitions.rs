@@ -5,7 +5,7 @@ use super::query::Query;
 use super::reads::read_small;
 use super::resolve::resolve_workflow;
 use super::routes::*;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::view::DefinitionView;
 use actix_web::http::header;
 use actix_web::{HttpResponse, web};
@@ -60,15 +60,12 @@ struct Version {
 }
 
 /// Lists the definition that new jobs run, and those of jobs in the journal.
-async fn list_definitions(
-    common: web::Data<Common>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+async fn list_definitions(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [workflow, vhost] = query.extract(["workflow", "vhost"])?;
     let name = workflow.ok_or_else(|| Problem::malformed("workflow=NAME is missing".to_owned()))?;
-    let workflow = resolve_workflow(&common, &name, vhost.as_deref()).await?;
-    let loaded = common.definitions().get(&workflow).map(|definition| definition.hash());
-    let uses = read_small(&common, move |reader| reader.load_definition_uses(&workflow)).await?;
+    let workflow = resolve_workflow(&api, &name, vhost.as_deref()).await?;
+    let loaded = api.manager.definitions().get(&workflow).map(|definition| definition.hash());
+    let uses = read_small(&api, move |reader| reader.load_definition_uses(&workflow)).await?;
     let unused = loaded.filter(|hash| uses.iter().all(|used| used.hash != *hash));
     let first =
         unused.map(|hash| Version { hash, loaded: true, running: 0, ended: 0, last_ended: None });
@@ -85,17 +82,17 @@ async fn list_definitions(
 
 /// Returns a definition that is loaded, or that a job in the journal runs.
 async fn get_definition(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let hash: DefinitionHash =
         path.parse().map_err(|error: InvalidHash| Problem::malformed(error.to_string()))?;
-    let loaded = common.definitions().values().find(|loaded| loaded.hash() == hash).cloned();
+    let loaded = api.manager.definitions().values().find(|loaded| loaded.hash() == hash).cloned();
     let found = match loaded {
         Some(loaded) => Some(loaded),
-        None => read_small(&common, move |reader| reader.load_definition(hash)).await?,
+        None => read_small(&api, move |reader| reader.load_definition(hash)).await?,
     };
     let definition = found.ok_or_else(|| {
         Problem::not_found(format!(

@@ -8,9 +8,7 @@ use super::reads;
 use super::resolve::{parse_job_id, resolve_workflow};
 use super::routes::*;
 use super::token::Authenticated;
-use crate::actors::common::Common;
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use crate::events::{Batch, Counts, Event, EventFilter, Subject, Subscription};
 use actix_web::{HttpRequest, HttpResponse, web};
 use base::budget::Permit;
@@ -48,7 +46,7 @@ fn describe_stream(id: &str, summary: &str) -> OperationSpec {
 const COUNT_INTERVAL: Duration = Duration::from_millis(250);
 
 async fn stream_all(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     query: Query,
     principal: Authenticated,
     slot: RequestSlot,
@@ -64,24 +62,23 @@ async fn stream_all(
     };
     query::check_requires("vhost", vhost.is_some(), "workflow", workflow.is_some())?;
     let workflow = match &workflow {
-        Some(name) => Some(resolve_workflow(&common, name, vhost.as_deref()).await?),
+        Some(name) => Some(resolve_workflow(&api, name, vhost.as_deref()).await?),
         None => None,
     };
-    let subscription = open_subscription(&common, &slot, EventFilter::All { workflow, subject })?;
-    Ok(respond_stream(&common, principal, String::new(), Some(subscription), None, None))
+    let subscription = open_subscription(&api, &slot, EventFilter::All { workflow, subject })?;
+    Ok(respond_stream(&api, principal, String::new(), Some(subscription), None, None))
 }
 
 /// Streams the events of a job and its child jobs. For a job that has already ended it sends the
 /// last event at once.
 async fn stream_job(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     principal: Authenticated,
     slot: RequestSlot,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let common = &handles.common;
     let [children] = query.extract(["children"])?;
     let id = parse_job_id(&path)?;
     let filter = match children.as_deref() {
@@ -94,19 +91,19 @@ async fn stream_job(
             )));
         }
     };
-    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&handles, id));
-    let subscription = open_subscription(common, &slot, filter)?;
-    manager_handle::wait_until_committed(&handles, id).await;
-    let source = common.settings.events.source.clone();
+    let count = (filter == EventFilter::JobWithCounts(id)).then(|| ChildCounter::new(&api, id));
+    let subscription = open_subscription(&api, &slot, filter)?;
+    api.manager.wait_until_committed(id).await;
+    let source = api.settings.events.source.clone();
     // What is decided from now on is in the subscription, what was decided before is in the
     // journal: no end gets lost in between.
-    let end = reads::with_job(common, id, move |found, _| {
+    let end = reads::with_job(&api, id, move |found, _| {
         Ok(found.job.state().is_ended().then(|| Event::from_state(&found.job, &source)))
     });
     let (end, _) = end.await?;
     let Some(end) = end else {
         return Ok(respond_stream(
-            common,
+            &api,
             principal,
             String::new(),
             Some(subscription),
@@ -122,7 +119,7 @@ async fn stream_job(
     }
     let mut text = String::new();
     write_event(&mut text, &end);
-    Ok(respond_stream(common, principal, text, None, None, None))
+    Ok(respond_stream(&api, principal, text, None, None, None))
 }
 
 /// A subscription, with the permit for the connection that it occupies.
@@ -132,13 +129,13 @@ struct OpenSubscription {
 }
 
 fn open_subscription(
-    common: &Common,
+    api: &ApiState,
     slot: &RequestSlot,
     filter: EventFilter,
 ) -> Result<OpenSubscription, Problem> {
     let permit = slot.acquire_long_poll()?;
-    let max = common.settings.http.event_streams_max;
-    let subscription = common.feeds.subscribe(filter, max).ok_or_else(|| {
+    let max = api.settings.http.event_streams_max;
+    let subscription = api.feeds.subscribe(filter, max).ok_or_else(|| {
         Problem::overloaded(format!(
             "{max} streams of events are open (setting http.event_streams_max)"
         ))
@@ -148,7 +145,7 @@ fn open_subscription(
 
 /// The state of an open stream.
 struct EventStream {
-    common: Arc<Common>,
+    api: Arc<ApiState>,
     /// Who reads the stream.
     principal: Authenticated,
     /// Written before anything else.
@@ -162,7 +159,7 @@ struct EventStream {
 
 /// Counts child jobs for a stream.
 struct ChildCounter {
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
     job: JobId,
     /// The counts that were sent last.
     last_counts: BTreeMap<StepIndex, Counts>,
@@ -173,11 +170,11 @@ struct ChildCounter {
 }
 
 impl ChildCounter {
-    fn new(handles: &Arc<ActorHandles>, job: JobId) -> ChildCounter {
+    fn new(api: &Arc<ApiState>, job: JobId) -> ChildCounter {
         let now = clock::timer_now();
         // The current counts are sent first.
         ChildCounter {
-            handles: handles.clone(),
+            api: api.clone(),
             job,
             last_counts: BTreeMap::new(),
             next_due: Some(now),
@@ -201,10 +198,10 @@ impl ChildCounter {
     /// does not answer now.
     async fn collect_changes(&mut self) -> Vec<Event> {
         (self.next_due, self.last_counted) = (None, clock::timer_now());
-        let source = self.handles.common.settings.events.source.clone();
+        let source = self.api.settings.events.source.clone();
         let (mut counts, now) = (std::mem::take(&mut self.last_counts), clock::now());
         let before = counts.clone();
-        let found = active_jobs::inspect_job(&self.handles, self.job, move |job| {
+        let found = active_jobs::inspect_job(&self.api, self.job, move |job| {
             let events = Event::from_counts(job, &source, now, &mut counts);
             (counts, events)
         });
@@ -216,25 +213,25 @@ impl ChildCounter {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        self.common.metrics.event_streams.dec();
+        self.api.metrics.event_streams.dec();
     }
 }
 
 fn respond_stream(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     principal: Authenticated,
     first: String,
     subscription: Option<OpenSubscription>,
     last_job: Option<JobId>,
     counter: Option<ChildCounter>,
 ) -> HttpResponse {
-    common.metrics.event_streams.inc();
+    api.metrics.event_streams.inc();
     // The comment opens the stream for clients that wait for a first byte.
     let first = Some(format!(": events\n\n{first}"));
-    let heartbeat = common.settings.http.event_heartbeat.0;
-    let common = common.clone();
+    let heartbeat = api.settings.http.event_heartbeat.0;
+    let api = api.clone();
     let streaming =
-        EventStream { common, principal, first, subscription, last_job, counter, heartbeat };
+        EventStream { api, principal, first, subscription, last_job, counter, heartbeat };
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("X-Accel-Buffering", "no"))
@@ -272,7 +269,7 @@ impl EventStream {
                     Err(_) => Some(": still here\n\n".to_owned()),
                 },
                 () = is_due => {}
-                () = self.principal.wait_revoked(&self.common) => return None,
+                () = self.principal.wait_revoked(&self.api) => return None,
             }
             // Not within the `select!`: counts that were taken must not be cancelled.
             let Some(count) = &mut self.counter else { continue };

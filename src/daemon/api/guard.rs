@@ -8,7 +8,7 @@
 use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::problem::Problem;
 use super::routes::Access;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
@@ -49,13 +49,13 @@ pub(super) async fn reject_foreign_origins(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let Some(common) = request.app_data::<web::Data<Common>>() else {
+    let Some(api) = request.app_data::<web::Data<ApiState>>() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let Err(problem) = check_origin(access, &request, &common.settings.http) else {
+    let Err(problem) = check_origin(access, &request, &api.settings.http) else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    if common.log_limiter.may_log("stranger") {
+    if api.log_limiter.may_log("stranger") {
         let peer = request.peer_addr().map(|peer| peer.to_string());
         tracing::warn!(
             peer,

@@ -6,7 +6,7 @@ use super::reads::PAGE_ROWS;
 use super::reads::{self, read_small};
 use super::resolve::parse_job_id;
 use super::routes::*;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
 use engine::JobId;
@@ -42,7 +42,7 @@ struct Page<'a> {
 }
 
 async fn list_entries(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -50,11 +50,11 @@ async fn list_entries(
     let id = parse_job_id(&path)?;
     let after = after.as_deref().map_or(Ok(0), |text| parse_entry_number("after", text))?;
     let limit = limit.as_deref().map_or(Ok(PAGE_ROWS), query::parse_limit)?;
-    let job_bytes = read_small(&common, move |reader| reader.rebuild_bytes(id))
+    let job_bytes = read_small(&api, move |reader| reader.rebuild_bytes(id))
         .await?
         .ok_or_else(|| Problem::unknown_job(id))?;
-    let bytes = job_bytes.min(PAGE_BYTES_MAX + common.limits.reply_bytes_max);
-    let page = reads::respond(&common, RENDERED_FACTOR * bytes, move |reader, answer| {
+    let bytes = job_bytes.min(PAGE_BYTES_MAX + api.manager.limits().reply_bytes_max);
+    let page = reads::respond(&api, RENDERED_FACTOR * bytes, move |reader, answer| {
         let page = reader
             .load_record_page(id, after, limit, PAGE_BYTES_MAX)?
             .ok_or_else(|| Problem::unknown_job(id))?;
@@ -69,7 +69,7 @@ async fn list_entries(
 
 /// Shows the job as it was after the entry numbered `at`.
 pub(super) async fn get_job_at(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     id: JobId,
     at: u64,
     is_light: bool,
@@ -77,7 +77,7 @@ pub(super) async fn get_job_at(
     let load = move |reader: &dyn Records| {
         reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
     };
-    let response = reads::with_rebuilt_job(common, id, load, move |then, answer| match then {
+    let response = reads::with_rebuilt_job(api, id, load, move |then, answer| match then {
         JobAtEntry::Found { job, at } if is_light => answer.write_json(&JobView::light(&job, at)),
         JobAtEntry::Found { job, at } => answer.write_json(&JobView::whole(&job, at)),
         JobAtEntry::NoSuchEntry { entries } => Err(unknown_entry(id, at, entries)),

@@ -8,7 +8,7 @@ use super::reads::{self, page_bytes, truncate};
 use super::resolve::parse_job_id;
 use super::routes::*;
 use super::step::find_step;
-use crate::actors::handles::ActorHandles;
+use crate::api::state::ApiState;
 use crate::view::{ItemMap, ItemTimes, ItemsView};
 use actix_web::{HttpResponse, web};
 use engine::text::quote;
@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
 use std::io::Write as _;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 pub(super) const ROUTES: &[ApiRoute] =
@@ -46,7 +47,7 @@ const REASONS_MAX: usize = 100;
 const REASON_CHARS_MAX: usize = 200;
 
 async fn get_items(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -54,10 +55,10 @@ async fn get_items(
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
     match format.as_deref().unwrap_or("counts") {
-        "counts" => respond_counts(&handles, id, name).await,
-        "map" => respond_map(&handles, id, name).await,
-        "times" => respond_times(&handles, id, name).await,
-        "reasons" => respond_reasons(&handles, id, name).await,
+        "counts" => respond_counts(&api, id, name).await,
+        "map" => respond_map(&api, id, name).await,
+        "times" => respond_times(&api, id, name).await,
+        "reasons" => respond_reasons(&api, id, name).await,
         other => Err(Problem::malformed(format!(
             "format is {other:?}, expected counts, map, times or reasons"
         ))),
@@ -65,18 +66,17 @@ async fn get_items(
 }
 
 async fn respond_counts(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
-    let window = handles.common.limits.window;
+    let window = api.manager.limits().window;
     let step_name = name.clone();
-    let found =
-        active_jobs::inspect_job(handles, id, move |job| items_view(job, &step_name, window));
+    let found = active_jobs::inspect_job(api, id, move |job| items_view(job, &step_name, window));
     if let Some(counts) = found.await {
         return Ok(HttpResponse::Ok().json(counts?));
     }
-    let response = reads::with_job(&handles.common, id, move |found, answer| {
+    let response = reads::with_job(&api, id, move |found, answer| {
         answer.write_json(&items_view(&found.job, &name, window)?)
     });
     Ok(response.await?.1.into_response())
@@ -89,12 +89,12 @@ fn items_view(job: &Job, name: &str, window: u32) -> Result<ItemsView, Problem> 
 }
 
 async fn respond_map(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(handles, id, move |job| {
+    let found = active_jobs::inspect_job(api, id, move |job| {
         find_fan_out(job, &step_name)
             .map(|(_, fan_out)| fan_out.item_states().map(|states| states.collect::<ItemMap>()))
     });
@@ -104,13 +104,13 @@ async fn respond_map(
             .body(map.into_bytes()));
     }
     // Of a step that has ended the job keeps only counts: the child jobs have the rest.
-    let ended = reads::with_job(&handles.common, id, move |found, _| {
+    let ended = reads::with_job(&api, id, move |found, _| {
         let (step, fan_out) = find_fan_out(&found.job, &name)?;
         Ok((step, fan_out.items(), found.job.items_end(step)))
     });
     let (step, items, end) = ended.await?.0;
     let bytes = ItemMap::byte_len(items);
-    let map = reads::write_response(&handles.common, bytes, move |reader, answer| {
+    let map = reads::write_response(&api, bytes, move |reader, answer| {
         let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
         let mut map = ItemMap::new(items);
         reader
@@ -123,7 +123,7 @@ async fn respond_map(
 /// Responds with the times at which the child job of each item began and ended, from the rows of
 /// the child jobs.
 async fn respond_times(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
@@ -133,27 +133,18 @@ async fn respond_times(
         Ok::<_, Problem>((step, fan_out.items(), started))
     };
     let step_name = name.clone();
-    let found = active_jobs::inspect_job(handles, id, move |job| begun(job, &step_name)).await;
+    let found = active_jobs::inspect_job(api, id, move |job| begun(job, &step_name)).await;
     let (step, items, started) = match found {
         Some(found) => found?,
-        None => {
-            reads::with_job(&handles.common, id, move |found, _| begun(&found.job, &name)).await?.0
-        }
+        None => reads::with_job(&api, id, move |found, _| begun(&found.job, &name)).await?.0,
     };
-    let times = reads::write_response(
-        &handles.common,
-        ItemTimes::byte_len(items),
-        move |reader, answer| {
-            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-            let mut times = ItemTimes::new(items, started);
-            reader.for_each_item(&tree, step, &mut |row| {
-                times.set(row.item, row.created, row.ended)
-            })?;
-            answer
-                .write_all(&times.into_bytes())
-                .map_err(|error| Problem::internal(error.to_string()))
-        },
-    );
+    let times = reads::write_response(&api, ItemTimes::byte_len(items), move |reader, answer| {
+        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let mut times = ItemTimes::new(items, started);
+        reader
+            .for_each_item(&tree, step, &mut |row| times.set(row.item, row.created, row.ended))?;
+        answer.write_all(&times.into_bytes()).map_err(|error| Problem::internal(error.to_string()))
+    });
     Ok(times.await?.into_response_with(mime::APPLICATION_OCTET_STREAM))
 }
 
@@ -182,7 +173,7 @@ struct Reason {
 }
 
 async fn respond_reasons(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     name: String,
 ) -> Result<HttpResponse, Problem> {
@@ -191,19 +182,18 @@ async fn respond_reasons(
         find_step(job.graph(), job.id(), &step_name).map(|step| job.items_end(step))
     };
     let known = end.clone();
-    let end = match active_jobs::inspect_job(handles, id, move |job| known(job)).await {
+    let end = match active_jobs::inspect_job(api, id, move |job| known(job)).await {
         Some(end) => end?,
-        None => reads::with_job(&handles.common, id, move |found, _| end(&found.job)).await?.0,
+        None => reads::with_job(&api, id, move |found, _| end(&found.job)).await?.0,
     };
-    let response =
-        reads::respond(&handles.common, page_bytes(GROUPED_MAX), move |reader, answer| {
-            let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
-            let step = find_step(tree.graph(), id, &name)?;
-            if tree.graph().step(step).task.is_none() {
-                return Err(no_items(&name, id));
-            }
-            answer.write_json(&group_reasons(reader, &tree, step, end)?)
-        });
+    let response = reads::respond(&api, page_bytes(GROUPED_MAX), move |reader, answer| {
+        let tree = reader.find_parent_job(id)?.ok_or_else(|| Problem::unknown_job(id))?;
+        let step = find_step(tree.graph(), id, &name)?;
+        if tree.graph().step(step).task.is_none() {
+            return Err(no_items(&name, id));
+        }
+        answer.write_json(&group_reasons(reader, &tree, step, end)?)
+    });
     response.await
 }
 

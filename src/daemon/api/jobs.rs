@@ -10,9 +10,7 @@ use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
 use super::request_body::RequestBody;
 use super::resolve::{find_definition, parse_job_id, resolve_workflow};
 use super::routes::*;
-use crate::actors::common::Common;
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use crate::view::JobView;
 use actix_web::http::header::{self, ETag, EntityTag, Header, IfNoneMatch, TryIntoHeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -80,22 +78,20 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 const INTERVAL_DEFAULT_MIN: u32 = 480;
 
 async fn create_job(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
     incoming: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.extract(["id", "vhost"])?;
-    let definition = find_definition(&handles.common, &path, vhost.as_deref())?;
-    let body = incoming.read(&handles.common).await?;
+    let definition = find_definition(&api, &path, vhost.as_deref())?;
+    let body = incoming.read(&api).await?;
     // `_body` holds its permit for bodies until the job is committed.
     let ((id, message), _body) =
-        body.parse_with(&handles.common, move |body| parse_creation(id.as_deref(), body)).await?;
+        body.parse_with(&api, move |body| parse_creation(id.as_deref(), body)).await?;
     let workflow = definition.full_name();
-    match manager_handle::create(&handles, &workflow, id, message, parse_trace_context(&request))
-        .await
-    {
+    match api.manager.create_job(definition, id, message, parse_trace_context(&request)).await {
         Ok(created) => {
             let id = created.id();
             Ok(HttpResponse::Created()
@@ -154,7 +150,7 @@ fn choose_id(query: Option<&str>, message: &Message) -> Result<Option<JobId>, Pr
 }
 
 async fn list_jobs_of_workflow(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -162,7 +158,7 @@ async fn list_jobs_of_workflow(
         query.extract(["vhost", "interval", "limit", "cursor", "states"])?;
     let with_states = states.map_or(Ok(false), |value| query::parse_flag("states", &value))?;
     query::check_requires("states", with_states, "limit", limit.is_some())?;
-    let workflow = resolve_workflow(&common, &path, vhost.as_deref()).await?;
+    let workflow = resolve_workflow(&api, &path, vhost.as_deref()).await?;
     let since = match interval
         .map_or(Ok(INTERVAL_DEFAULT_MIN), |text| query::parse_minutes("interval", &text))?
     {
@@ -175,11 +171,10 @@ async fn list_jobs_of_workflow(
     let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
         let running = Listing::Running { workflow: workflow.clone(), after: 0 };
         let ended = Listing::Ended { workflow, since, after: EndedCursor::NEWEST };
-        return stream_lists(&common, vec![("running", running), ("completed", ended)], false)
-            .await;
+        return stream_lists(&api, vec![("running", running), ("completed", ended)], false).await;
     };
     let bytes = 2 * page_bytes(limit);
-    let page = reads::respond(&common, bytes, move |reader, answer| {
+    let page = reads::respond(&api, bytes, move |reader, answer| {
         let running = reader.load_running_root_jobs(&workflow, cursor.running, limit)?;
         let ended = reader.load_ended_root_jobs(&workflow, since, cursor.ended, limit)?;
         let more = running.len() == limit as usize || ended.len() == limit as usize;
@@ -251,15 +246,15 @@ impl WorkflowCursor {
 }
 
 async fn list_running_jobs(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [limit, cursor] = query.extract(["limit", "cursor"])?;
     let after = cursor.as_deref().map_or(Ok(0), query::parse_cursor)?;
     let Some(limit) = limit.as_deref().map(query::parse_limit).transpose()? else {
-        return stream_lists(&common, vec![("jobs", Listing::All { after: 0 })], true).await;
+        return stream_lists(&api, vec![("jobs", Listing::All { after: 0 })], true).await;
     };
-    let page = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+    let page = reads::respond(&api, page_bytes(limit), move |reader, answer| {
         let page = reader.load_running_jobs(after, limit)?;
         let next = page
             .last()
@@ -311,14 +306,14 @@ impl Listing {
 /// Streams an object of lists of ids while they are read, so that no whole list is ever in memory.
 /// Empty lists are left out unless `keep_empty`.
 async fn stream_lists(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     lists: Vec<(&'static str, Listing)>,
     keep_empty: bool,
 ) -> Result<HttpResponse, Problem> {
     // Checked first: once the response has begun, no status can report that it is incomplete.
-    reads::read_small(common, |reader| reader.ensure_projected()).await?;
+    reads::read_small(api, |reader| reader.ensure_projected()).await?;
     let state = ListStream {
-        reader: common.reader.clone(),
+        reader: api.reader.clone(),
         lists: lists.into_iter().rev().collect(),
         has_begun: false,
         is_in_list: false,
@@ -326,7 +321,7 @@ async fn stream_lists(
         keep_empty,
         has_ended: false,
     };
-    let pieces = stream_chunks(common, state, ListStream::next_chunk);
+    let pieces = stream_chunks(api, state, ListStream::next_chunk);
     Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).streaming(pieces))
 }
 
@@ -382,7 +377,7 @@ impl ListStream {
 
 /// Shows a job. Ended jobs are found until their retention is over.
 async fn get_job(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
@@ -391,19 +386,14 @@ async fn get_job(
     let is_light = view.as_deref().map_or(Ok(false), query::parse_is_light)?;
     let id = parse_job_id(&path)?;
     if let Some(at) = at {
-        return history::get_job_at(
-            &handles.common,
-            id,
-            history::parse_entry_number("at", &at)?,
-            is_light,
-        )
-        .await;
+        return history::get_job_at(&api, id, history::parse_entry_number("at", &at)?, is_light)
+            .await;
     }
     let now = clock::now();
     if is_light {
-        return get_light_job(&handles, id, now, IfNoneMatch::parse(&request).ok()).await;
+        return get_light_job(&api, id, now, IfNoneMatch::parse(&request).ok()).await;
     }
-    let whole = reads::with_job(&handles.common, id, move |found, answer| {
+    let whole = reads::with_job(&api, id, move |found, answer| {
         answer.write_json(&JobView::whole(&found.job, now))
     });
     Ok(whole.await?.1.into_response())
@@ -412,7 +402,7 @@ async fn get_job(
 /// Shows the light view. The actor of a job under way answers for it, whatever the length of its
 /// record. A client that has this state of the job already gets 304.
 async fn get_light_job(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     now: Timestamp,
     known: Option<IfNoneMatch>,
@@ -420,7 +410,7 @@ async fn get_light_job(
     let tag =
         |created: Timestamp, entries| EntityTag::new_strong(format!("{}-{entries}", created.0));
     let known_tags = known.clone();
-    let found = active_jobs::inspect_job(handles, id, move |job| {
+    let found = active_jobs::inspect_job(api, id, move |job| {
         let tag = tag(job.origin().created, job.entry_count());
         if matches_etag(known_tags.as_ref(), &tag) {
             return Some((tag, None));
@@ -434,13 +424,13 @@ async fn get_light_job(
         response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
         return Ok(response.body(body));
     }
-    let stored = read_small(&handles.common, move |reader| reader.record_length(id)).await?;
+    let stored = read_small(&api, move |reader| reader.record_length(id)).await?;
     let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
     let stored_tag = tag(created, entries);
     if matches_etag(known.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::with_job(&handles.common, id, move |found, answer| {
+    let light = reads::with_job(&api, id, move |found, answer| {
         answer.write_json(&JobView::light(&found.job, now))?;
         Ok((found.job.origin().created, found.job.entry_count()))
     });
@@ -465,13 +455,13 @@ pub(super) fn matches_etag(if_none_match: Option<&IfNoneMatch>, tag: &EntityTag)
 
 /// Returns the result, and nothing else.
 async fn get_job_result(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let id = parse_job_id(&path)?;
-    let result = reads::with_job(&common, id, move |found, answer| {
+    let result = reads::with_job(&api, id, move |found, answer| {
         let state = found.job.state();
         if state != JobState::Completed {
             let why = "only a completed job has a result";
@@ -485,7 +475,7 @@ async fn get_job_result(
 /// Cancels a running job, and returns the state of an ended one. An ended job is erased only with
 /// `erase`, so that a repeated request erases nothing.
 async fn cancel_or_erase(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     principal: PrincipalName,
@@ -494,8 +484,8 @@ async fn cancel_or_erase(
     let is_erase = erase.map_or(Ok(false), |value| query::parse_flag("erase", &value))?;
     let id = parse_job_id(&path)?;
     if is_erase {
-        respond_erased(id, manager_handle::erase(&handles, id).await)
+        respond_erased(id, api.manager.erase(id).await)
     } else {
-        respond(id, manager_handle::cancel(&handles, id, principal.0).await)
+        respond(id, api.manager.cancel(id, principal.0).await)
     }
 }

@@ -7,8 +7,7 @@ use super::problem::Problem;
 use super::query::ReplyType;
 use super::reads;
 use super::redispatch::check_known;
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use crate::settings::BusKind;
 use base::clock;
 use base::times::Rfc3339Time;
@@ -73,14 +72,14 @@ pub struct LeaseRequest {
 /// Leases the next messages of a queue, as soon as there are any. Returns an empty list if none
 /// came in time.
 pub async fn receive(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     request: LeaseRequest,
 ) -> Result<Vec<LeasedMessage>, Problem> {
     let LeaseRequest { queue, vhost, options, wait, max, transport } = request;
-    let (queue, lease_queue) = find_queue(handles, &queue, &vhost, transport).await?;
-    let Some(_place) = handles.common.budgets.waiters.try_acquire(1) else {
-        let limit = handles.common.settings.http.waiters_max;
-        if handles.common.log_limiter.may_log("waiters") {
+    let (queue, lease_queue) = find_queue(api, &queue, &vhost, transport).await?;
+    let Some(_place) = api.budgets.waiters.try_acquire(1) else {
+        let limit = api.settings.http.waiters_max;
+        if api.log_limiter.may_log("waiters") {
             tracing::warn!(
                 limit,
                 "workers are refused: as many wait for messages as may (setting http.waiters_max; \
@@ -94,8 +93,7 @@ pub async fn receive(
     let until = clock::timer_now() + wait;
     let (mut messages, mut bytes, mut until) = (Vec::new(), 0, until);
     while messages.len() < max as usize && bytes < MESSAGES_BYTES_MAX {
-        let Some(message) = receive_next(handles, &lease_queue, &queue, &options, until).await
-        else {
+        let Some(message) = receive_next(api, &lease_queue, &queue, &options, until).await else {
             break;
         };
         bytes += message.body.len();
@@ -108,13 +106,13 @@ pub async fn receive(
 /// Finds a queue of a loaded workflow or of a job under way, and the lease queue that has its
 /// messages.
 pub async fn find_queue(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     name: &str,
     vhost: &str,
     transport: &str,
 ) -> Result<(Arc<str>, Arc<LeaseQueue>), Problem> {
-    let address = Address { bus: embedded_bus(handles, vhost), queue: name.into() };
-    check_known(handles, &address, |other| {
+    let address = Address { bus: embedded_bus(api, vhost), queue: name.into() };
+    check_known(api, &address, |other| {
         let unset = match other == BusKind::Amqp.name() {
             true => ", or start the manager without amqp.server (AMQP_SERVER)",
             false => "",
@@ -126,12 +124,12 @@ pub async fn find_queue(
         ))
     })
     .await?;
-    Ok((address.queue, find_lease_queue(handles, vhost)?))
+    Ok((address.queue, find_lease_queue(api, vhost)?))
 }
 
 /// Leases the next message whose attempt is not over.
 pub async fn receive_next(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     lease_queue: &LeaseQueue,
     queue: &Arc<str>,
     options: &ReceiveOptions,
@@ -144,7 +142,7 @@ pub async fn receive_next(
         }
         let mut guard = ReturnOnDrop { lease_queue, message: Some(message) };
         let is_over = match &guard.message {
-            Some(message) => find_attempt_end(handles, &message.id).await.is_some(),
+            Some(message) => find_attempt_end(api, &message.id).await.is_some(),
             None => false,
         };
         let message = guard.message.take()?;
@@ -228,29 +226,30 @@ impl Receipt {
 
     /// Returns whether the message belongs to the queue that the receipt names. Messages that
     /// nobody knows count as belonging.
-    pub(super) async fn is_in_its_queue(&self, handles: &ActorHandles, bus: &BusKey) -> bool {
+    pub(super) async fn is_in_its_queue(&self, api: &Arc<ApiState>, bus: &BusKey) -> bool {
         let Receipt { queue, id, message, .. } = self;
-        if handles
-            .lease_queues
+        if api
+            .manager
+            .lease_queues()
             .find(bus)
             .is_some_and(|lease_queue| lease_queue.has_message_in(queue, id))
         {
             return true;
         }
         let job = message.correlation_id.job;
-        if !handles.routes.is_under_way(job) {
-            manager_handle::wait_for_router(handles).await;
+        if !api.manager.routes().is_under_way(job) {
+            api.manager.wait_for_router().await;
         }
-        manager_handle::activate(handles, job).await;
+        api.manager.activate(job).await;
         let step = message.correlation_id.step.clone();
-        let found = active_jobs::inspect_job(handles, job, move |job| {
+        let found = active_jobs::inspect_job(api, job, move |job| {
             let index = job.graph().find_index(&step)?;
             Some((job.definition().clone(), job.graph().step(index).clone()))
         });
         match found.await.flatten() {
             Some((definition, step)) => {
                 let own = Address { bus: bus.clone(), queue: queue.clone() };
-                handles.buses.address(&definition, &step) == own
+                api.manager.buses().address(&definition, &step) == own
             }
             // An unknown message changes nothing, whatever is done with it.
             None => true,
@@ -298,14 +297,14 @@ pub async fn handle_reply(
 /// Extends the lease of a message, and returns when it ends. `session` is the session of a worker
 /// over gRPC.
 pub async fn extend_lease(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     receipt: &Receipt,
     lease: Option<Duration>,
     session: Option<&RevocationSender>,
 ) -> Result<Instant, Problem> {
     let Receipt { queue, vhost, id, delivery, .. } = receipt;
-    let lease_queue = find_lease_queue(handles, vhost)?;
-    if let Some(why) = find_attempt_end(handles, id).await {
+    let lease_queue = find_lease_queue(api, vhost)?;
+    if let Some(why) = find_attempt_end(api, id).await {
         lease_queue.remove(queue, id);
         let problem = Problem::gone(format!("{why}: the attempt is over, stop working on it"));
         return Err(problem.with_reason(why));
@@ -315,8 +314,7 @@ pub async fn extend_lease(
         Err(NotLeased::NotFound) => {
             // After a start the message may still be on its way to the bus, which answers once it
             // is there.
-            manager_handle::inspect_queues(handles, &embedded_bus(handles, vhost), Vec::new())
-                .await;
+            api.manager.inspect_queues(&embedded_bus(api, vhost), Vec::new()).await;
             try_extend()
         }
         known => known,
@@ -342,15 +340,15 @@ pub async fn nack(
 }
 
 /// Returns the key of the embedded bus in a virtual host.
-pub fn embedded_bus(handles: &ActorHandles, vhost: &str) -> BusKey {
-    handles.buses.resolve(Some(&BusKind::Embedded.name().into()), vhost)
+pub fn embedded_bus(api: &Arc<ApiState>, vhost: &str) -> BusKey {
+    api.manager.buses().resolve(Some(&BusKind::Embedded.name().into()), vhost)
 }
 
 /// Finds the lease queue of the embedded bus in a virtual host.
-pub fn find_lease_queue(handles: &ActorHandles, vhost: &str) -> Result<Arc<LeaseQueue>, Problem> {
-    let bus = embedded_bus(handles, vhost);
-    handles.lease_queues.find(&bus).ok_or_else(|| {
-        if handles.buses.find(&bus).is_some() {
+pub fn find_lease_queue(api: &Arc<ApiState>, vhost: &str) -> Result<Arc<LeaseQueue>, Problem> {
+    let bus = embedded_bus(api, vhost);
+    api.manager.lease_queues().find(&bus).ok_or_else(|| {
+        if api.manager.buses().find(&bus).is_some() {
             return Problem::overloaded("the manager is starting: ask again".to_owned());
         }
         let suffix = match vhost {
@@ -362,32 +360,31 @@ pub fn find_lease_queue(handles: &ActorHandles, vhost: &str) -> Result<Arc<Lease
 }
 
 /// Finds out why the attempt of a message is over. Returns `None` if it is not.
-pub async fn find_attempt_end(handles: &ActorHandles, id: &str) -> Option<&'static str> {
+pub async fn find_attempt_end(api: &Arc<ApiState>, id: &str) -> Option<&'static str> {
     let MessageId { correlation_id: of, attempt } = MessageId::parse(id).ok()?;
     let (job, step) = (of.job, of.step);
-    if !handles.routes.is_under_way(job) {
+    if !api.manager.routes().is_under_way(job) {
         // After a start the router may not have taken over the jobs of the journal yet.
-        manager_handle::wait_for_router(handles).await;
+        api.manager.wait_for_router().await;
     }
-    manager_handle::activate(handles, job).await;
+    api.manager.activate(job).await;
     let of_step = step.clone();
-    let found = active_jobs::inspect_job(handles, job, move |job| {
-        find_attempt_end_in(job, &of_step, attempt)
-    });
+    let found =
+        active_jobs::inspect_job(api, job, move |job| find_attempt_end_in(job, &of_step, attempt));
     match found.await {
         Some(end) => end,
-        None => Some(find_attempt_end_in_ended(handles, job, step, attempt).await),
+        None => Some(find_attempt_end_in_ended(api, job, step, attempt).await),
     }
 }
 
 /// Finds out why the attempt is over, for a job that is no longer under way.
 async fn find_attempt_end_in_ended(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     job: JobId,
     step: String,
     attempt: u32,
 ) -> &'static str {
-    let found = reads::with_job(&handles.common, job, move |found, _| {
+    let found = reads::with_job(&api, job, move |found, _| {
         Ok(find_attempt_end_in(&found.job, &step, attempt))
     });
     // A job that is gone was settled before. If it cannot be read now, its attempt is over all the

@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::routes::*;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::settings::Sourced;
 use crate::telemetry::ActorCounts;
 use actix_web::{HttpResponse, web};
@@ -68,15 +68,15 @@ struct JournalView {
     wal_bytes: Option<u64>,
 }
 
-async fn get_manager(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+async fn get_manager(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let file = common.settings.journal.file.clone();
+    let file = api.settings.journal.file.clone();
     // On a blocking thread: the disk may hang.
     let journal = web::block(move || JournalView::inspect(&file))
         .await
         .map_err(|error| Problem::internal(error.to_string()))?;
-    let checks = common.health.checks();
-    let (started, ticks) = common.started_at;
+    let checks = api.manager.health().checks();
+    let (started, ticks) = api.manager.started_at();
     Ok(HttpResponse::Ok().json(ManagerView {
         version: env!("CARGO_PKG_VERSION"),
         started: Rfc3339Time(started),
@@ -87,9 +87,9 @@ async fn get_manager(common: web::Data<Common>, query: Query) -> Result<HttpResp
             .map(|(name, ok, detail)| CheckView { name, ok, detail })
             .collect(),
         journal,
-        actors: common.metrics.actor_counts(),
-        streams: common.metrics.event_streams.get(),
-        webhook_waiting: common.metrics.webhook_waiting.get(),
+        actors: api.metrics.actor_counts(),
+        streams: api.metrics.event_streams.get(),
+        webhook_waiting: api.metrics.webhook_waiting.get(),
     }))
 }
 
@@ -107,12 +107,12 @@ impl JournalView {
 }
 
 /// Returns the settings in force, with secrets masked.
-async fn get_settings(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+async fn get_settings(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [sources] = query.extract(["sources"])?;
     if sources.map_or(Ok(false), |value| query::parse_flag("sources", &value))? {
-        let sourced = common.settings.with_sources();
+        let sourced = api.settings.with_sources();
         let sourced = sourced.map_err(|error| Problem::internal(error.to_string()))?;
         return Ok(HttpResponse::Ok().json(sourced));
     }
-    Ok(HttpResponse::Ok().json(&common.settings))
+    Ok(HttpResponse::Ok().json(&api.settings))
 }

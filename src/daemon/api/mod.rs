@@ -31,6 +31,7 @@ mod routes;
 mod search;
 mod server;
 pub mod socket;
+pub mod state;
 mod status;
 mod step;
 pub mod token;
@@ -40,17 +41,17 @@ mod why_text;
 mod worker;
 mod workflows;
 
-use crate::actors::handles::ActorHandles;
 use actix_web::body::BoxBody;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::{App, Error, web};
 pub use problem::Problem;
 pub use server::{bind, serve, serve_at};
+use state::ApiState;
 use std::sync::Arc;
 
 /// Makes the application: the routes, each in its middleware.
 pub fn app(
-    handles: Arc<ActorHandles>,
+    api: Arc<ApiState>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -60,9 +61,8 @@ pub fn app(
         InitError = (),
     >,
 > {
-    let http = handles.common.settings.http.clone();
+    let http = api.settings.http.clone();
     App::new()
-        .app_data(web::Data::from(handles.common.clone()))
-        .app_data(web::Data::from(handles))
+        .app_data(web::Data::from(api))
         .configure(move |config| routes::add_routes(config, &http))
 }

@@ -3,7 +3,7 @@
 use super::guard;
 use super::routes::*;
 use crate::access::{Principal, RequiredScope};
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::settings::Scope;
 use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
@@ -46,14 +46,14 @@ async fn liveness() -> HttpResponse {
 }
 
 /// Answers 200 if work can be done, 503 otherwise; with `verbose` a line for each check.
-async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpResponse {
+async fn readiness(request: HttpRequest, api: web::Data<ApiState>) -> HttpResponse {
     // Clients without the scope read learn no address and no name of a user. Where no token is
     // required, that goes for pages whose name was pointed here.
     let principal = request.extensions().get::<Principal>().cloned();
     let may_see_details = principal
         .is_some_and(|caller| caller.is_allowed(&RequiredScope::Scope(Scope::Read)))
-        && guard::is_sent_to_own_name(&request, &common.settings.http);
-    let checks = common.health.checks();
+        && guard::is_sent_to_own_name(&request, &api.settings.http);
+    let checks = api.manager.health().checks();
     let ready = checks.iter().all(|(_, good, _)| *good);
     let verbose = request
         .query_string()
@@ -75,10 +75,10 @@ async fn readiness(request: HttpRequest, common: web::Data<Common>) -> HttpRespo
     HttpResponse::build(status).content_type(TEXT).body(text)
 }
 
-async fn get_metrics(common: web::Data<Common>) -> HttpResponse {
-    let sending = common.budgets.messages.used();
-    common.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
+async fn get_metrics(api: web::Data<ApiState>) -> HttpResponse {
+    let sending = api.budgets.messages.used();
+    api.metrics.messages_sending.set(i64::try_from(sending).unwrap_or(i64::MAX));
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(common.metrics.render())
+        .body(api.metrics.render())
 }

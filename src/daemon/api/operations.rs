@@ -15,8 +15,7 @@ use super::worker::REPLY_DESCRIPTION;
 use crate::actors::client_response::{
     CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
 };
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use crate::reload::{self, Reloaded};
 use crate::settings::Scope;
 use actix_web::{HttpResponse, web};
@@ -107,7 +106,7 @@ const REFUSALS_LISTED_MAX: usize = 100;
 const REASON_CHARS_MAX: usize = 200;
 
 async fn operate(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
@@ -118,10 +117,7 @@ async fn operate(
         Problem::not_found("use DELETE /api/job/{id}?erase=true to delete a job".to_owned())
     })?;
     let id = parse_job_id(&id)?;
-    respond(
-        id,
-        manager_handle::operate(&handles, id, build_request(operation, reason, principal)?).await,
-    )
+    respond(id, api.manager.operate(id, build_request(operation, reason, principal)?).await)
 }
 
 /// Makes the request for an operation, with its reason and the name of its principal.
@@ -180,7 +176,7 @@ fn parse_operation(name: &str, step: Option<String>) -> Result<Option<Operation>
 
 /// Takes a reply of a person or another system, in place of a worker.
 async fn reply_by_hand(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
@@ -189,7 +185,7 @@ async fn reply_by_hand(
     let (id, step) = path.into_inner();
     let [kind, reason] = query.extract(["type", "reason"])?;
     let id = parse_job_id(&id)?;
-    let body = incoming.read(&handles.common).await?;
+    let body = incoming.read(&api).await?;
     // The body's permit is held until the response.
     let body_text = body.bytes().clone();
     let reply = match query::parse_reply_type(kind.as_deref())? {
@@ -198,7 +194,7 @@ async fn reply_by_hand(
         ReplyType::Progress => Reply::Progress(body_text),
     };
     let request = build_request(Operation::Reply { step, reply }, reason, principal)?;
-    respond(id, manager_handle::operate(&handles, id, request).await)
+    respond(id, api.manager.operate(id, request).await)
 }
 
 /// Makes the response to an operation.
@@ -284,24 +280,23 @@ fn needs_filter(operation_name: &str) -> String {
 }
 
 async fn erase_all(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     query: Query,
     principal: PrincipalName,
 ) -> Result<HttpResponse, Problem> {
-    operate_on_all(handles, "delete".to_owned().into(), query, principal).await
+    operate_on_all(api, "delete".to_owned().into(), query, principal).await
 }
 
 /// Does an operation on all that the filter finds, a page at a time; with `dryRun` it only tells
 /// what it would do.
 async fn operate_on_all(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let operation_name = path.into_inner();
-    let search =
-        SearchQuery::parse(&handles.common, query.into_pairs(), SearchPurpose::Bulk).await?;
+    let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::Bulk).await?;
     let (order, beyond, limit) = (search.order, search.after(), search.limit());
     // Checked before anything is done.
     if let Some(operation) = parse_operation(&operation_name, search.step.clone())? {
@@ -315,10 +310,10 @@ async fn operate_on_all(
         return Err(Problem::malformed(needs_filter(&operation_name)));
     }
     if search.dry_run == Some(true) {
-        let common = handles.common.clone();
-        let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+        let manager = api.manager.clone();
+        let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
             let hits = reader.search(&search.filter, order, beyond, limit)?;
-            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &handles)).collect();
+            let jobs = hits.iter().map(|hit| Row::from_hit(hit, None, &manager)).collect();
             answer.write_json(&Dry {
                 dry_run: true,
                 jobs,
@@ -330,9 +325,7 @@ async fn operate_on_all(
         return response.await;
     }
     let filter = search.filter.clone();
-    let hits =
-        read_small(&handles.common, move |reader| reader.search(&filter, order, beyond, limit))
-            .await?;
+    let hits = read_small(&api, move |reader| reader.search(&filter, order, beyond, limit)).await?;
     let (mut done, mut refusals) = (0, Vec::new());
     for chunk in hits.chunks(BULK_AT_ONCE) {
         let requests = chunk.iter().map(|hit| async {
@@ -343,9 +336,9 @@ async fn operate_on_all(
                         search.reason.clone(),
                         PrincipalName(name.clone()),
                     )?;
-                    respond(hit.id, manager_handle::operate(&handles, hit.id, request).await)
+                    respond(hit.id, api.manager.operate(hit.id, request).await)
                 }
-                None => respond_erased(hit.id, manager_handle::erase(&handles, hit.id).await),
+                None => respond_erased(hit.id, api.manager.erase(hit.id).await),
             }
         });
         for (hit, outcome) in chunk.iter().zip(join_all(requests).await) {
@@ -403,12 +396,9 @@ struct Dry<'a> {
     operation: &'a str,
 }
 
-async fn reload_files(
-    handles: web::Data<ActorHandles>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+async fn reload_files(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    match reload::reload(&handles).await {
+    match reload::reload(&api.reloader()).await {
         Ok(reloaded) => Ok(HttpResponse::Ok().json(reloaded)),
         Err(error) => Err(Problem::invalid(format!("nothing was changed: {error}"))),
     }

@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::routes::*;
 use crate::access::Principal;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::settings::Scope;
 use actix_web::dev::Payload;
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, web};
@@ -58,7 +58,7 @@ struct WhoamiView {
 }
 
 async fn whoami(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     request: HttpRequest,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -66,7 +66,7 @@ async fn whoami(
     let principal = request.extensions().get::<Principal>().cloned();
     let Principal { name, scope, queues, vhost, .. } =
         principal.ok_or_else(|| Problem::internal("nobody has sent this".to_owned()))?;
-    let asks_for_token = common.access.tokens().are_required();
+    let asks_for_token = api.access.tokens().are_required();
     let vhost = Some(vhost).filter(|vhost| !vhost.is_empty());
     Ok(HttpResponse::Ok().json(WhoamiView { asks_for_token, name, scope, queues, vhost }))
 }

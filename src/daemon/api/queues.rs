@@ -7,8 +7,7 @@ use super::query::Query;
 use super::redispatch;
 use super::routes::*;
 use crate::actors::bulk_requests::WaitingStep;
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use bus::{Address, BusKey, QueueStatus};
@@ -141,13 +140,13 @@ struct LeaseView {
 }
 
 async fn get_queue(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost] = query.extract(["bus", "vhost"])?;
-    let address = redispatch::parse_address(&handles, &path.into_inner(), bus, vhost)?;
-    redispatch::check_known(&handles, &address, |other| {
+    let address = redispatch::parse_address(&api, &path.into_inner(), bus, vhost)?;
+    redispatch::check_known(&api, &address, |other| {
         Problem::not_found(format!(
             "loaded workflows have the queue {} on the bus {other}, not on {}: ask with \
              ?bus={other}",
@@ -156,16 +155,16 @@ async fn get_queue(
         ))
     })
     .await?;
-    let scan = manager_handle::queue_report(&handles).await;
+    let scan = api.manager.queue_report().await;
     let (loaded, in_use) =
-        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
-    let used_by = collect_uses(&handles, &loaded, &in_use).remove(&address).unwrap_or_default();
+        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
+    let used_by = collect_uses(&api, &loaded, &in_use).remove(&address).unwrap_or_default();
     let key = (address.bus.clone(), address.queue.clone());
     let queue = QueueView {
         oldest: scan.oldest.get(&address).map(Oldest::from_wait),
         ..QueueView::new(&address.bus, &address.queue, scan.queues.get(&key), used_by)
     };
-    let lease_queue = handles.lease_queues.find(&address.bus);
+    let lease_queue = api.manager.lease_queues().find(&address.bus);
     let leases =
         lease_queue.map(|found| found.leases(&address.queue, LEASES_MAX)).unwrap_or_default();
     let leases = leases.into_iter().map(|lease| LeaseView {
@@ -178,15 +177,12 @@ async fn get_queue(
     Ok(HttpResponse::Ok().json(OneQueue { looked: scanned_at, queue, leases: leases.collect() }))
 }
 
-async fn list_queues(
-    handles: web::Data<ActorHandles>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
+async fn list_queues(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
-    let scan = manager_handle::queue_report(&handles).await;
+    let scan = api.manager.queue_report().await;
     let (loaded, in_use) =
-        (handles.common.definitions(), with_full_names(handles.unloaded_definitions()));
-    let mut uses = collect_uses(&handles, &loaded, &in_use);
+        (api.manager.definitions(), with_full_names(api.manager.unloaded_definitions()));
+    let mut uses = collect_uses(&api, &loaded, &in_use);
     let queues = uses.iter_mut().map(|(address, used_by)| {
         let key = (address.bus.clone(), address.queue.clone());
         let used_by = std::mem::take(used_by);
@@ -209,19 +205,19 @@ fn with_full_names(definitions: Vec<Arc<Definition>>) -> Vec<(String, Arc<Defini
 /// Collects the queues of the loaded definitions, and of those that jobs under way still run, each
 /// with the steps that use it.
 fn collect_uses<'a>(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     loaded: &'a BTreeMap<String, Arc<Definition>>,
     in_use: &'a [(String, Arc<Definition>)],
 ) -> BTreeMap<Address, Vec<Use<'a>>> {
     let mut uses: BTreeMap<Address, Vec<Use<'a>>> = BTreeMap::new();
     for (name, definition) in loaded {
         for (step, used) in sending_steps(name, definition) {
-            uses.entry(handles.buses.address(definition, step)).or_default().push(used);
+            uses.entry(api.manager.buses().address(definition, step)).or_default().push(used);
         }
     }
     for (name, definition) in in_use {
         for (step, used) in sending_steps(name, definition) {
-            let queue_uses = uses.entry(handles.buses.address(definition, step)).or_default();
+            let queue_uses = uses.entry(api.manager.buses().address(definition, step)).or_default();
             let old_use = Use { no_longer_in_files: true, ..used };
             // The files may have changed elsewhere in the workflow, or more than once.
             if !queue_uses.contains(&used) && !queue_uses.contains(&old_use) {

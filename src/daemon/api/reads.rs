@@ -4,7 +4,7 @@
 //! so the queue always moves.
 
 use super::problem::Problem;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::header::{self, HeaderMap};
 use actix_web::{HttpResponse, web};
@@ -64,55 +64,55 @@ pub(super) fn truncate(text: &str, chars_max: usize) -> String {
 
 /// Reads something small.
 pub(super) async fn read_small<T: Send + 'static>(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     query: impl FnOnce(&dyn Records) -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, Problem> {
-    read_with_permit(common, move |reader| Ok(query(reader)?)).await
+    read_with_permit(api, move |reader| Ok(query(reader)?)).await
 }
 
 /// Responds with what `query` writes, which is about `bytes` bytes in total.
 pub(super) async fn respond(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     bytes: usize,
     query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
 ) -> Result<HttpResponse, Problem> {
-    Ok(write_response(common, bytes, query).await?.into_response())
+    Ok(write_response(api, bytes, query).await?.into_response())
 }
 
 /// Buffers what `query` writes, which is about `bytes` bytes in total.
 pub(super) async fn write_response(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     bytes: usize,
     query: impl FnOnce(&dyn Records, &mut BufferedResponse) -> Result<(), Problem> + Send + 'static,
 ) -> Result<BufferedResponse, Problem> {
-    let permit = acquire(common, &common.budgets.answers, bytes).await?;
-    let mut written = BufferedResponse::new(common, permit, 0);
-    read_with_permit(common, move |reader| query(reader, &mut written).map(|()| written)).await
+    let permit = acquire(api, &api.budgets.answers, bytes).await?;
+    let mut written = BufferedResponse::new(api, permit, 0);
+    read_with_permit(api, move |reader| query(reader, &mut written).map(|()| written)).await
 }
 
 /// Applies `view` to the job with this id. The caller must hold the returned response, which has
 /// the permit, for as long as anything of the job is left.
 pub(super) async fn with_job<T: Send + 'static>(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     id: JobId,
     view: impl FnOnce(StoredJob, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, BufferedResponse), Problem> {
     let load =
         move |reader: &dyn Records| reader.load_job(id)?.ok_or_else(|| Problem::unknown_job(id));
-    with_rebuilt_job(common, id, load, view).await
+    with_rebuilt_job(api, id, load, view).await
 }
 
 /// Applies `view` to what `load` rebuilds from the record of the job with this id.
 pub(super) async fn with_rebuilt_job<J: 'static, T: Send + 'static>(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     id: JobId,
     load: impl Fn(&dyn Records) -> Result<J, Problem> + Clone + Send + 'static,
     view: impl FnOnce(J, &mut BufferedResponse) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, BufferedResponse), Problem> {
     let load_small = load.clone();
-    let permit = common.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(common))?;
-    let mut written = BufferedResponse::new(common, permit, 0);
-    let outcome = read_with_permit(common, move |reader| match reader.rebuild_bytes(id)? {
+    let permit = api.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(api))?;
+    let mut written = BufferedResponse::new(api, permit, 0);
+    let outcome = read_with_permit(api, move |reader| match reader.rebuild_bytes(id)? {
         None => Err(Problem::unknown_job(id)),
         Some(bytes) if bytes > SMALL_JOB_BYTES_MAX => Ok(SizedRead::Large(bytes, view)),
         Some(_) => Ok(SizedRead::Done(view(load_small(reader)?, &mut written)?, written)),
@@ -121,9 +121,9 @@ pub(super) async fn with_rebuilt_job<J: 'static, T: Send + 'static>(
         SizedRead::Done(seen, written) => return Ok((seen, written)),
         SizedRead::Large(bytes, view) => (bytes, view),
     };
-    let permit = acquire(common, &common.budgets.answers, RENDERED_FACTOR * bytes).await?;
-    let mut written = BufferedResponse::new(common, permit, REBUILT_FACTOR * bytes);
-    read_with_permit(common, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
+    let permit = acquire(api, &api.budgets.answers, RENDERED_FACTOR * bytes).await?;
+    let mut written = BufferedResponse::new(api, permit, REBUILT_FACTOR * bytes);
+    read_with_permit(api, move |reader| Ok((view(load(reader)?, &mut written)?, written))).await
 }
 
 enum SizedRead<T, V> {
@@ -134,18 +134,18 @@ enum SizedRead<T, V> {
 
 /// Acquires a permit; waits only a moment for it.
 async fn acquire(
-    common: &Common,
+    api: &ApiState,
     budget: &ResourceBudget,
     amount: usize,
 ) -> Result<Permit, Problem> {
-    match tokio::time::timeout(common.settings.http.reads_wait.0, budget.acquire(amount)).await {
+    match tokio::time::timeout(api.settings.http.reads_wait.0, budget.acquire(amount)).await {
         Ok(Some(permit)) => Ok(permit),
-        Ok(None) | Err(_) => Err(reads_overloaded(common)),
+        Ok(None) | Err(_) => Err(reads_overloaded(api)),
     }
 }
 
-fn reads_overloaded(common: &Common) -> Problem {
-    let http = &common.settings.http;
+fn reads_overloaded(api: &ApiState) -> Problem {
+    let http = &api.settings.http;
     Problem::overloaded(format!(
         "too many reads at once: there are {} places (setting http.reads_max) and there is room \
          for {} bytes (setting http.reads_bytes_max)",
@@ -155,11 +155,11 @@ fn reads_overloaded(common: &Common) -> Problem {
 
 /// Runs a read of something small, with a permit for one of the concurrent reads.
 pub(super) async fn read_with_permit<T: Send + 'static>(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     query: impl FnOnce(&dyn Records) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let permit = acquire(common, &common.budgets.reads, 1).await?;
-    let reader = common.reader.clone();
+    let permit = acquire(api, &api.budgets.reads, 1).await?;
+    let reader = api.reader.clone();
     let result = web::block(move || {
         // Held here: a read goes on after its client has disconnected.
         let _place = permit;
@@ -171,16 +171,16 @@ pub(super) async fn read_with_permit<T: Send + 'static>(
 /// Streams a response while it is read: `next` makes one chunk after another, until it returns
 /// `None`. Each chunk waits for a permit without a time limit, because the response has begun.
 pub(super) fn stream_chunks<S: Send + 'static>(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     state: S,
     next: fn(&mut S) -> Result<Option<Bytes>, JournalError>,
 ) -> impl Stream<Item = Result<Bytes, actix_web::Error>> + use<S> {
-    let common = common.clone();
+    let api = api.clone();
     stream::unfold(Some(state), move |state| {
-        let common = common.clone();
+        let api = api.clone();
         async move {
             let mut state = state?;
-            let permit = common.budgets.reads.acquire(1).await?;
+            let permit = api.budgets.reads.acquire(1).await?;
             let step = web::block(move || {
                 let piece = next(&mut state);
                 drop(permit);
@@ -218,7 +218,7 @@ impl ByteRange {
 
 /// A JSON response that is buffered in chunks, with the permit for its bytes.
 pub(super) struct BufferedResponse {
-    common: Arc<Common>,
+    api: Arc<ApiState>,
     permit: Permit,
     /// Further permits that are held until all of it is sent.
     _permits: Vec<Permit>,
@@ -234,9 +234,9 @@ pub(super) struct BufferedResponse {
 }
 
 impl BufferedResponse {
-    fn new(common: &Arc<Common>, permit: Permit, extra_bytes: usize) -> BufferedResponse {
+    fn new(api: &Arc<ApiState>, permit: Permit, extra_bytes: usize) -> BufferedResponse {
         BufferedResponse {
-            common: common.clone(),
+            api: api.clone(),
             permit,
             _permits: Vec::new(),
             extra_bytes,
@@ -250,14 +250,13 @@ impl BufferedResponse {
 
     /// Buffers a text, and holds these permits until it is sent.
     pub(super) fn from_bytes(
-        common: &Arc<Common>,
+        api: &Arc<ApiState>,
         mut text: Bytes,
         permits: Vec<Permit>,
     ) -> Result<BufferedResponse, Problem> {
-        let permit =
-            common.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(common))?;
+        let permit = api.budgets.answers.try_acquire(0).ok_or_else(|| reads_overloaded(api))?;
         let mut written =
-            BufferedResponse { _permits: permits, ..BufferedResponse::new(common, permit, 0) };
+            BufferedResponse { _permits: permits, ..BufferedResponse::new(api, permit, 0) };
         written.length = text.len();
         while !text.is_empty() {
             written.chunks.push_back(text.split_to(CHUNK_BYTES.min(text.len())));
@@ -274,7 +273,7 @@ impl BufferedResponse {
         serde_json::to_writer(&mut *self, value).map_err(|error| {
             let is_over_budget = error.io_error_kind() == Some(io::ErrorKind::OutOfMemory);
             if is_over_budget {
-                reads_overloaded(&self.common)
+                reads_overloaded(&self.api)
             } else {
                 Problem::internal(error.to_string())
             }
@@ -316,7 +315,7 @@ impl BufferedResponse {
             return BoxBody::new(self.chunk);
         }
         self.finish_chunk();
-        self.common.budgets.answers.shrink(&mut self.permit, self.length);
+        self.api.budgets.answers.shrink(&mut self.permit, self.length);
         BoxBody::new(ExpiringBody::new(self))
     }
 }
@@ -345,7 +344,7 @@ impl BufferedResponse {
     fn buffer(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.chunk.len() >= CHUNK_BYTES {
             if !self
-                .common
+                .api
                 .budgets
                 .answers
                 .try_grow(&mut self.permit, self.extra_bytes + self.length + CHUNK_BYTES)
@@ -374,7 +373,7 @@ struct ExpiringBody {
 
 impl ExpiringBody {
     fn new(written: BufferedResponse) -> ExpiringBody {
-        let time = written.common.settings.http.answer_timeout.0;
+        let time = written.api.settings.http.answer_timeout.0;
         let length = u64::try_from(written.length).unwrap_or(u64::MAX);
         let left = Rc::new(RefCell::new(Some(written)));
         let weak = Rc::downgrade(&left);
@@ -415,7 +414,7 @@ impl MessageBody for ExpiringBody {
         let piece = written.chunks.pop_front();
         if let Some(piece) = &piece {
             written.length -= piece.len();
-            written.common.budgets.answers.shrink(&mut written.permit, written.length);
+            written.api.budgets.answers.shrink(&mut written.permit, written.length);
         }
         Poll::Ready(piece.map(Ok))
     }

@@ -10,8 +10,7 @@ use super::query::{self, Query};
 use super::resolve::parse_job_id;
 use super::routes::*;
 use crate::actors::bulk_requests::BulkRedispatch;
-use crate::actors::handles::ActorHandles;
-use crate::actors::manager_handle;
+use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use bus::Address;
 use engine::text::did_you_mean;
@@ -39,7 +38,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
 ];
 
 async fn redispatch_step(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
     principal: PrincipalName,
@@ -48,29 +47,31 @@ async fn redispatch_step(
     let [reason] = query.extract(["reason"])?;
     let id = parse_job_id(&id)?;
     let request = build_request(Operation::Redispatch { step }, reason, principal)?;
-    respond(id, manager_handle::operate(&handles, id, request).await)
+    respond(id, api.manager.operate(id, request).await)
 }
 
 /// Answers once all is committed.
 async fn redispatch_queue(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     PrincipalName(name): PrincipalName,
 ) -> Result<HttpResponse, Problem> {
     let [bus, vhost, dry_run, reason] = query.extract(["bus", "vhost", "dryRun", "reason"])?;
     let queue = path.into_inner();
-    let address = parse_address(&handles, &queue, bus, vhost)?;
+    let address = parse_address(&api, &queue, bus, vhost)?;
     let vhost = address.bus.vhost.to_string();
     let is_dry_run = dry_run.map_or(Ok(false), |value| query::parse_flag("dryRun", &value))?;
     let bulk = BulkRedispatch::new(address.clone())
         .with_dry_run(is_dry_run)
         .with_reason(parse_reason(reason)?, name);
-    let (steps, jobs) = manager_handle::redispatch(&handles, bulk)
+    let (steps, jobs) = api
+        .manager
+        .redispatch(bulk)
         .await
         .map_err(|refusal| refusal_problem(refusal, || format!("unknown queue {queue}")))?;
     if steps == 0 {
-        check_known(&handles, &address, |other| {
+        check_known(&api, &address, |other| {
             Problem::not_found(format!(
                 "no step waits on queue {queue} of the bus {}; loaded workflows have it on the bus \
                  {other}: ask with ?bus={other}",
@@ -93,17 +94,15 @@ async fn redispatch_queue(
 
 /// Parses the queue that a request names. Without a bus it is on the default one.
 pub(super) fn parse_address(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     queue: &str,
     bus: Option<String>,
     vhost: Option<String>,
 ) -> Result<Address, Problem> {
-    if let Some(objection) =
-        bus.as_ref().and_then(|bus| handles.common.settings.unknown_bus_error(bus))
-    {
+    if let Some(objection) = bus.as_ref().and_then(|bus| api.settings.unknown_bus_error(bus)) {
         return Err(Problem::not_found(format!("bus is {objection}")));
     }
-    let bus = handles.buses.resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
+    let bus = api.manager.buses().resolve(bus.map(Into::into).as_ref(), &vhost.unwrap_or_default());
     Ok(Address { bus, queue: queue.into() })
 }
 
@@ -127,21 +126,21 @@ struct Redispatched {
 /// which keeps the definition that it began with. Otherwise its name is most likely misspelt.
 /// `elsewhere` makes the problem for a queue of another bus.
 pub(super) async fn check_known(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     queue: &Address,
     elsewhere: impl FnOnce(&str) -> Problem,
 ) -> Result<(), Problem> {
     let of_steps = |definition: &Arc<Definition>| {
         let steps = definition.sending_steps();
-        steps.map(|step| handles.buses.address(definition, step)).collect::<Vec<Address>>()
+        steps.map(|step| api.manager.buses().address(definition, step)).collect::<Vec<Address>>()
     };
-    let loaded: Vec<Address> = handles.common.definitions().values().flat_map(of_steps).collect();
+    let loaded: Vec<Address> = api.manager.definitions().values().flat_map(of_steps).collect();
     if loaded.contains(queue) {
         return Ok(());
     }
     // The job may have just been created, or be one of the journal's after a start.
-    manager_handle::wait_for_router(handles).await;
-    let in_use = handles.unloaded_definitions();
+    api.manager.wait_for_router().await;
+    let in_use = api.manager.unloaded_definitions();
     let candidates: Vec<Address> = loaded
         .into_iter()
         .chain(in_use.iter().flat_map(of_steps))

@@ -1,7 +1,7 @@
 //! Bodies of requests: each is bounded in size and time, and all of them together by a byte budget.
 
 use super::problem::Problem;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use actix_web::dev::Payload;
 use actix_web::http::header;
 use actix_web::{FromRequest, HttpRequest, web};
@@ -46,7 +46,7 @@ impl FromRequest for RequestBody {
 
 impl RequestBody {
     /// Reads the whole body.
-    pub(super) async fn read(self, common: &Common) -> Result<BufferedBody, Problem> {
+    pub(super) async fn read(self, api: &ApiState) -> Result<BufferedBody, Problem> {
         if let Some(encoding) = self.encoding {
             return Err(Problem::unsupported(format!(
                 "the body is encoded (Content-Encoding: {}), which this API does not read: send \
@@ -54,8 +54,8 @@ impl RequestBody {
                 quote(&encoding)
             )));
         }
-        let limit = common.settings.http.body_timeout;
-        match tokio::time::timeout(limit.0, self.collect(common)).await {
+        let limit = api.settings.http.body_timeout;
+        match tokio::time::timeout(limit.0, self.collect(api)).await {
             Ok(body) => body,
             Err(_) => Err(Problem::timed_out(format!(
                 "the body did not arrive whole within {limit} (setting http.body_timeout)"
@@ -63,8 +63,8 @@ impl RequestBody {
         }
     }
 
-    async fn collect(mut self, common: &Common) -> Result<BufferedBody, Problem> {
-        let max = common.settings.http.body_bytes_max;
+    async fn collect(mut self, api: &ApiState) -> Result<BufferedBody, Problem> {
+        let max = api.settings.http.body_bytes_max;
         let too_large = || {
             Problem::too_large(format!(
                 "the body is larger than {max} bytes (setting http.body_bytes_max)"
@@ -75,9 +75,9 @@ impl RequestBody {
         }
         // Acquires a permit for all of it before reading any of it: otherwise bodies that arrive
         // side by side would block one another half-way.
-        let mut permit = budget_for(common, self.length.unwrap_or_default())
+        let mut permit = budget_for(api, self.length.unwrap_or_default())
             .try_acquire(self.length.unwrap_or_default())
-            .ok_or_else(|| bodies_overloaded(common))?;
+            .ok_or_else(|| bodies_overloaded(api))?;
         let mut bytes = BytesMut::with_capacity(self.length.unwrap_or_default());
         while let Some(chunk) = self.payload.next().await {
             let chunk = chunk.map_err(|error| {
@@ -89,8 +89,8 @@ impl RequestBody {
             }
             if self.length.is_none() {
                 // A growing buffer exists twice while it is moved.
-                permit = grow_permit(common, permit, before, length, 2 * length)
-                    .ok_or_else(|| bodies_overloaded(common))?;
+                permit = grow_permit(api, permit, before, length, 2 * length)
+                    .ok_or_else(|| bodies_overloaded(api))?;
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -99,17 +99,17 @@ impl RequestBody {
 }
 
 /// Returns the byte budget for a body of this length.
-fn budget_for(common: &Common, length: usize) -> &ResourceBudget {
+fn budget_for(api: &ApiState, length: usize) -> &ResourceBudget {
     if length <= SMALL_BODY_BYTES_MAX {
-        &common.budgets.small_bodies
+        &api.budgets.small_bodies
     } else {
-        &common.budgets.large_bodies
+        &api.budgets.large_bodies
     }
 }
 
 /// Grows the permit of a body to `bytes`; a body that is no longer small moves to the other budget.
 fn grow_permit(
-    common: &Common,
+    api: &ApiState,
     mut permit: Permit,
     before: usize,
     length: usize,
@@ -117,13 +117,13 @@ fn grow_permit(
 ) -> Option<Permit> {
     let was_small = before <= SMALL_BODY_BYTES_MAX;
     if was_small && length > SMALL_BODY_BYTES_MAX {
-        return budget_for(common, length).try_acquire(bytes);
+        return budget_for(api, length).try_acquire(bytes);
     }
-    budget_for(common, length).try_grow(&mut permit, bytes).then_some(permit)
+    budget_for(api, length).try_grow(&mut permit, bytes).then_some(permit)
 }
 
-fn bodies_overloaded(common: &Common) -> Problem {
-    let max = common.settings.http.bodies_bytes_max;
+fn bodies_overloaded(api: &ApiState) -> Problem {
+    let max = api.settings.http.bodies_bytes_max;
     Problem::overloaded(format!(
         "too many bytes of bodies at once: there is room for {max} (setting http.bodies_bytes_max)"
     ))
@@ -144,17 +144,17 @@ impl BufferedBody {
     /// held until the request is answered. A large body is parsed on a blocking thread.
     pub(super) async fn parse_with<T: Send + 'static>(
         mut self,
-        common: &Arc<Common>,
+        api: &Arc<ApiState>,
         parse: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
     ) -> Result<(T, BufferedBody), Problem> {
         if self.bytes.len() <= SMALL_BODY_BYTES_MAX {
             return Ok((parse(&self.bytes)?, self));
         }
-        let common = common.clone();
+        let api = api.clone();
         let parsed = web::block(move || {
             let needed = self.bytes.len().max(max_entries(&self.bytes) * ENTRY_BYTES);
-            if !budget_for(&common, self.bytes.len()).try_grow(&mut self.permit, needed) {
-                return Err(bodies_overloaded(&common));
+            if !budget_for(&api, self.bytes.len()).try_grow(&mut self.permit, needed) {
+                return Err(bodies_overloaded(&api));
             }
             Ok((parse(&self.bytes)?, self))
         });

@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::reads::read_small;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use engine::text::did_you_mean;
 use engine::{Definition, JobId};
 use journal::{JobFilter, NEWEST_CURSOR, SearchOrder};
@@ -23,17 +23,17 @@ fn full_name(name: &str, vhost: Option<&str>) -> String {
 
 /// Resolves the full name of a workflow that is loaded, or that has jobs in the journal.
 pub(super) async fn resolve_workflow(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     name: &str,
     vhost: Option<&str>,
 ) -> Result<String, Problem> {
-    let unknown = match find_definition(common, name, vhost) {
+    let unknown = match find_definition(api, name, vhost) {
         Ok(definition) => return Ok(definition.full_name()),
         Err(unknown) => unknown,
     };
     let full = full_name(name, vhost);
     let filter = JobFilter { workflow: Some(full.clone()), ..JobFilter::default() };
-    let found = read_small(common, move |reader| {
+    let found = read_small(api, move |reader| {
         reader.search(&filter, SearchOrder::NewestFirst, NEWEST_CURSOR, 1)
     })
     .await?;
@@ -41,12 +41,12 @@ pub(super) async fn resolve_workflow(
 }
 
 pub(super) fn find_definition(
-    common: &Common,
+    api: &ApiState,
     name: &str,
     vhost: Option<&str>,
 ) -> Result<Arc<Definition>, Problem> {
     let full = full_name(name, vhost);
-    let definitions = common.definitions();
+    let definitions = api.manager.definitions();
     definitions.get(&full).cloned().ok_or_else(|| {
         let hint = did_you_mean(&full, definitions.keys().map(String::as_str));
         Problem::not_found(format!("unknown workflow {full}{hint}"))

@@ -11,7 +11,7 @@ use super::{
     operations, page, principal, queues, redispatch, search, status, step, token, why, worker,
     workflows,
 };
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::settings::{HttpSettings, Scope};
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -302,10 +302,10 @@ async fn count_requests(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let common = request.app_data::<web::Data<Common>>().cloned();
+    let api = request.app_data::<web::Data<ApiState>>().cloned();
     let response = next.call(request).await?;
-    if let Some(common) = common {
-        common.metrics.requests.with_label_values(&[response.status().as_str()]).inc();
+    if let Some(api) = api {
+        api.metrics.requests.with_label_values(&[response.status().as_str()]).inc();
     }
     Ok(response)
 }

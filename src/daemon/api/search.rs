@@ -5,8 +5,8 @@ use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::{parse_job_id, resolve_workflow};
 use super::routes::*;
-use crate::actors::common::Common;
-use crate::actors::handles::ActorHandles;
+use crate::actors::manager_handle::ManagerHandle;
+use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;
 use engine::text::quote;
@@ -102,7 +102,7 @@ pub(super) struct SearchQuery {
 
 impl SearchQuery {
     pub(super) async fn parse(
-        common: &Arc<Common>,
+        api: &Arc<ApiState>,
         pairs: Vec<(String, String)>,
         kind: SearchPurpose,
     ) -> Result<SearchQuery, Problem> {
@@ -154,15 +154,15 @@ impl SearchQuery {
             JobState::ALL.into_iter().filter(|state| states.contains(state)).collect();
         search.order = order.unwrap_or_default();
         if let Some(name) = workflow {
-            search.filter.workflow = Some(resolve_workflow(common, &name, vhost.as_deref()).await?);
+            search.filter.workflow = Some(resolve_workflow(api, &name, vhost.as_deref()).await?);
         }
         if let Some(id) = parent {
-            let tree = read_small(common, move |reader| reader.find_parent_job(id)).await?;
+            let tree = read_small(api, move |reader| reader.find_parent_job(id)).await?;
             let tree = tree.ok_or_else(|| Problem::unknown_job(id))?;
             search.filter.parent = Some(tree.key());
             search.parent = Some(tree);
         }
-        search.check_steps(common).await?;
+        search.check_steps(api).await?;
         Ok(search)
     }
 
@@ -175,7 +175,7 @@ impl SearchQuery {
         self.after.unwrap_or(self.order.start_cursor())
     }
 
-    async fn check_steps(&self, common: &Arc<Common>) -> Result<(), Problem> {
+    async fn check_steps(&self, api: &Arc<ApiState>) -> Result<(), Problem> {
         let Some((first, _)) = self.filter.statuses.first() else { return Ok(()) };
         if self.parent.is_some() {
             return Err(Problem::malformed(format!(
@@ -187,13 +187,13 @@ impl SearchQuery {
                 "status.{first} needs workflow=NAME: steps belong to a workflow"
             )));
         };
-        let known: Vec<String> = match common.definitions().get(workflow) {
+        let known: Vec<String> = match api.manager.definitions().get(workflow) {
             Some(definition) => {
                 definition.graph().steps.iter().map(|step| step.name.to_string()).collect()
             }
             None => {
                 let workflow = workflow.clone();
-                read_small(common, move |reader| reader.load_status_columns(&workflow))
+                read_small(api, move |reader| reader.load_status_columns(&workflow))
                     .await?
                     .unwrap_or_default()
             }
@@ -237,14 +237,10 @@ fn parse_order(text: &str) -> Result<SearchOrder, Problem> {
 }
 
 /// Finds root jobs, or the child jobs of one job, in pages.
-async fn search_jobs(
-    handles: web::Data<ActorHandles>,
-    query: Query,
-) -> Result<HttpResponse, Problem> {
-    let common = handles.common.clone();
-    let search = SearchQuery::parse(&common, query.into_pairs(), SearchPurpose::List).await?;
-    let limit = search.limit();
-    let response = reads::respond(&common, page_bytes(limit), move |reader, answer| {
+async fn search_jobs(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
+    let search = SearchQuery::parse(&api, query.into_pairs(), SearchPurpose::List).await?;
+    let (limit, manager) = (search.limit(), api.manager.clone());
+    let response = reads::respond(&api, page_bytes(limit), move |reader, answer| {
         let hits = reader.search(&search.filter, search.order, search.after(), limit)?;
         let count = match search.with_count {
             Some(true) => Some(reader.count_matches(&search.filter, COUNT_MAX + 1)?),
@@ -253,7 +249,7 @@ async fn search_jobs(
         answer.write_json(&SearchAnswer {
             jobs: hits
                 .iter()
-                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &handles))
+                .map(|hit| Row::from_hit(hit, search.parent.as_ref(), &manager))
                 .collect(),
             next: next_page(&hits, limit),
             count: count.map(|count| count.min(COUNT_MAX)),
@@ -316,7 +312,7 @@ impl<'a> Row<'a> {
     pub(super) fn from_hit(
         hit: &'a SearchHit,
         parent: Option<&'a ParentRecord>,
-        handles: &ActorHandles,
+        manager: &ManagerHandle,
     ) -> Row<'a> {
         let step = |tree: &'a ParentRecord| {
             let (step, _) = hit.parent_item?;
@@ -325,7 +321,7 @@ impl<'a> Row<'a> {
         // For a job that failed or was cancelled only its record tells how far it got: too much to
         // read for a list.
         let done = |total| match JobState::from_name(&hit.state)? {
-            JobState::Running | JobState::Paused => handles.routes.steps_done(hit.id),
+            JobState::Running | JobState::Paused => manager.routes().steps_done(hit.id),
             JobState::Completed => Some(total),
             JobState::Failed | JobState::Cancelled => None,
         };

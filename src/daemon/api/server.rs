@@ -4,7 +4,7 @@ use super::app;
 use super::connection::Connection;
 use super::connection_limits::http_connections_max;
 use super::connection_slots::ConnectionSlots;
-use crate::actors::handles::ActorHandles;
+use crate::api::state::ApiState;
 use actix_http::HttpService;
 use actix_http::error::DispatchError;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
@@ -35,9 +35,9 @@ const BACKLOG: u32 = 4096;
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve(handles: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
-    let socket = bind(handles.common.settings.http.listen)?;
-    serve_at(handles, socket)
+pub fn serve(api: Arc<ApiState>) -> io::Result<(Server, SocketAddr)> {
+    let socket = bind(api.settings.http.listen)?;
+    serve_at(api, socket)
 }
 
 /// Makes the same server as [`serve`], at an address that was bound before.
@@ -45,19 +45,18 @@ pub fn serve(handles: Arc<ActorHandles>) -> io::Result<(Server, SocketAddr)> {
 /// # Errors
 ///
 /// The address cannot be listened on, or the certificate cannot be used.
-pub fn serve_at(handles: Arc<ActorHandles>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
-    let common = handles.common.clone();
-    let http = common.settings.http.clone();
-    let certificate = common.access.certificate(&http.tls).map_err(io::Error::other)?;
+pub fn serve_at(api: Arc<ApiState>, socket: TcpSocket) -> io::Result<(Server, SocketAddr)> {
+    let http = api.settings.http.clone();
+    let certificate = api.access.certificate(&http.tls).map_err(io::Error::other)?;
     let listener = socket.listen(BACKLOG)?.into_std()?;
     let address = listener.local_addr()?;
-    let max = http_connections_max(&common.settings);
+    let max = http_connections_max(&api.settings);
     let slots =
-        ConnectionSlots::new(&common, "http.connections_max", max, http.address_connections_max);
+        ConnectionSlots::new(&api, "http.connections_max", max, http.address_connections_max);
     let builder = Server::build();
     let stop = builder.graceful_shutdown_signal();
     let service = move || {
-        let app = app(handles.clone())
+        let app = app(api.clone())
             .into_factory()
             .map_err(|error: actix_web::Error| error.as_response_error().error_response());
         let is_tls = certificate.is_some();

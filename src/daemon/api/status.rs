@@ -6,8 +6,8 @@ use super::query::{self, Query};
 use super::reads::{read_small, stream_chunks};
 use super::resolve::resolve_workflow;
 use super::routes::*;
-use crate::actors::common::Common;
 use crate::actors::health::JournalWait;
+use crate::api::state::ApiState;
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
@@ -67,17 +67,17 @@ const CSV_WRITES: &str = "rows of the same length";
 const STEP_PREFIX: &str = "step.";
 
 async fn list_statuses(
-    common: web::Data<Common>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let status_query = StatusQuery::parse(query.into_pairs())?;
-    let workflow = resolve_workflow(&common, &path, status_query.vhost.as_deref()).await?;
+    let workflow = resolve_workflow(&api, &path, status_query.vhost.as_deref()).await?;
     let name = workflow.clone();
-    let columns = read_small(&common, move |reader| reader.load_status_columns(&name)).await?;
+    let columns = read_small(&api, move |reader| reader.load_status_columns(&name)).await?;
     let Some(columns) = columns else {
-        if common.health.is_journal_waiting() {
+        if api.manager.health().is_journal_waiting() {
             return Err(Problem::overloaded(JournalWait::DiskSpace.as_str().to_owned()));
         }
         let detail = format!(
@@ -86,7 +86,7 @@ async fn list_statuses(
         );
         return Err(Problem::internal(detail));
     };
-    let definition = common.definitions().get(&workflow).cloned();
+    let definition = api.manager.definitions().get(&workflow).cloned();
     let names: Vec<String> =
         columns.iter().map(|column| original_name(definition.as_deref(), column)).collect();
     let filter = StatusFilter {
@@ -97,7 +97,7 @@ async fn list_statuses(
     let is_csv = wants_csv(&request);
     let rows_left =
         status_query.limit.or((!is_csv).then_some(ROWS_DEFAULT)).map_or(u64::MAX, u64::from);
-    let reader = common.reader.clone();
+    let reader = api.reader.clone();
     let file = format!(
         "attachment; filename=\"status_{}.csv\"",
         workflow.rsplit('/').next().unwrap_or_default()
@@ -120,10 +120,10 @@ async fn list_statuses(
         response
             .content_type("text/csv; charset=utf-8; header=present")
             .insert_header((header::CONTENT_DISPOSITION, file));
-        return Ok(response.streaming(stream_chunks(&common, sheet, StatusSheet::next_csv)));
+        return Ok(response.streaming(stream_chunks(&api, sheet, StatusSheet::next_csv)));
     }
     Ok(response.content_type(mime::APPLICATION_JSON).streaming(stream_chunks(
-        &common,
+        &api,
         sheet,
         StatusSheet::next_json,
     )))

@@ -7,8 +7,7 @@ use super::query::Query;
 use super::reads::{self, ByteRange};
 use super::resolve::parse_job_id;
 use super::routes::*;
-use crate::actors::common::Common;
-use crate::actors::handles::ActorHandles;
+use crate::api::state::ApiState;
 use crate::view::{AttemptHistory, StepDetail};
 use actix_web::{HttpRequest, HttpResponse, web};
 use base::clock;
@@ -47,7 +46,7 @@ fn describe_payload(id: &str, summary: &str) -> OperationSpec {
 const ENTRIES_AT_ONCE: u32 = 10_000;
 
 async fn get_step(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
@@ -55,30 +54,29 @@ async fn get_step(
     let (id, name) = path.into_inner();
     let id = parse_job_id(&id)?;
     let at = at.map(|at| history::parse_entry_number("at", &at)).transpose()?;
-    let attempts = load_attempts(&handles.common, id, name.clone(), at).await?;
+    let attempts = load_attempts(&api, id, name.clone(), at).await?;
     if let Some(at) = at {
         let load = move |reader: &dyn Records| {
             reader.load_job_at_entry(id, at)?.ok_or_else(|| Problem::unknown_job(id))
         };
-        let response =
-            reads::with_rebuilt_job(&handles.common, id, load, move |then, answer| match then {
-                JobAtEntry::Found { job, at } => {
-                    let step = find_step(job.graph(), id, &name)?;
-                    answer.write_json(&StepDetail::new(&job, step, attempts, at))
-                }
-                JobAtEntry::NoSuchEntry { entries } => Err(history::unknown_entry(id, at, entries)),
-            });
+        let response = reads::with_rebuilt_job(&api, id, load, move |then, answer| match then {
+            JobAtEntry::Found { job, at } => {
+                let step = find_step(job.graph(), id, &name)?;
+                answer.write_json(&StepDetail::new(&job, step, attempts, at))
+            }
+            JobAtEntry::NoSuchEntry { entries } => Err(history::unknown_entry(id, at, entries)),
+        });
         return Ok(response.await?.1.into_response());
     }
     let (now, known_attempts, step) = (clock::now(), attempts.clone(), name.clone());
-    let found = active_jobs::inspect_job(&handles, id, move |job| {
+    let found = active_jobs::inspect_job(&api, id, move |job| {
         let step = find_step(job.graph(), id, &step).ok()?;
         serde_json::to_vec(&StepDetail::new(job, step, known_attempts, now)).ok()
     });
     if let Some(Some(body)) = found.await {
         return Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(body));
     }
-    let response = reads::with_job(&handles.common, id, move |found, answer| {
+    let response = reads::with_job(&api, id, move |found, answer| {
         let step = find_step(found.job.graph(), id, &name)?;
         answer.write_json(&StepDetail::new(&found.job, step, attempts, now))
     });
@@ -87,13 +85,13 @@ async fn get_step(
 
 /// Loads the attempts of a step, up to the entry numbered `upto`.
 async fn load_attempts(
-    common: &Arc<Common>,
+    api: &Arc<ApiState>,
     id: JobId,
     name: String,
     last_number: Option<u64>,
 ) -> Result<AttemptHistory, Problem> {
     let last_number = last_number.unwrap_or(u64::MAX);
-    let loaded = reads::read_with_permit(common, move |reader| {
+    let loaded = reads::read_with_permit(api, move |reader| {
         let page_after = |after| {
             reader
                 .load_record_page(id, after, ENTRIES_AT_ONCE, PAGE_BYTES_MAX)?
@@ -159,36 +157,36 @@ impl PayloadKind {
 }
 
 async fn get_input(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    respond_payload(&handles, &request, &id, query, PayloadKind::Input(step)).await
+    respond_payload(&api, &request, &id, query, PayloadKind::Input(step)).await
 }
 
 async fn get_output(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     let (id, step) = path.into_inner();
-    respond_payload(&handles, &request, &id, query, PayloadKind::Output(step)).await
+    respond_payload(&api, &request, &id, query, PayloadKind::Output(step)).await
 }
 
 async fn get_message(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     request: HttpRequest,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
-    respond_payload(&handles, &request, &path, query, PayloadKind::Message).await
+    respond_payload(&api, &request, &path, query, PayloadKind::Message).await
 }
 
 async fn respond_payload(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     request: &HttpRequest,
     id: &str,
     query: Query,
@@ -198,24 +196,24 @@ async fn respond_payload(
     let id = parse_job_id(id)?;
     let range = ByteRange::from_headers(request.headers());
     let active_kind = kind.clone();
-    let written =
-        match active_jobs::inspect_job(handles, id, move |job| active_kind.find_in(job)).await {
-            Some(message) => {
-                let message = message?;
-                let bytes = message.encoded_len();
-                reads::write_response(&handles.common, bytes, move |_, answer| {
-                    answer.set_range(range);
-                    answer.write_json(&message)
-                })
-                .await?
-            }
-            None => {
-                let response = reads::with_job(&handles.common, id, move |found, answer| {
-                    answer.set_range(range);
-                    answer.write_json(&kind.find_in(&found.job)?)
-                });
-                response.await?.1
-            }
-        };
+    let written = match active_jobs::inspect_job(api, id, move |job| active_kind.find_in(job)).await
+    {
+        Some(message) => {
+            let message = message?;
+            let bytes = message.encoded_len();
+            reads::write_response(&api, bytes, move |_, answer| {
+                answer.set_range(range);
+                answer.write_json(&message)
+            })
+            .await?
+        }
+        None => {
+            let response = reads::with_job(&api, id, move |found, answer| {
+                answer.set_range(range);
+                answer.write_json(&kind.find_in(&found.job)?)
+            });
+            response.await?.1
+        }
+    };
     Ok(written.into_response())
 }

@@ -6,8 +6,7 @@ use super::leases::Receipt;
 use super::problem::Problem;
 use super::routes::Access;
 use crate::access::{LoginPenalty, Principal, RequiredScope};
-use crate::actors::common::Common;
-use crate::actors::handles::ActorHandles;
+use crate::api::state::ApiState;
 use crate::settings::Scope;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
@@ -34,7 +33,7 @@ pub(super) async fn authorise(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let Some(common) = request.app_data::<web::Data<Common>>().cloned() else {
+    let Some(api) = request.app_data::<web::Data<ApiState>>().cloned() else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
     let mut given = request.headers().get_all(header::AUTHORIZATION);
@@ -44,7 +43,7 @@ pub(super) async fn authorise(
         return Ok(request.into_response(problem).map_into_right_body());
     }
     let given = given.and_then(|value| value.to_str().ok()).and_then(parse_bearer);
-    let principal = common.access.tokens().find_principal(given);
+    let principal = api.access.tokens().find_principal(given);
     let required = required_scope(access, &request);
     let refusal = match (&required, &principal) {
         (None, _) => None,
@@ -52,7 +51,7 @@ pub(super) async fn authorise(
             .then(|| insufficient_scope(principal, needed).error_response()),
         (Some(_), None) => {
             let failure = AuthenticationFailure { has_token: given.is_some() };
-            let problem = failure.into_problem(&common, request.path(), request.peer_addr()).await;
+            let problem = failure.into_problem(&api, request.path(), request.peer_addr()).await;
             let mut response = problem.error_response();
             if response.status() == StatusCode::TOO_MANY_REQUESTS {
                 response.head_mut().set_connection_type(ConnectionType::Close);
@@ -74,7 +73,7 @@ pub(super) async fn authorise(
     };
     // Where no token is required, only a request without a client error marks its connection as
     // admitted.
-    let is_accepted = common.access.tokens().are_required() || !response.status().is_client_error();
+    let is_accepted = api.access.tokens().are_required() || !response.status().is_client_error();
     if let Some(slot) = slot.filter(|_| is_admitted && is_accepted) {
         slot.mark_admitted();
     }
@@ -118,8 +117,8 @@ impl Authenticated {
     }
 
     /// Waits until the token is revoked, or allows something else.
-    pub async fn wait_revoked(&self, common: &Common) {
-        common.access.wait_revoked(&self.0).await;
+    pub async fn wait_revoked(&self, api: &Arc<ApiState>) {
+        api.access.wait_revoked(&self.0).await;
     }
 
     /// Returns the sender of the principal's replies: the name of the token.
@@ -131,12 +130,12 @@ impl Authenticated {
     /// and the message must belong to that queue.
     pub async fn check_settle_access(
         &self,
-        handles: &ActorHandles,
+        api: &Arc<ApiState>,
         bus: &BusKey,
         receipt: &Receipt,
     ) -> Result<(), Problem> {
         self.check_queue_access(&receipt.queue, &receipt.vhost)?;
-        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(handles, bus).await {
+        if self.0.scope == Some(Scope::Admin) || receipt.is_in_its_queue(api, bus).await {
             return Ok(());
         }
         Err(Problem::forbidden(format!(
@@ -169,11 +168,11 @@ pub fn duplicate_authorization() -> Problem {
 
 /// Authenticates a gRPC request by its metadata.
 pub fn authenticate(
-    common: &Common,
+    api: &Arc<ApiState>,
     header: Option<&str>,
 ) -> Result<Authenticated, AuthenticationFailure> {
     let given = header.and_then(parse_bearer);
-    let principal = common.access.tokens().find_principal(given);
+    let principal = api.access.tokens().find_principal(given);
     principal.map(Authenticated).ok_or(AuthenticationFailure { has_token: given.is_some() })
 }
 
@@ -187,17 +186,17 @@ impl AuthenticationFailure {
     /// Returns the problem to answer with. It comes late if the client has tried many tokens.
     pub async fn into_problem(
         self,
-        common: &Common,
+        api: &Arc<ApiState>,
         path: &str,
         peer: Option<SocketAddr>,
     ) -> Problem {
         let reason = if self.has_token { "wrong" } else { "missing" };
-        common.metrics.logins_failed.with_label_values(&[reason]).inc();
-        self.log(common, path, peer);
+        api.metrics.logins_failed.with_label_values(&[reason]).inc();
+        self.log(api, path, peer);
         if !self.has_token {
             return Problem::unauthorized(NO_TOKEN.to_owned());
         }
-        match common.access.login_limiter.record_failure(peer.map(|peer| peer.ip())).await {
+        match api.access.login_limiter.record_failure(peer.map(|peer| peer.ip())).await {
             LoginPenalty::Immediate | LoginPenalty::Delayed => Problem::unauthorized(
                 "the token is none of those in the settings (http.token, http.tokens, \
                  http.tokens_file, http.workers)"
@@ -212,9 +211,9 @@ impl AuthenticationFailure {
 
     /// Logs the request, in a way that guessing at tokens cannot fill the log;
     /// `workflow_api_logins_failed_total` counts every attempt.
-    fn log(self, common: &Common, path: &str, peer: Option<SocketAddr>) {
+    fn log(self, api: &Arc<ApiState>, path: &str, peer: Option<SocketAddr>) {
         let AuthenticationFailure { has_token } = self;
-        if common.log_limiter.may_log(if has_token { "wrong_token" } else { "no_token" }) {
+        if api.log_limiter.may_log(if has_token { "wrong_token" } else { "no_token" }) {
             let (peer, path) = (peer.map(|peer| peer.to_string()), shorten(path));
             tracing::warn!(
                 peer,

@@ -10,9 +10,9 @@ use super::why_text::{
     describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,
     format_time_left,
 };
-use crate::actors::handles::ActorHandles;
 use crate::actors::health::JournalWait;
-use crate::actors::{manager_handle, queue_watch};
+use crate::actors::queue_watch;
+use crate::api::state::ApiState;
 use crate::view::describe_failures;
 use actix_web::{HttpResponse, web};
 use base::clock;
@@ -77,30 +77,30 @@ struct Why {
 }
 
 async fn get_why(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
 ) -> Result<HttpResponse, Problem> {
     query.check_empty()?;
     let id = parse_job_id(&path)?;
-    Ok(HttpResponse::Ok().json(explain_job(&handles, id, 0).await?))
+    Ok(HttpResponse::Ok().json(explain_job(&api, id, 0).await?))
 }
 
 fn explain_job(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     id: JobId,
     depth: usize,
 ) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // The permit is held for as long as the job is.
-        let (job, _permit) = reads::with_job(&handles.common, id, |found, _| Ok(found.job)).await?;
-        if let Some(why) = explain_job_state(handles, &job) {
+        let (job, _permit) = reads::with_job(&api, id, |found, _| Ok(found.job)).await?;
+        if let Some(why) = explain_job_state(api, &job) {
             return Ok(why);
         }
         let mut causes = Vec::new();
         for step in job.graph().indices().filter(|step| job.step(*step).state == StepState::Running)
         {
-            causes.push(explain_step(handles, &job, step, depth).await?);
+            causes.push(explain_step(api, &job, step, depth).await?);
         }
         causes.sort_by_key(|why| why.cause);
         Ok(causes.into_iter().next().unwrap_or_else(|| explain_waiting(&job)))
@@ -108,7 +108,7 @@ fn explain_job(
 }
 
 /// Explains what follows from the state of the manager and of the job alone, without its steps.
-fn explain_job_state(handles: &ActorHandles, job: &Job) -> Option<Why> {
+fn explain_job_state(api: &Arc<ApiState>, job: &Job) -> Option<Why> {
     let explain =
         |cause: WaitCause, why: String| Some(Why { job: job.id(), cause, step: None, why });
     let reason = job.reason().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -134,7 +134,7 @@ fn explain_job_state(handles: &ActorHandles, job: &Job) -> Option<Why> {
             WaitCause::Paused,
             "paused: nothing new is dispatched until it is resumed".to_owned(),
         ),
-        JobState::Running => match handles.common.health.journal_wait() {
+        JobState::Running => match api.manager.health().journal_wait() {
             Some(JournalWait::DiskSpace) => explain(
                 WaitCause::JournalFull,
                 "no room on the journal's disk: nothing goes on until there is".to_owned(),
@@ -150,7 +150,7 @@ fn explain_job_state(handles: &ActorHandles, job: &Job) -> Option<Why> {
 }
 
 async fn explain_step(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     job: &Job,
     index: StepIndex,
     depth: usize,
@@ -185,19 +185,19 @@ async fn explain_step(
         );
     }
     if step.task.is_some() {
-        return explain_fan_out(handles, job, index, depth).await;
+        return explain_fan_out(api, job, index, depth).await;
     }
     let timeout = describe_timeout(step, run);
-    let bus = handles.buses.bus_of_step(job.definition(), step);
+    let bus = api.manager.buses().bus_of_step(job.definition(), step);
     if let Some((cause, why)) =
-        explain_bus(handles.common.health.bus(&bus), &bus, (step, run), &timeout)
+        explain_bus(api.manager.health().bus(&bus), &bus, (step, run), &timeout)
     {
         return explain(cause, why);
     }
     let queue = &step.queue;
-    let has_broker = handles.common.settings.amqp_bus(&bus.name).is_some();
-    let found = inspect_queue(handles, &bus, queue).await;
-    if let Some(section) = handles.common.settings.kafka_bus(&bus.name) {
+    let has_broker = api.settings.amqp_bus(&bus.name).is_some();
+    let found = inspect_queue(api, &bus, queue).await;
+    if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
         let (location, why) = topic_step.locate(section, found);
@@ -210,7 +210,7 @@ async fn explain_step(
         return explain(cause, why);
     }
     if has_broker && run.confirmed {
-        let confirmed_step = ConfirmedStep { handles, job, index, timeout: &timeout };
+        let confirmed_step = ConfirmedStep { api, job, index, timeout: &timeout };
         if let Some((cause, why)) = confirmed_step.explain(&found) {
             return explain(cause, why);
         }
@@ -416,7 +416,7 @@ const LOST_BY: &str = "rejected or expired where no policy sends dead letters to
 /// A step whose message the broker has confirmed. What is known about the message is told apart
 /// from what is guessed.
 struct ConfirmedStep<'a> {
-    handles: &'a ActorHandles,
+    api: &'a Arc<ApiState>,
     job: &'a Job,
     index: StepIndex,
     timeout: &'a str,
@@ -425,12 +425,12 @@ struct ConfirmedStep<'a> {
 impl ConfirmedStep<'_> {
     /// Explains that the queue has lost messages, if it has.
     fn explain_loss(&self, consumers: u32, again: &str) -> Option<(WaitCause, String)> {
-        let ConfirmedStep { handles, job, index, timeout } = self;
+        let ConfirmedStep { api, job, index, timeout } = self;
         let step = job.graph().step(*index);
         let (name, queue) = (&step.name, &step.queue);
-        let address = handles.buses.address(job.definition(), step);
-        let loss = handles.common.queue_losses.find(&address)?;
-        let settings = &handles.common.settings;
+        let address = api.manager.buses().address(job.definition(), step);
+        let loss = api.manager.queue_losses().find(&address)?;
+        let settings = &api.settings;
         let span = settings.amqp_bus(&address.bus.name).unwrap_or(&settings.amqp).lost_after;
         let start = if consumers == 0 {
             format!("no consumer on queue \"{queue}\", and messages are lost")
@@ -527,7 +527,7 @@ impl ConfirmedStep<'_> {
 }
 
 async fn explain_fan_out(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     job: &Job,
     index: StepIndex,
     depth: usize,
@@ -553,7 +553,7 @@ async fn explain_fan_out(
             break;
         }
         // A child job that was just started may not exist yet.
-        if let Ok(why) = explain_job(handles, child, depth + 1).await
+        if let Ok(why) = explain_job(api, child, depth + 1).await
             && first.as_ref().is_none_or(|first| why.cause < first.cause)
         {
             first = Some(why);
@@ -598,10 +598,7 @@ fn explain_waiting(job: &Job) -> Why {
     }
 }
 
-async fn inspect_queue(handles: &ActorHandles, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
+async fn inspect_queue(api: &Arc<ApiState>, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
     let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
-    manager_handle::inspect_queues(handles, bus, vec![queue.clone()])
-        .await
-        .pop()
-        .unwrap_or_else(unknown)
+    api.manager.inspect_queues(bus, vec![queue.clone()]).await.pop().unwrap_or_else(unknown)
 }

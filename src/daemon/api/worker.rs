@@ -13,7 +13,7 @@ use super::reads::BufferedResponse;
 use super::request_body::RequestBody;
 use super::routes::*;
 use super::token::Authenticated;
-use crate::actors::handles::ActorHandles;
+use crate::api::state::ApiState;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
 use base::times::Rfc3339Time;
 use bus::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, ReplyOutcome};
@@ -133,7 +133,7 @@ struct Extended {
 
 /// Leases the next message of the queue, as soon as there is one.
 async fn receive_messages(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<String>,
     query: Query,
     principal: Authenticated,
@@ -151,7 +151,7 @@ async fn receive_messages(
         lease,
         worker,
         revocations: None,
-        budget: Some(handles.common.budgets.messages.clone()),
+        budget: Some(api.budgets.messages.clone()),
     };
     let request = LeaseRequest {
         queue: queue.clone(),
@@ -162,10 +162,10 @@ async fn receive_messages(
         transport: "over HTTP",
     };
     let _permit = if wait.is_zero() { None } else { slot.acquire_long_poll()? };
-    let mut messages = leases::receive(&handles, request).await?;
+    let mut messages = leases::receive(&api, request).await?;
     if max.is_none() {
         return Ok(match messages.pop() {
-            Some(message) => respond_message(&handles, &queue, &vhost, message)?,
+            Some(message) => respond_message(&api, &queue, &vhost, message)?,
             None => HttpResponse::NoContent().finish(),
         });
     }
@@ -175,13 +175,13 @@ async fn receive_messages(
         .map(|message| MessageView::from_leased(&queue, &vhost, message))
         .collect();
     let text = serde_json::to_vec(&views?).map_err(|error| Problem::internal(error.to_string()))?;
-    Ok(BufferedResponse::from_bytes(&handles.common, text.into(), permits)?.into_response())
+    Ok(BufferedResponse::from_bytes(&api, text.into(), permits)?.into_response())
 }
 
 /// Answers once what follows from the reply is committed. `bus` names a bus that calls web
 /// services, for a service that replies later.
 async fn reply(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -192,16 +192,14 @@ async fn reply(
     let receipt = Receipt::new(path.into_inner(), vhost)?;
     let (lease_queue, bus) = match bus {
         Some(bus) => {
-            let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
-            (find_push_queue(&handles, bus)?, key)
+            let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");
+            (find_push_queue(&api, bus)?, key)
         }
-        None => {
-            (find_lease_queue(&handles, &receipt.vhost)?, embedded_bus(&handles, &receipt.vhost))
-        }
+        None => (find_lease_queue(&api, &receipt.vhost)?, embedded_bus(&api, &receipt.vhost)),
     };
-    principal.check_settle_access(&handles, &bus, &receipt).await?;
+    principal.check_settle_access(&api, &bus, &receipt).await?;
     // The body's permit is held until the response.
-    let body = incoming.read(&handles.common).await?;
+    let body = incoming.read(&api).await?;
     respond_settled(
         leases::handle_reply(
             &lease_queue,
@@ -229,7 +227,7 @@ fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpRes
 /// Extends the worker's lease. A lease that has expired is renewed, unless another worker has the
 /// message.
 async fn extend(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -237,16 +235,14 @@ async fn extend(
     let [lease, vhost] = query.extract(["lease", "vhost"])?;
     let lease = parse_duration("lease", lease, LEASE_MIN, LEASE_MAX)?;
     let receipt = Receipt::new(path.into_inner(), vhost)?;
-    principal
-        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
-        .await?;
-    let end = leases::extend_lease(&handles, &receipt, lease, None).await?;
+    principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;
+    let end = leases::extend_lease(&api, &receipt, lease, None).await?;
     Ok(HttpResponse::Ok().json(Extended { until: to_wall_clock(end) }))
 }
 
 /// Takes the message back: its attempt fails, or the message goes back to its queue.
 async fn nack(
-    handles: web::Data<ActorHandles>,
+    api: web::Data<ApiState>,
     path: web::Path<(String, String, String)>,
     query: Query,
     principal: Authenticated,
@@ -256,26 +252,24 @@ async fn nack(
     query::check_requires("delay", delay.is_some(), "requeue", requeue)?;
     let delay = parse_duration("delay", delay, Duration::ZERO, DELAY_MAX)?.unwrap_or_default();
     let receipt = Receipt::new(path.into_inner(), vhost)?;
-    let lease_queue = find_lease_queue(&handles, &receipt.vhost)?;
-    principal
-        .check_settle_access(&handles, &embedded_bus(&handles, &receipt.vhost), &receipt)
-        .await?;
+    let lease_queue = find_lease_queue(&api, &receipt.vhost)?;
+    principal.check_settle_access(&api, &embedded_bus(&api, &receipt.vhost), &receipt).await?;
     respond_settled(
         leases::nack(&lease_queue, &receipt, requeue.then_some(delay), principal.sender()).await?,
     )
 }
 
 /// Finds the lease queue of a bus that calls web services.
-fn find_push_queue(handles: &ActorHandles, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
-    let settings = &handles.common.settings;
+fn find_push_queue(api: &Arc<ApiState>, bus: String) -> Result<Arc<LeaseQueue>, Problem> {
+    let settings = &api.settings;
     if settings.push_bus(&bus).is_none() {
         let why = settings.unknown_bus_error(&bus).unwrap_or_else(|| {
             format!("{}, which calls no web services: leave it out", quote(&bus))
         });
         return Err(Problem::not_found(format!("bus is {why}")));
     }
-    let key = handles.buses.resolve(Some(&bus.as_str().into()), "");
-    handles.lease_queues.find(&key).ok_or_else(|| match handles.buses.find(&key) {
+    let key = api.manager.buses().resolve(Some(&bus.as_str().into()), "");
+    api.manager.lease_queues().find(&key).ok_or_else(|| match api.manager.buses().find(&key) {
         // A service that is answered 404 would not send its reply again.
         Some(_) => Problem::overloaded("the manager is starting: send the reply again".to_owned()),
         None => Problem::not_found(format!("no loaded workflow uses the bus {}", quote(&bus))),
@@ -306,7 +300,7 @@ fn parse_duration(
 
 /// Responds with one message: the input is the body, everything else stands in headers.
 fn respond_message(
-    handles: &ActorHandles,
+    api: &Arc<ApiState>,
     queue: &str,
     vhost: &str,
     mut message: LeasedMessage,
@@ -329,10 +323,8 @@ fn respond_message(
     set("Lease-Until", &base::times::format_rfc3339(to_wall_clock(message.until).0));
     set("Reply-To", &Receipt::format(queue, vhost, &message));
     let permits = message.permit.take().into_iter().collect();
-    Ok(response.body(
-        BufferedResponse::from_bytes(&handles.common, message.body.to_bytes(), permits)?
-            .into_body(),
-    ))
+    Ok(response
+        .body(BufferedResponse::from_bytes(&api, message.body.to_bytes(), permits)?.into_body()))
 }
 
 /// Sets a header. Names and ids always fit into one.

@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{read_small, truncate};
 use super::routes::*;
-use crate::actors::common::Common;
+use crate::api::state::ApiState;
 use crate::telemetry::rates::Rate;
 use actix_web::{HttpResponse, web};
 use base::clock;
@@ -82,12 +82,12 @@ struct StoredStats {
     last_failed: Option<Known>,
 }
 
-async fn list_workflows(common: web::Data<Common>, query: Query) -> Result<HttpResponse, Problem> {
+async fn list_workflows(api: web::Data<ApiState>, query: Query) -> Result<HttpResponse, Problem> {
     let [all, stats] = query.extract(["all", "stats"])?;
     let all = all.map_or(Ok(false), |value| query::parse_flag("all", &value))?;
     let minutes = stats.as_deref().map(parse_minutes).transpose()?;
-    let definitions = common.definitions();
-    let counts = read_small(&common, |reader| reader.count_running_root_jobs()).await?;
+    let definitions = api.manager.definitions();
+    let counts = read_small(&api, |reader| reader.count_running_root_jobs()).await?;
     let others =
         counts.iter().map(|(full, _)| full).filter(|full| !definitions.contains_key(*full));
     let others = others.filter(|_| all).cloned();
@@ -95,7 +95,7 @@ async fn list_workflows(common: web::Data<Common>, query: Query) -> Result<HttpR
     let mut stored = match minutes {
         Some(_) => {
             let names = names.clone();
-            read_small(&common, move |reader| load_stats(reader, &names)).await?
+            read_small(&api, move |reader| load_stats(reader, &names)).await?
         }
         None => BTreeMap::new(),
     };
@@ -112,7 +112,7 @@ async fn list_workflows(common: web::Data<Common>, query: Query) -> Result<HttpR
             states,
             oldest_running,
             last_failed,
-            rate: common.rates.rate(full, now, minutes),
+            rate: api.rates.rate(full, now, minutes),
         };
         let count = counts.iter().find(|(workflow, _)| workflow == full);
         WorkflowRow {

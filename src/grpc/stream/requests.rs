@@ -38,7 +38,7 @@ impl WorkerStream {
 
     fn add_credit(&mut self, messages: u32) {
         let previous = self.credit;
-        let limit = self.handles.common.settings.grpc.credit_max;
+        let limit = self.api.settings.grpc.credit_max;
         self.credit = self.credit.saturating_add(messages).min(limit);
         if previous == 0 && self.credit > 0 && !self.is_draining {
             self.receive_from_all();
@@ -65,11 +65,11 @@ impl WorkerStream {
                 (self.messages.remove(&receipt.id, receipt.delivery), &self.settlements)
             }
         };
-        let (handles, caller) = (self.handles.clone(), self.caller.clone());
+        let (api, caller) = (self.api.clone(), self.caller.clone());
         let from = (caller.sender(), Some(self.session.revocations.clone()));
         pending.push(
             async move {
-                let result = match authorize_settlement(&handles, &caller, &receipt).await {
+                let result = match authorize_settlement(&api, &caller, &receipt).await {
                     Ok(lease_queue) => {
                         leases::handle_reply(&lease_queue, receipt.clone(), kind, from, body).await
                     }
@@ -99,12 +99,12 @@ impl WorkerStream {
             Ok(found) => found,
             Err(problem) => return self.reject(text, &problem),
         };
-        let (handles, caller) = (self.handles.clone(), self.caller.clone());
+        let (api, caller) = (self.api.clone(), self.caller.clone());
         let session = self.session.revocations.clone();
         self.actions.push(
             async move {
-                let extended = match authorize_settlement(&handles, &caller, &receipt).await {
-                    Ok(_) => leases::extend_lease(&handles, &receipt, lease, Some(&session)).await,
+                let extended = match authorize_settlement(&api, &caller, &receipt).await {
+                    Ok(_) => leases::extend_lease(&api, &receipt, lease, Some(&session)).await,
                     Err(problem) => Err(problem),
                 };
                 match extended {
@@ -127,10 +127,10 @@ impl WorkerStream {
             Err(problem) => return self.reject(text, &problem),
         };
         let message = self.messages.remove(&receipt.id, receipt.delivery);
-        let (handles, caller) = (self.handles.clone(), self.caller.clone());
+        let (api, caller) = (self.api.clone(), self.caller.clone());
         self.settlements.push(
             async move {
-                let result = match authorize_settlement(&handles, &caller, &receipt).await {
+                let result = match authorize_settlement(&api, &caller, &receipt).await {
                     Ok(lease_queue) => {
                         leases::nack(&lease_queue, &receipt, pause, caller.sender()).await
                     }
@@ -148,7 +148,7 @@ impl WorkerStream {
     /// Handles an event that is no message.
     pub(super) fn handle_incoming_event(&mut self, event: IncomingEvent) {
         let IncomingEvent::TooLarge(bytes, receipt) = event else { return };
-        let max = self.handles.common.settings.http.body_bytes_max;
+        let max = self.api.settings.http.body_bytes_max;
         let problem = Problem::too_large(format!(
             "the message has {bytes} bytes, more than {max} (setting http.body_bytes_max): say \
              that the attempt failed, or give a smaller result"

@@ -7,7 +7,6 @@ use crate::waits::{DEADLINE, until};
 use std::sync::Arc;
 use std::time::Duration;
 use workflow_manager::actors::manager::Manager;
-use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::{BusOptions, settings_transport};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{
@@ -121,7 +120,7 @@ fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
         let manager = start(patient(), ONE).await;
         let id = create(&manager, "{}").await;
         until("the service is called", || (service.calls().len() == 1).then_some(())).await;
-        manager.cancel(id).await.expect("cancelled");
+        manager.handle().cancel(id, None).await.expect("cancelled");
         until("the call is broken off", || (service.gone() == 1).then_some(())).await;
         manager.stop().await;
 
@@ -152,8 +151,7 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
                 let begun = workflow_manager::clock::instant();
                 loop {
                     let queues = vec![queue.clone()];
-                    let look =
-                        manager_handle::inspect_queues(manager.handles(), &bus, queues).await;
+                    let look = manager.handle().inspect_queues(&bus, queues).await;
                     if let [QueueStatus::Endpoint { waiting, calls: 0, failure: Some(failure) }] =
                         &look[..]
                         && *waiting == count
@@ -171,7 +169,7 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
         let why = ask_why(&manager, by_hand).await;
         assert!(why.starts_with("not delivered: the web service of queue \"price\""), "{why}");
         assert!(why.contains("503") && why.contains("it is called again at"), "{why}");
-        manager.cancel(cancelled).await.expect("cancelled");
+        manager.handle().cancel(cancelled, None).await.expect("cancelled");
         waiting(1).await;
         // Somebody replies in place of the service: it must not do the work once more.
         let api = Api::new(&manager).await;
@@ -284,7 +282,7 @@ fn a_step_names_the_address_itself_in_a_virtual_host_too() {
         with_way_back(&mut settings);
         let manager = start(settings, &workflow).await;
         let message = Message::parse(br#"{"n":1.50}"#).expect("a message");
-        let id = manager.create("v/one", None, message).await.expect("created").id();
+        let id = manager.handle().create("v/one", None, message).await.expect("created").id();
         let job = ended(&manager, id).await;
         assert_eq!((job.state(), &*job.result().to_text()), (JobState::Completed, r#"{"n":1.50}"#));
         let called = service.calls()[0].clone();
@@ -305,8 +303,7 @@ async fn trouble(manager: &Manager) -> EndpointFailure {
     let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
     let begun = workflow_manager::clock::instant();
     loop {
-        let look =
-            manager_handle::inspect_queues(manager.handles(), &bus, vec!["price".into()]).await;
+        let look = manager.handle().inspect_queues(&bus, vec!["price".into()]).await;
         if let Some(QueueStatus::Endpoint { failure: Some(trouble), .. }) = look.first() {
             return trouble.clone();
         }
@@ -337,7 +334,7 @@ fn without_a_connection_a_name_or_tls_nothing_is_delivered_and_no_attempt_is_use
             tokio::time::sleep(Duration::from_millis(100)).await;
             let job = job(&manager, id);
             assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Running, 1));
-            manager.cancel(id).await.expect("cancelled");
+            manager.handle().cancel(id, None).await.expect("cancelled");
             manager.stop().await;
         });
     }

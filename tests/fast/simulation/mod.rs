@@ -242,8 +242,8 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
                 manager.handles().mailboxes().router.send(operate);
             }
             // A client that sees that it has ended has it erased.
-            Turn::End(id) if lock(world).has_ended(id) => drop(manager.erase(id)),
-            Turn::End(id) => drop(manager.cancel(id)),
+            Turn::End(id) if lock(world).has_ended(id) => drop(manager.handle().erase(id)),
+            Turn::End(id) => drop(manager.handle().cancel(id, None)),
             Turn::Say(id, word) => say(world, id, word),
             Turn::Done => return true,
         }
@@ -278,7 +278,7 @@ fn ask(world: &Arc<Mutex<World>>, manager: &Rc<Manager>, id: JobId, again: Optio
     let text = if again == Some(false) { ANOTHER_MESSAGE.to_owned() } else { text };
     actix_rt::spawn(async move {
         let message = Message::parse(text.as_bytes()).expect("an object");
-        let answer = manager.create(&workflow, Some(id), message).await;
+        let answer = manager.handle().create(&workflow, Some(id), message).await;
         let mut world = lock(&world);
         if !world.crashed {
             world.told(id, again, &answer);

@@ -83,7 +83,7 @@ fn a_worker_over_http_has_it_in_a_header_and_in_a_list_of_messages() {
 fn it_survives_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     actix_rt::System::new().block_on(async {
-        let begun = |api: Api, common: Arc<Common>| async move {
+        let begun = |api: Api, common: Arc<ApiState>| async move {
             let path = format!("/api/workflow/fan?id={ID}");
             let headers = [("traceparent", ASKED), ("tracestate", STATE)];
             api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
@@ -100,7 +100,7 @@ fn it_survives_a_restart() {
             echo(message)
         });
         let of_test = receiver.clone();
-        let ended = |_: Api, _: Arc<Common>| async move { spans(&of_test, 5).await };
+        let ended = |_: Api, _: Arc<ApiState>| async move { spans(&of_test, 5).await };
         let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
         assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
         assert_eq!(*seen.lock().expect("a text"), STATE, "of the message");

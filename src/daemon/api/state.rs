@@ -1,0 +1,63 @@
+//! What calls of the API use.
+
+use crate::access::Access;
+use crate::actors::common::KeyedRateLimiter;
+use crate::actors::manager_handle::ManagerHandle;
+use crate::budgets::Budgets;
+use crate::events::EventHub;
+use crate::reload::Reloader;
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
+use crate::telemetry::rates::JobRates;
+use journal::Records;
+use std::sync::Arc;
+
+/// What calls use, over HTTP and gRPC.
+pub struct ApiState {
+    /// The settings in force.
+    pub settings: Arc<Settings>,
+    /// Which principal may do what.
+    pub access: Arc<Access>,
+    /// Bounds on what clients make the process hold.
+    pub budgets: Budgets,
+    /// Reads the journal.
+    pub reader: Arc<dyn Records>,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The outcomes of jobs, minute by minute.
+    pub rates: Arc<JobRates>,
+    /// The streams of events.
+    pub feeds: Arc<EventHub>,
+    /// Keeps what comes from outside from flooding the log.
+    pub log_limiter: Arc<KeyedRateLimiter>,
+    /// What may be asked of the manager.
+    pub manager: ManagerHandle,
+}
+
+impl ApiState {
+    /// Creates what the calls to a manager use.
+    pub fn new(manager: ManagerHandle) -> Arc<ApiState> {
+        let common = manager.common();
+        Arc::new(ApiState {
+            settings: common.settings.clone(),
+            access: Arc::new(Access::new(&common.settings.http)),
+            budgets: Budgets::new(&common.settings.http, &common.settings.embedded),
+            reader: common.reader.clone(),
+            metrics: common.metrics.clone(),
+            rates: common.rates.clone(),
+            feeds: common.feeds.clone(),
+            log_limiter: common.log_limiter.clone(),
+            manager,
+        })
+    }
+
+    /// Returns what reloads the files of the manager.
+    pub fn reloader(&self) -> Reloader {
+        Reloader {
+            settings: self.settings.clone(),
+            access: self.access.clone(),
+            metrics: self.metrics.clone(),
+            manager: self.manager.clone(),
+        }
+    }
+}
