@@ -17,12 +17,14 @@ mod kind;
 pub mod lease_queue;
 pub mod push;
 mod queue_status;
+mod rejection;
 
 pub use confirm_token::{ConfirmPayload, ConfirmToken};
 pub use event::{BusEvent, BusNotice, BusState, CallOutcome, EventSink, TopicOffset};
 pub use kafka_section::{KafkaSection, Properties, check_topic};
 pub use kind::{BusCapabilities, BusKind, EMBEDDED_REPLY_QUEUE, Withdrawal};
 pub use queue_status::{EndpointFailure, QueueDepth, QueueStatus};
+pub use rejection::Rejection;
 
 use bytes::Bytes;
 use engine::{Message, QueueDeclaration, Sender, TraceContext};
@@ -348,7 +350,7 @@ pub struct SettleCommand {
     /// How the delivery is settled.
     pub disposition: Disposition,
     /// Why the engine rejected the reply, if an acknowledged reply changed nothing.
-    pub rejection: Option<&'static str>,
+    pub rejection: Option<Rejection>,
     /// Why the attempt failed by a result that is acknowledged.
     pub failed: Option<Arc<str>>,
 }
@@ -361,7 +363,7 @@ pub struct Settlement {
     to: Option<mpsc::UnboundedSender<SettleCommand>>,
     /// Releases the permit of a delivery that is not settled yet.
     guard: Option<SettleGuard>,
-    rejection: Option<&'static str>,
+    rejection: Option<Rejection>,
     failed: Option<Arc<str>>,
 }
 
@@ -440,8 +442,8 @@ impl Delivery {
         self.settlement.settle(Disposition::Ack);
     }
 
-    /// Acknowledges a reply that changed nothing, for the reason `why`.
-    pub fn ack_rejected(mut self, reason: &'static str) {
+    /// Acknowledges a reply that changed nothing, for this reason.
+    pub fn ack_rejected(mut self, reason: Rejection) {
         self.settlement.rejection = Some(reason);
         self.ack();
     }
@@ -474,7 +476,7 @@ impl Acknowledger {
     }
 
     /// Records why the reply changed nothing.
-    pub fn set_rejection(&mut self, reason: &'static str) {
+    pub fn set_rejection(&mut self, reason: Rejection) {
         self.0.rejection = Some(reason);
     }
 

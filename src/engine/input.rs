@@ -355,17 +355,11 @@ pub enum Rejected {
     Void,
 }
 
-/// The label of [`Rejected::ForeignUser`].
-const FOREIGN_USER: &str = "foreign_user";
-
-/// The label of [`Rejected::BadProgress`].
-const BAD_PROGRESS: &str = "bad_progress";
-
 impl Rejected {
-    /// Returns whether the attempt goes on after a worker's message about it was rejected with this
-    /// label: then the worker still has its message.
-    pub fn keeps_attempt(label: &str) -> bool {
-        matches!(label, FOREIGN_USER | BAD_PROGRESS)
+    /// Returns whether the attempt goes on after a worker's message about it was rejected: then the
+    /// worker still has its message.
+    pub fn keeps_attempt(self) -> bool {
+        matches!(self, Rejected::ForeignUser | Rejected::BadProgress(_))
     }
 
     /// Returns the reason as a metric label.
@@ -375,8 +369,8 @@ impl Rejected {
             Rejected::NotRunning => "not_running",
             Rejected::Duplicate => "duplicate",
             Rejected::Late => "late",
-            Rejected::ForeignUser => FOREIGN_USER,
-            Rejected::BadProgress(_) => BAD_PROGRESS,
+            Rejected::ForeignUser => "foreign_user",
+            Rejected::BadProgress(_) => "bad_progress",
             Rejected::Ended => "ended",
             Rejected::Void => "void",
         }

@@ -2,8 +2,8 @@
 
 use super::times::{lease_end, parse_duration, timestamp_from_seconds};
 use super::wire::{Kind, NackRequest, StepMessage, Taken};
-use bus::Header;
 use bus::lease_queue::{LeasedMessage, NotCommitted, ReplyOutcome};
+use bus::{Header, Rejection};
 use daemon::api::leases::{DELAY_MAX, LEASE_MAX, LEASE_MIN, Receipt, parse_worker_name};
 use daemon::api::problem::Problem;
 use daemon::api::query::ReplyType;
@@ -48,9 +48,10 @@ pub(super) fn to_taken(
     outcome: Result<ReplyOutcome, NotCommitted>,
 ) -> Result<Taken, Problem> {
     match outcome {
-        Ok(ReplyOutcome { rejection: why_not, .. }) => {
-            let (changed, why_not) = (why_not.is_none(), why_not.unwrap_or_default().to_owned());
-            Ok(Taken { receipt, changed, why_not, detail: String::new() })
+        Ok(ReplyOutcome { rejection, .. }) => {
+            // The message has no field for nothing.
+            let why_not = rejection.map_or("", Rejection::label).to_owned();
+            Ok(Taken { receipt, changed: rejection.is_none(), why_not, detail: String::new() })
         }
         Err(NotCommitted) => {
             Err(Problem::overloaded("the reply was not committed: send it again".to_owned()))

@@ -1,15 +1,16 @@
 //! What a stream does in response to a worker's request.
 
+use super::conversions::to_taken;
 use super::session_messages::SessionMessage;
 use super::status::{rejection_code, to_status};
 use super::wire::to_worker::Say as ToWorkerMessage;
 use super::wire::{Gone, Taken};
-use bus::lease_queue::LeaseQueue;
+use bus::lease_queue::{LeaseQueue, NotCommitted, ReplyOutcome};
+
 use daemon::api::leases::{Receipt, embedded_bus, find_lease_queue};
 use daemon::api::problem::Problem;
 use daemon::api::state::ApiState;
 use daemon::api::token::Authenticated;
-use engine::Rejected;
 use std::sync::Arc;
 use tonic::{Code, Status};
 
@@ -47,17 +48,20 @@ pub(super) fn server_stopping() -> Status {
 /// Returns the action after a reply was committed, or failed to be. If it failed, the message
 /// returns to its queue with the stream.
 pub(super) fn action_after_commit(
-    result: Result<Taken, Problem>,
+    receipt: String,
+    outcome: Result<ReplyOutcome, NotCommitted>,
     message: Option<SessionMessage>,
 ) -> StreamAction {
-    match result {
+    let keeps_attempt = matches!(
+        &outcome,
+        Ok(ReplyOutcome { rejection: Some(rejection), .. }) if rejection.keeps_attempt()
+    );
+    match to_taken(receipt, outcome) {
         // The attempt continues, and so does its lease.
-        Ok(outcome) if Rejected::keeps_attempt(&outcome.why_not) => {
-            StreamAction::Rejected(message, outcome)
-        }
-        Ok(outcome) => {
+        Ok(taken) if keeps_attempt => StreamAction::Rejected(message, taken),
+        Ok(taken) => {
             message.map(SessionMessage::disarm);
-            StreamAction::Send(ToWorkerMessage::Taken(outcome))
+            StreamAction::Send(ToWorkerMessage::Taken(taken))
         }
         Err(problem) => StreamAction::Close(to_status(&problem)),
     }

@@ -1,9 +1,9 @@
 //! Replies and rejections from workers, and how they are settled.
 
 use super::{LeaseQueue, NotCommitted, NotLeased, ReplyOutcome, WorkerReply};
-use crate::{BusEvent, DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
+use crate::{BusEvent, DeadLetter, Delivery, Disposition, Rejection, SettleCommand, Settlement};
 use bytes::Bytes;
-use engine::{Rejected, Sender};
+use engine::Sender;
 use tokio::sync::mpsc;
 
 impl LeaseQueue {
@@ -37,7 +37,7 @@ impl LeaseQueue {
                 // Its worker has it in hand, unless another one was given it.
                 outcome.until = self.extend(&queue, &id, delivery, None, revocations.as_ref()).ok();
             }
-            Some(why) if Rejected::keeps_attempt(why) => {}
+            Some(rejection) if rejection.keeps_attempt() => {}
             None | Some(_) => self.remove(&queue, &id),
         }
         Ok(outcome)
@@ -69,7 +69,7 @@ impl LeaseQueue {
         });
         let outcome = committing.await;
         let settles = |reply_outcome: &ReplyOutcome| {
-            !reply_outcome.rejection.is_some_and(Rejected::keeps_attempt)
+            !reply_outcome.rejection.is_some_and(Rejection::keeps_attempt)
         };
         if outcome.as_ref().is_ok_and(settles) {
             self.state().remove_in_flight(id);

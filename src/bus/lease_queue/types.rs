@@ -1,7 +1,7 @@
 //! The types of a lease queue's interface.
 
 use super::revocation::RevocationSender;
-use crate::{Body, Header};
+use crate::{Body, Header, Rejection};
 use base::budget::{MessageBudget, Permit};
 use bytes::Bytes;
 use engine::Sender;
@@ -117,7 +117,7 @@ pub struct NotCommitted;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplyOutcome {
     /// Why it changed nothing, if it did not.
-    pub rejection: Option<&'static str>,
+    pub rejection: Option<Rejection>,
     /// Why the attempt failed, if a result was none that its step can have.
     pub failed: Option<Arc<str>>,
     /// When the lease of the message ends now, if progress has lengthened it.

@@ -313,7 +313,7 @@ impl JobActor {
         if !outgoing.is_empty() {
             for outgoing in &mut outgoing {
                 if let Outgoing::Ack(ack) = outgoing {
-                    ack.set_rejection(rejected.label());
+                    ack.set_rejection(bus::Rejection::ByJob(rejected));
                 }
             }
             self.send_after_commit(outgoing);

@@ -18,7 +18,7 @@ use super::reply_log::body_excerpt;
 use super::routes::RouteTable;
 use actix::{Actor, Context, Handler};
 use base::faults;
-use bus::{Address, Delivery};
+use bus::{Address, Delivery, Rejection};
 use engine::text::shorten;
 use engine::{CorrelationId, Input, JobId, Reply};
 use passivated_trees::PassivatedTrees;
@@ -154,16 +154,16 @@ impl Router {
 
     fn handle_delivery(&mut self, delivery: Delivery) {
         let Some(text) = &delivery.correlation_id else {
-            return self.reject(delivery, "no_correlation_id");
+            return self.reject(delivery, Rejection::NoCorrelationId);
         };
         let Ok(CorrelationId { job, step }) = text.parse() else {
-            return self.reject(delivery, "malformed_correlation_id");
+            return self.reject(delivery, Rejection::MalformedCorrelationId);
         };
         let Some(job) = self.handles.routes.find(job) else {
             if let Some(RouterInput::ReplyDelivered(delivery)) =
                 self.stash_if_passivated(job, RouterInput::ReplyDelivered(delivery))
             {
-                self.reject(delivery, "unknown_job");
+                self.reject(delivery, Rejection::UnknownJob);
             }
             return;
         };
@@ -197,7 +197,8 @@ impl Router {
         }
     }
 
-    fn reject(&self, delivery: Delivery, reason: &'static str) {
+    fn reject(&self, delivery: Delivery, rejection: Rejection) {
+        let reason = rejection.label();
         self.handles.common.metrics.replies_rejected.with_label_values(&[reason]).inc();
         if self.handles.common.log_limiter.may_log(reason) {
             let correlation_id: String =
@@ -213,7 +214,7 @@ impl Router {
                 "a reply that changes nothing (logged once a minute per reason)"
             );
         }
-        delivery.ack_rejected(reason);
+        delivery.ack_rejected(rejection);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::api::state::ApiState;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
 use base::times::Rfc3339Time;
 use bus::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, ReplyOutcome};
-use bus::{Header, HeaderValue};
+use bus::{Header, HeaderValue, Rejection};
 use bytes::Bytes;
 use engine::text::quote;
 use serde::Serialize;
@@ -214,7 +214,8 @@ async fn reply(
 
 fn respond_settled(result: Result<ReplyOutcome, NotCommitted>) -> Result<HttpResponse, Problem> {
     match result {
-        Ok(ReplyOutcome { rejection: reason, failed, until: end }) => {
+        Ok(ReplyOutcome { rejection, failed, until: end }) => {
+            let reason = rejection.map(Rejection::label);
             let until = end.map(to_wall_clock);
             Ok(HttpResponse::Ok().json(Taken { taken: reason.is_none(), reason, failed, until }))
         }

@@ -1,7 +1,7 @@
 //! Handles the requests of a worker on its stream: credit, replies, extensions of leases, nacks.
 
 use super::WorkerStream;
-use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind, to_taken};
+use crate::conversions::{LEASE_BOUNDS, parse_delay, parse_kind};
 use crate::incoming::IncomingEvent;
 use crate::stream_action::{
     StreamAction, action_after_commit, action_after_rejection, action_without_lease,
@@ -12,6 +12,7 @@ use crate::wire::from_worker::Say;
 use crate::wire::to_worker::Say as ToWorkerMessage;
 use crate::wire::{ExtendRequest, Lease, NackRequest, ReplyRequest, Taken};
 use base::budget;
+use bus::lease_queue::ReplyOutcome;
 use daemon::api::leases::{self, RECEIPT_BYTES_MAX, Receipt};
 use daemon::api::problem::Problem;
 use daemon::api::query::ReplyType;
@@ -77,15 +78,13 @@ impl WorkerStream {
                 };
                 // The permit is held until here.
                 drop(permit);
-                match to_taken(text, result) {
-                    Ok(progress @ Taken { changed: true, .. }) if kind == ReplyType::Progress => {
-                        StreamAction::Extended(
-                            receipt,
-                            progress.receipt.clone(),
-                            ToWorkerMessage::Taken(progress),
-                        )
+                match result {
+                    Ok(ReplyOutcome { rejection: None, .. }) if kind == ReplyType::Progress => {
+                        let taken =
+                            Taken { receipt: text.clone(), changed: true, ..Taken::default() };
+                        StreamAction::Extended(receipt, text, ToWorkerMessage::Taken(taken))
                     }
-                    outcome => action_after_commit(outcome, message),
+                    outcome => action_after_commit(text, outcome, message),
                 }
             }
             .boxed(),
@@ -137,7 +136,7 @@ impl WorkerStream {
                     Err(problem) => Err(problem),
                 };
                 match result {
-                    Ok(outcome) => action_after_commit(to_taken(text, outcome), message),
+                    Ok(outcome) => action_after_commit(text, outcome, message),
                     Err(problem) => action_without_lease(receipt, text, message, &problem),
                 }
             }
