@@ -1,6 +1,7 @@
 //! What all actors share: the settings, the limits, the metrics, the definitions, the
 //! health. Nothing in it leads to an actor; [`ActorHandles`](super::handles::ActorHandles) do.
 
+use super::child_budget::ChildBudget;
 use super::health::Health;
 use super::inputs::Definitions;
 use super::losses::QueueLosses;
@@ -15,9 +16,8 @@ use crate::telemetry::rates::JobRates;
 use crate::traces::Traces;
 use base::clock;
 use engine::{Definition, Job, Limits, Timestamp};
-use journal::{JobNumber, Records};
+use journal::Records;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -60,9 +60,8 @@ pub struct Common {
     pub traces: Option<Traces>,
     /// The memory that jobs under way hold.
     pub memory: Arc<JobMemory>,
-    /// How many child jobs of all fan-outs are under way.
-    pub child_count: AtomicU32,
-    next_number: AtomicI64,
+    /// What all fan-outs share.
+    pub child_budget: Arc<ChildBudget>,
     fatal: mpsc::UnboundedSender<String>,
 }
 
@@ -78,7 +77,6 @@ impl Common {
         definitions: Definitions,
         rules: Arc<dyn Rules>,
         reader: Arc<dyn Records>,
-        next_number: JobNumber,
         fatal: mpsc::UnboundedSender<String>,
     ) -> Result<Common, StartError> {
         let limits = Limits {
@@ -97,6 +95,7 @@ impl Common {
             pending: metrics.job_trees_waiting.clone(),
         };
         let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
+        let child_budget = Arc::new(ChildBudget::new(settings.fanout.children_max));
         let health = Health::new(settings.default_bus()).with_memory(memory.clone());
         let job_actor_metrics = ActorMetrics::new(&metrics, "job");
         let webhook = Webhook::new(&settings, &metrics).map_err(StartError::Webhook)?;
@@ -118,8 +117,7 @@ impl Common {
             webhook: webhook.map(Arc::new),
             traces,
             memory,
-            child_count: AtomicU32::new(0),
-            next_number: AtomicI64::new(next_number),
+            child_budget,
             fatal,
         })
     }
@@ -141,11 +139,6 @@ impl Common {
         let parent = origin.parent.map_or(origin.root, |parent| parent.job);
         self.settings.events.has_exchange()
             || self.feeds.has_subscribers([origin.id, parent, origin.root])
-    }
-
-    /// Returns the number for the next job.
-    pub fn next_job_number(&self) -> JobNumber {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Ends the process in order, for this reason.

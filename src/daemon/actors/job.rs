@@ -25,7 +25,6 @@
 
 mod bulk_requests;
 mod buses;
-mod child_budget;
 mod lifecycle;
 mod notifications;
 mod passivation;
@@ -39,6 +38,7 @@ mod withdrawals;
 
 pub use spawn::{JobStart, SpawnRequest};
 
+use super::child_budget::ChildPermits;
 use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
 use super::handles::ActorHandles;
 use super::inputs::{
@@ -54,8 +54,8 @@ use actix::{Actor, ActorContext, Handler, SpawnHandle};
 use base::clock::SteadyClock;
 use base::faults;
 use engine::{
-    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Rejected, Reply,
-    StepEntry, Timestamp,
+    CallerEntry, Context, Decision, Effect, Entry, Input, Job, JobId, JobState, Limits, Rejected,
+    Reply, StepEntry, Timestamp,
 };
 use journal::{JobNumber, NewJob, Record};
 use lifecycle::Lifecycle;
@@ -82,7 +82,7 @@ pub struct JobActor {
     /// Its share of the memory of jobs.
     memory_share: MemoryShare,
     /// How many of its child jobs count towards the limit of the process.
-    pub(super) child_permits: u32,
+    pub(super) child_permits: ChildPermits,
     /// How many inputs it had handled when it last asked to be passivated.
     passivation_requested_at: Option<u64>,
     /// The time that is due next, and the timer for it.
@@ -112,7 +112,6 @@ impl JobActor {
     ) -> JobActor {
         let SpawnRequest { id, number, root, parent, start } = request;
         JobActor {
-            handles,
             id,
             number,
             root,
@@ -124,11 +123,28 @@ impl JobActor {
             previous_end: None,
             memory_share,
             passivation_requested_at: None,
-            child_permits: 0,
+            child_permits: handles.common.child_budget.no_permits(),
             timer: None,
             steps_done,
             steps_reported: None,
             waiting_since: WaitingSince::default(),
+            handles,
+        }
+    }
+
+    /// Returns the limits for the next decision. Its fan-outs start no more child jobs than the
+    /// budget of the process has left.
+    fn limits(&self) -> Limits {
+        let common = &self.handles.common;
+        let window = common.limits.window.min(self.child_permits.max());
+        // While memory is exceeded, each step goes on with one child job at a time.
+        let window_bytes = if common.memory.is_exceeded() { 0 } else { common.limits.window_bytes };
+        Limits { window, window_bytes, ..common.limits }
+    }
+
+    fn update_child_permits(&mut self) {
+        if let Some(count) = self.job().map(Job::child_count) {
+            self.child_permits.set_count(count);
         }
     }
 

@@ -15,7 +15,7 @@ use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
 use super::manager_handle::ManagerHandle;
 use super::notifier::{NOTIFIER_MAILBOX_MAX, Notifier};
 use super::passivation::{PassivatedTree, load_at_start};
-use super::rates_backfill;
+use super::rates_backfill::{self, RatesBackfill};
 use super::router::Router;
 use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
@@ -34,7 +34,8 @@ use bus::embedded::Workers;
 use bus::lease_queue::LeaseQueues;
 use engine::{Definition, Millis};
 use journal::{
-    Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy, SqliteJournal,
+    JobNumber, Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy,
+    SqliteJournal,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -160,7 +161,7 @@ pub fn start_on(
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = store.records();
     let (table, routes) = routes::new_route_table();
-    let common = Common::new(settings, by_name, rules, reader, next_number, fatal_sender)?;
+    let common = Common::new(settings, by_name, rules, reader, fatal_sender)?;
     let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
     tracing::info!(
         jobs_bytes_max = handles.common.memory.max(),
@@ -185,12 +186,18 @@ pub fn start_on(
     let arbiters = start_actors(
         &handles,
         store,
-        (table, recovered, passivated),
+        (table, next_number),
+        (recovered, passivated),
         threads,
         (transport, wiring),
     )?;
     if has_threads {
-        rates_backfill::start(&handles.common);
+        rates_backfill::start(RatesBackfill {
+            reader: handles.common.reader.clone(),
+            rates: handles.common.rates.clone(),
+            definitions: handles.common.definitions(),
+            started: handles.common.started_at.0,
+        });
     }
     handles.mailboxes().journal.send(JournalInput::StartRetention);
     if let Some(webhook) = &handles.common.webhook {
@@ -258,7 +265,8 @@ fn make_buses(
 fn start_actors(
     handles: &Arc<ActorHandles>,
     store: Box<dyn Journal>,
-    (table, recovered, passivated): (RouteTable, Vec<RecoveredJob>, Vec<PassivatedTree>),
+    (table, next_number): (RouteTable, JobNumber),
+    (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),
 ) -> Result<Vec<Arbiter>, StartError> {
@@ -274,7 +282,8 @@ fn start_actors(
     let journal =
         JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
     let owned = handles.clone();
-    let router = Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table));
+    let router =
+        Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table, next_number));
     let owned = handles.clone();
     let archive = Archive::start_in_arbiter(&threads.next_arbiter(), move |_| Archive::new(owned));
     let owned = handles.clone();
@@ -282,9 +291,10 @@ fn start_actors(
     let supervisor = Supervisor::start_in_arbiter(&threads.next_arbiter(), move |_| {
         Supervisor::new(owned, transport, bus_arbiter)
     });
-    let owned = handles.common.clone();
-    let notifier =
-        Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| Notifier::new(owned, topic));
+    let (feeds, metrics) = (handles.common.feeds.clone(), handles.common.metrics.clone());
+    let notifier = Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| {
+        Notifier::new(feeds, metrics, topic)
+    });
     let creations = handles.common.settings.limits.creations_waiting_max;
     let mailboxes = Mailboxes {
         router: Mailbox::new(

@@ -2,10 +2,10 @@
 //! hold up jobs: events that they cannot take are dropped and counted, and the subscribers are
 //! notified of the loss.
 
-use super::common::Common;
 use super::inputs::NotifierInput;
 use super::mailbox::{Envelope, MailboxActor};
-use crate::events::{CONTENT_TYPE, Event};
+use crate::events::{CONTENT_TYPE, Event, EventHub};
+use crate::telemetry::Metrics;
 use actix::{Actor, AsyncContext, Context, Handler, WrapFuture};
 use base::times;
 use bus::event_topic::{EventMessage, EventTopic, EventTopicFactory, PublishOutcome};
@@ -19,28 +19,32 @@ const KEY_BYTES_MAX: usize = 255;
 
 /// Hands events to streams and to the topic.
 pub struct Notifier {
-    common: Arc<Common>,
+    feeds: Arc<EventHub>,
+    metrics: Metrics,
     maker: Option<EventTopicFactory>,
     topic: Option<Box<dyn EventTopic>>,
 }
 
 impl Notifier {
     /// Creates the actor; `maker` makes the topic, if there is to be one.
-    pub fn new(common: Arc<Common>, maker: Option<EventTopicFactory>) -> Notifier {
-        Notifier { common, maker, topic: None }
+    pub fn new(
+        feeds: Arc<EventHub>,
+        metrics: Metrics,
+        maker: Option<EventTopicFactory>,
+    ) -> Notifier {
+        Notifier { feeds, metrics, maker, topic: None }
     }
 
     fn handle_input(&mut self, input: NotifierInput, ctx: &mut Context<Self>) {
         match input {
             NotifierInput::Events(events) => {
-                self.common.feeds.publish(&events);
+                self.feeds.publish(&events);
                 if let Some(topic) = &self.topic {
                     let refused = events
                         .iter()
                         .filter(|event| !topic.publish(to_announcement(event)))
                         .count();
-                    self.common
-                        .metrics
+                    self.metrics
                         .events_dropped
                         .with_label_values(&["exchange"])
                         .inc_by(refused as u64);
@@ -88,14 +92,14 @@ impl Actor for Notifier {
     type Context = Context<Self>;
 
     fn started(&mut self, _: &mut Self::Context) {
-        let common = self.common.clone();
+        let metrics = self.metrics.clone();
         self.topic = self.maker.take().map(|make| {
             make(Box::new(move |event| match event {
                 PublishOutcome::Published => {
-                    common.metrics.events_published.with_label_values(&["exchange"]).inc()
+                    metrics.events_published.with_label_values(&["exchange"]).inc()
                 }
                 PublishOutcome::Dropped(count) => {
-                    common.metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count)
+                    metrics.events_dropped.with_label_values(&["exchange"]).inc_by(count)
                 }
             }))
         });

@@ -1,11 +1,11 @@
 //! Fills the statistics of workflows with what happened to root jobs before the process started. It
 //! is read from the journal once, after the start, the newest first.
 
-use super::common::Common;
-use crate::telemetry::rates::RETENTION_NS;
+use super::inputs::Definitions;
+use crate::telemetry::rates::{JobRates, RETENTION_NS};
 use base::clock;
 use engine::Timestamp;
-use journal::{EndedCursor, JournalError, NEWEST_CURSOR};
+use journal::{EndedCursor, JournalError, NEWEST_CURSOR, Records};
 use std::sync::Arc;
 
 /// How many rows are read at once: a read holds up the deletion of what it sees.
@@ -14,12 +14,21 @@ const ROWS_AT_ONCE: u32 = 10_000;
 /// The most creations that are read, and the most ends. If there are more, the newest are read.
 const ROWS_MAX: u32 = 2_000_000;
 
-/// Starts to read, on a thread of its own. What happens from now on is counted as it happens.
-pub(super) fn start(common: &Arc<Common>) {
-    let owned = common.clone();
+/// What is read, and where it is counted.
+pub(super) struct RatesBackfill {
+    pub(super) reader: Arc<dyn Records>,
+    pub(super) rates: Arc<JobRates>,
+    /// The loaded workflows.
+    pub(super) definitions: Arc<Definitions>,
+    /// When the process started: what happened since is counted as it happens.
+    pub(super) started: Timestamp,
+}
+
+/// Starts to read, on a thread of its own.
+pub(super) fn start(backfill: RatesBackfill) {
     let spawned = std::thread::Builder::new().name("refill".to_owned()).spawn(move || {
         let started = clock::instant();
-        match backfill(&owned) {
+        match read(&backfill) {
             Ok(jobs) => {
                 let elapsed_ms = started.elapsed().as_millis();
                 tracing::debug!(jobs, elapsed_ms, "statistics read from the journal");
@@ -34,11 +43,10 @@ pub(super) fn start(common: &Arc<Common>) {
 }
 
 /// Reads the journal and returns how many jobs were counted.
-fn backfill(common: &Common) -> Result<u32, JournalError> {
-    let (reader, rates) = (&common.reader, &common.rates);
-    let (began, _) = common.started_at;
+fn read(backfill: &RatesBackfill) -> Result<u32, JournalError> {
+    let RatesBackfill { reader, rates, definitions: known, started: began } = backfill;
     let since = Timestamp(began.0.saturating_sub(RETENTION_NS));
-    let is_before = |at: Timestamp| at >= since && at < began;
+    let is_before = |at: Timestamp| at >= since && at < *began;
     let (mut jobs, mut below) = (0, NEWEST_CURSOR);
     while jobs < ROWS_MAX {
         let mut is_recent = false;
@@ -55,7 +63,6 @@ fn backfill(common: &Common) -> Result<u32, JournalError> {
             Some(_) | None => break,
         }
     }
-    let known = common.definitions();
     let mut workflows: Vec<String> = known.keys().cloned().collect();
     let running = reader.count_running_root_jobs()?;
     workflows

@@ -21,6 +21,7 @@ use base::faults;
 use bus::{Address, Delivery, Rejection};
 use engine::text::shorten;
 use engine::{CorrelationId, Input, JobId, Reply};
+use journal::JobNumber;
 use passivated_trees::PassivatedTrees;
 use pending_requests::{PendingLookups, PendingRequest};
 use std::collections::VecDeque;
@@ -35,21 +36,31 @@ pub struct Router {
     pub(super) waiting_calls: VecDeque<Call>,
     /// Whether another try of these calls is scheduled.
     pub(super) is_retry_scheduled: bool,
+    /// The number of the next job.
+    next_number: JobNumber,
     lookups: PendingLookups,
     passivated: PassivatedTrees,
 }
 
 impl Router {
-    /// Creates the router, which alone writes the route table.
-    pub fn new(handles: Arc<ActorHandles>, table: RouteTable) -> Router {
+    /// Creates the router, which alone writes the route table and numbers the jobs.
+    pub fn new(handles: Arc<ActorHandles>, table: RouteTable, next_number: JobNumber) -> Router {
         Router {
             handles,
             route_table: table,
             waiting_calls: VecDeque::new(),
             is_retry_scheduled: false,
+            next_number,
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),
         }
+    }
+
+    /// Returns the number for a new job.
+    fn take_job_number(&mut self) -> JobNumber {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
     }
 
     fn handle_input(&mut self, input: RouterInput, ctx: &mut Context<Self>) {

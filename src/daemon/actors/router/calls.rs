@@ -215,7 +215,7 @@ impl Router {
         }
         let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
         let origin = Origin { depth, trace, ..Origin::for_root_job(id, definition, clock::now()) };
-        let number = handles.common.next_job_number();
+        let number = self.take_job_number();
         let start = JobStart::New {
             origin: Arc::new(origin),
             message,

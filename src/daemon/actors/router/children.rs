@@ -35,7 +35,7 @@ impl Router {
             }
         }
         origin.created = clock::now();
-        let number = self.handles.common.next_job_number();
+        let number = self.take_job_number();
         let start = JobStart::New {
             origin: Arc::new(origin),
             message: child.message,

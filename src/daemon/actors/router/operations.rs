@@ -24,7 +24,7 @@ impl Router {
 
     /// Starts a job under the id, or sends the client the job that has it.
     pub(super) fn create_unless_existing(
-        &self,
+        &mut self,
         id: JobId,
         job: CreateJob,
         result: LookupResult,
@@ -48,7 +48,7 @@ impl Router {
         RequestOutcome::KeepResult(result)
     }
 
-    fn start_job(&self, id: JobId, job: CreateJob) {
+    fn start_job(&mut self, id: JobId, job: CreateJob) {
         let limit = self.handles.common.settings.limits.jobs_running_max;
         if self.handles.routes.root_count() >= limit {
             return ClientResponse::Create(
@@ -62,7 +62,7 @@ impl Router {
         if let Some(refusal) = self.check_memory(new_job_bytes(&origin, &job.message)) {
             return ClientResponse::Create(job.response, Err(refusal)).send();
         }
-        let number = self.handles.common.next_job_number();
+        let number = self.take_job_number();
         let outgoing = vec![Outgoing::Respond(ClientResponse::Create(
             job.response,
             Ok(CreateResponse::New(id)),
