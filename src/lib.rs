@@ -3,7 +3,7 @@
 //! # The map
 //!
 //! A file imports only from floors below and from its own module; on floor 1 all may use
-//! [`settings`], [`times`], [`clock`] and [`budget`], and everywhere [`faults`]
+//! [`settings`], [`times`], [`clock`], [`budget`] and [`http_client`], and everywhere [`faults`]
 //! (`tests/fast/floors.rs` holds it to that). Where a comment names a file in `docs/`, that file
 //! states the rule for users. The floors, with their modules and what these are for:
 //!
@@ -20,9 +20,10 @@
 //! - **2** [`events`], [`traces`]: what others hear of jobs: the mapping from entries, the streams,
 //!   the webhook; spans, from records at their ends
 //! - **1** [`access`], [`clock`], [`load`], [`settings`], [`times`], [`view`], [`telemetry`],
-//!   [`budget`], [`journal`], [`bus`]: who may do what; time and chance; YAML → definitions; typed
-//!   settings; times as text; how a job is shown; metrics and logs; bounds on what clients make the
-//!   process hold; the record, as traits, and in SQLite; transports
+//!   [`budget`], [`http_client`], [`journal`], [`bus`]: who may do what; time and chance; YAML →
+//!   definitions; typed settings; times as text; how a job is shown; metrics and logs; bounds on
+//!   what clients make the process hold; how others are called over HTTP; the record, as traits,
+//!   and in SQLite; transports
 //! - **0** [`engine`]: the rules, as plain data and functions
 //! - **0** [`signature`], [`trust`]: how others can tell that a call comes from us; whose
 //!   certificates we believe
@@ -126,6 +127,7 @@ pub mod clock;
 pub mod engine;
 pub mod events;
 pub mod faults;
+pub mod http_client;
 pub mod journal;
 pub mod load;
 pub mod reload;
