@@ -198,6 +198,7 @@ fn each_resource_has_one_user() {
     for (word, owner) in [
         ("actix::", "actors/"),
         ("Client::builder()", "http_client.rs"),
+        ("ureq::", "cli/|settings/http.rs|trust.rs"),
         ("lapin::", "bus/amqp/"),
         ("rdkafka::", "bus/kafka/"),
         ("rusqlite::", "journal/sqlite/"),
@@ -432,7 +433,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 29] = [
+const LOCKS: [(&str, &str); 28] = [
     ("access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("access/mod.rs", "the tokens, which a reload replaces"),
@@ -453,7 +454,6 @@ const LOCKS: [(&str, &str); 29] = [
     ("bus/lease_queue/queues.rs", "threads that wait for a message of a queue"),
     ("bus/embedded.rs", "the replies without a verdict"),
     ("events/hub.rs", "the ring of events"),
-    ("events/webhook.rs", "the notices that its threads take"),
     ("journal/sqlite/unprojected.rs", "the ids that are not derived yet"),
     ("journal/sqlite/reader.rs", "the pool of connections; the definitions"),
     ("journal/sqlite/store.rs", "the writing end, which a reader may have derive"),
