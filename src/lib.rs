@@ -30,7 +30,7 @@
 //! - [`journal`]: the record, as traits, and in SQLite
 //! - `base`: [`clock`] (time and chance), [`times`] (as text), [`values`] of settings, [`budget`],
 //!   [`signature`], [`trust`] (how others can tell that a call comes from us; whose certificates we
-//!   believe), [`networks`], [`web_address`], [`faults`] (where tests break the daemon; nothing
+//!   believe), [`http_client`], [`networks`], [`web_address`], [`faults`] (where tests break the daemon; nothing
 //!   without the feature `failpoints`)
 //! - [`engine`]: the rules, as plain data and functions
 //!
@@ -122,7 +122,9 @@
 //! then [`actors::inputs`], [`actors::job`], [`actors::journal`], [`actors::router`],
 //! [`actors::manager`]; then [`journal`], [`bus`], [`api`].
 
-pub use base::{budget, clock, faults, networks, signature, times, trust, values, web_address};
+pub use base::{
+    budget, clock, faults, http_client, networks, signature, times, trust, values, web_address,
+};
 pub use daemon::{
     access, actors, api, budgets, events, load, reload, service, settings, telemetry, traces, view,
 };

@@ -66,15 +66,11 @@ async fn check_queues(state: &AmqpState, queues: &[Arc<str>]) -> Result<Vec<Queu
 /// Returns the number of unacknowledged messages by queue. It is empty without the management API,
 /// or while that does not answer.
 async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap<String, u64> {
-    let Some(management) = state.management.clone() else { return HashMap::new() };
-    let vhost = state.address.vhost().to_owned();
+    let Some(management) = &state.management else { return HashMap::new() };
+    let vhost = state.address.vhost();
     let listed = match queues {
-        [queue] => {
-            let queue = queue.clone();
-            run_blocking(move || management.find_queue(&vhost, &queue).map(|found| vec![found]))
-                .await
-        }
-        _ => run_blocking(move || management.list_queues(&vhost)).await,
+        [queue] => management.find_queue(vhost, queue).await.map(|found| vec![found]),
+        _ => management.list_queues(vhost).await,
     };
     let known = listed.unwrap_or_default();
     state.remember_properties(&known);
@@ -85,9 +81,8 @@ async fn fetch_unacknowledged(state: &AmqpState, queues: &[Arc<str>]) -> HashMap
 /// Returns the depths of all queues of the virtual host.
 pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>, String> {
     let management =
-        state.management.clone().ok_or("there is no management API (setting amqp.management)")?;
-    let vhost = state.address.vhost().to_owned();
-    let listed = run_blocking(move || management.list_queues(&vhost)).await?;
+        state.management.as_ref().ok_or("there is no management API (setting amqp.management)")?;
+    let listed = management.list_queues(state.address.vhost()).await?;
     state.remember_properties(&listed);
     Ok(listed
         .into_iter()
@@ -97,9 +92,8 @@ pub(super) async fn fetch_depths(state: Rc<AmqpState>) -> Result<Vec<QueueDepth>
 
 /// Remembers how the queues of the virtual host are declared, if the management API reports it.
 pub(super) async fn remember_all_properties(state: Rc<AmqpState>) {
-    let Some(management) = state.management.clone() else { return };
-    let vhost = state.address.vhost().to_owned();
-    match run_blocking(move || management.list_queues(&vhost)).await {
+    let Some(management) = &state.management else { return };
+    match management.list_queues(state.address.vhost()).await {
         Ok(listed) => state.remember_properties(&listed),
         Err(reason) => tracing::warn!(
             reason,
@@ -107,11 +101,4 @@ pub(super) async fn remember_all_properties(state: Rc<AmqpState>) {
              as the workflow file or the settings say"
         ),
     }
-}
-
-/// Runs blocking work on a thread of its own.
-pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
-    actix_rt::task::spawn_blocking(work).await.map_err(|error| error.to_string()).flatten()
 }

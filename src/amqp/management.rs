@@ -2,16 +2,21 @@
 
 use super::credentials::{STRAY_AT, has_stray_at, mask_credentials};
 use super::settings::{AmqpError, AmqpSettings};
+use base::http_client;
 use base::trust::Authorities;
 use base64::Engine;
 use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
+use reqwest::{Client, Method};
 use serde::Deserialize;
 use std::time::Duration;
-use ureq::tls::TlsConfig;
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// The management API of a broker.
 #[derive(Clone)]
@@ -19,7 +24,7 @@ pub(super) struct ManagementApi {
     /// The base address, without credentials and without a slash at the end.
     base_url: String,
     authorization: String,
-    tls: TlsConfig,
+    client: Client,
 }
 
 impl ManagementApi {
@@ -59,53 +64,38 @@ impl ManagementApi {
         let user = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));
+        let client = http_client::builder(authorities).build();
         Ok(ManagementApi {
             base_url: format!("{scheme}://{host}"),
             authorization: format!("Basic {credentials}"),
-            tls: authorities.agent_tls_config(),
+            client: client.map_err(|error| refused(&error.to_string()))?,
         })
     }
 
-    pub(super) fn send_request(
+    pub(super) async fn send_request(
         &self,
-        method: &str,
+        method: Method,
         path: &str,
         body: Option<String>,
     ) -> Result<String, String> {
-        // The password goes only to the broker, whatever proxy the environment names.
-        let config = ureq::Agent::config_builder()
-            .proxy(None)
-            .tls_config(self.tls.clone())
-            .timeout_global(Some(REQUEST_TIMEOUT))
-            .http_status_as_error(false)
-            .build();
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.base_url))
-            .header("Authorization", &self.authorization);
-        let agent = ureq::Agent::from(config);
-        let sent = match body {
-            Some(body) => request
-                .header("Content-Type", "application/json")
-                .body(body)
-                .map_err(ureq::Error::from)
-                .and_then(|request| agent.run(request)),
-            None => {
-                request.body(()).map_err(ureq::Error::from).and_then(|request| agent.run(request))
-            }
+        let what = format!("{method} {}{path}", self.base_url);
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.base_url))
+            .header(AUTHORIZATION, &self.authorization);
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let sent = async {
+            let request = request.build().map_err(|error| http_client::root_cause(&error))?;
+            http_client::send(&self.client, request, REQUEST_TIMEOUT, ANSWER_BYTES_MAX).await
         };
-        let mut response =
-            sent.map_err(|error| format!("{method} {}{path}: {error}", self.base_url))?;
-        let text = response.body_mut().read_to_string().map_err(|error| error.to_string())?;
-        if response.status().is_success() {
+        let answer = sent.await.map_err(|error| format!("{what}: {error}"))?;
+        let text = String::from_utf8_lossy(&answer.body?).into_owned();
+        if answer.status.is_success() {
             return Ok(text);
         }
-        Err(format!(
-            "{method} {}{path}: {} {}",
-            self.base_url,
-            response.status(),
-            text.chars().take(200).collect::<String>()
-        ))
+        Err(format!("{what}: {} {}", answer.status, text.chars().take(200).collect::<String>()))
     }
 }
 
@@ -143,21 +133,22 @@ const COLUMNS: &str =
 
 impl ManagementApi {
     /// Returns all queues of a virtual host.
-    pub(super) fn list_queues(&self, vhost: &str) -> Result<Vec<ListedQueue>, String> {
-        self.get_json(&format!("/api/queues/{}?columns={COLUMNS}", encode_segment(vhost)))
+    pub(super) async fn list_queues(&self, vhost: &str) -> Result<Vec<ListedQueue>, String> {
+        self.get_json(&format!("/api/queues/{}?columns={COLUMNS}", encode_segment(vhost))).await
     }
 
     /// Returns one queue.
-    pub(super) fn find_queue(&self, vhost: &str, queue: &str) -> Result<ListedQueue, String> {
+    pub(super) async fn find_queue(&self, vhost: &str, queue: &str) -> Result<ListedQueue, String> {
         self.get_json(&format!(
             "/api/queues/{}/{}?columns={COLUMNS}",
             encode_segment(vhost),
             encode_segment(queue)
         ))
+        .await
     }
 
-    fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.send_request("GET", path, None)?)
+    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        serde_json::from_str(&self.send_request(Method::GET, path, None).await?)
             .map_err(|error| format!("GET {path}: {error}"))
     }
 }

@@ -7,6 +7,7 @@ use super::management::{ManagementApi, encode_segment};
 use super::policy_lock::PolicyLock;
 use super::state::AmqpState;
 use engine::text::quote;
+use reqwest::Method;
 use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ async fn set_policy(
         "the dead-letter policy is set"
     );
     tokio::time::sleep(APPLY_DELAY).await;
-    match policy.run_blocking(DeadLetterPolicy::find_overridden_queues).await {
+    match policy.find_overridden_queues().await {
         Ok(others) if others.is_empty() => tracing::info!(
             policy = policy.reply_queue,
             "no other policy keeps dead letters from the reply queue"
@@ -115,19 +116,20 @@ const DROP_KEYS: [&str; 5] =
     ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit"];
 
 /// Returns whether the policy is set, and which of `queues` have another one.
-pub(super) fn inspect_policy(
+pub(super) async fn inspect_policy(
     management: ManagementApi,
     vhost: &str,
     reply_queue: String,
     queues: Vec<Arc<str>>,
 ) -> Result<PolicyStatus, String> {
     let policy = DeadLetterPolicy { management, vhost: encode_segment(vhost), reply_queue, queues };
-    let policies: Vec<ListedPolicy> = policy.list(&format!("/api/policies/{}", policy.vhost))?;
+    let policies: Vec<ListedPolicy> =
+        policy.list(&format!("/api/policies/{}", policy.vhost)).await?;
     let is_set = policies.iter().any(|listed| listed.name == policy.reply_queue);
-    let drops_replies = policy.find_reply_drop_rules()?;
+    let drops_replies = policy.find_reply_drop_rules().await?;
     Ok(PolicyStatus {
         is_set,
-        overridden_queues: policy.find_overridden_queues()?,
+        overridden_queues: policy.find_overridden_queues().await?,
         reply_drop_rules: drops_replies,
     })
 }
@@ -157,26 +159,17 @@ struct ListedPolicy {
 }
 
 impl DeadLetterPolicy {
-    async fn run_blocking<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&DeadLetterPolicy) -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
-        let policy = self.clone();
-        let done = actix_rt::task::spawn_blocking(move || work(&policy)).await;
-        done.map_err(|error| error.to_string()).flatten()
-    }
-
     async fn set_exclusively(self: &Arc<Self>, policy_lock: &PolicyLock) -> Result<(), String> {
-        let guard = policy_lock.lock_for_policy().await;
-        let set = move |policy: &DeadLetterPolicy| {
-            // The request continues if nobody waits for it any more, and so must the lock.
+        let (guard, policy) = (policy_lock.lock_for_policy().await, self.clone());
+        // The request continues if nobody waits for it any more, and so must the lock.
+        let set = actix_rt::spawn(async move {
             let _turn = guard;
-            policy.set()
-        };
-        self.run_blocking(set).await
+            policy.set().await
+        });
+        set.await.map_err(|error| error.to_string()).flatten()
     }
 
-    fn set(&self) -> Result<(), String> {
+    async fn set(&self) -> Result<(), String> {
         // The last pattern first: a new queue moves others to the next pattern, and none may be
         // without a policy meanwhile.
         for (at, pattern) in patterns(&self.queues).into_iter().enumerate().rev() {
@@ -194,26 +187,26 @@ impl DeadLetterPolicy {
                 "priority": PRIORITY,
                 "apply-to": "queues",
             });
-            self.management.send_request(
-                "PUT",
-                &format!("/api/policies/{}/{}", self.vhost, encode_segment(&name)),
-                Some(policy.to_string()),
-            )?;
+            let path = format!("/api/policies/{}/{}", self.vhost, encode_segment(&name));
+            self.management.send_request(Method::PUT, &path, Some(policy.to_string())).await?;
         }
         Ok(())
     }
 
     /// Returns the rules that may drop replies waiting in the reply queue; none if the queue does
     /// not exist.
-    fn find_reply_drop_rules(&self) -> Result<Vec<String>, String> {
-        let queues: Vec<ListedQueuePolicy> = self.list(&format!(
-            "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
-            self.vhost
-        ))?;
+    async fn find_reply_drop_rules(&self) -> Result<Vec<String>, String> {
+        let queues: Vec<ListedQueuePolicy> = self
+            .list(&format!(
+                "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
+                self.vhost
+            ))
+            .await?;
         let Some(queue) = queues.into_iter().find(|queue| queue.name == self.reply_queue) else {
             return Ok(Vec::new());
         };
-        let policies: Vec<ListedPolicy> = self.list(&format!("/api/policies/{}", self.vhost))?;
+        let policies: Vec<ListedPolicy> =
+            self.list(&format!("/api/policies/{}", self.vhost)).await?;
         // Only the statistics name the operator policy, and only some users may list these
         // policies.
         let path = format!(
@@ -221,10 +214,13 @@ impl DeadLetterPolicy {
             self.vhost,
             encode_segment(&self.reply_queue)
         );
-        let by_operator =
-            self.get_json::<ListedOperatorPolicy>(&path).ok().and_then(|of| of.operator_policy);
+        let by_operator = self
+            .get_json::<ListedOperatorPolicy>(&path)
+            .await
+            .ok()
+            .and_then(|of| of.operator_policy);
         let path = format!("/api/operator-policies/{}", self.vhost);
-        let operators: Vec<ListedPolicy> = self.list(&path).unwrap_or_default();
+        let operators: Vec<ListedPolicy> = self.list(&path).await.unwrap_or_default();
         let named = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
             let found = policies.iter().find(|policy| Some(&policy.name) == name)?;
             Some((kind, found.name.clone(), found.definition.clone()))
@@ -238,22 +234,25 @@ impl DeadLetterPolicy {
 
     /// Returns some of the step queues whose dead letters go elsewhere or nowhere, because of
     /// another policy.
-    fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
+    async fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
         // With statistics, the names of the policies would be some seconds old.
-        let queues: Vec<ListedQueuePolicy> = self.list(&format!(
-            "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
-            self.vhost
-        ))?;
-        let policies: Vec<ListedPolicy> = self.list(&format!("/api/policies/{}", self.vhost))?;
+        let queues: Vec<ListedQueuePolicy> = self
+            .list(&format!(
+                "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
+                self.vhost
+            ))
+            .await?;
+        let policies: Vec<ListedPolicy> =
+            self.list(&format!("/api/policies/{}", self.vhost)).await?;
         Ok(overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
     }
 
-    fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
-        self.get_json(path)
+    async fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+        self.get_json(path).await
     }
 
-    fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.management.send_request("GET", path, None)?)
+    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        serde_json::from_str(&self.management.send_request(Method::GET, path, None).await?)
             .map_err(|error| error.to_string())
     }
 }

@@ -2,7 +2,7 @@
 //! queues. One message is sent through a temporary queue; nothing else is changed.
 
 use super::connection::{BrokerAddress, channel_error, close};
-use super::inspect::{queue_status, run_blocking};
+use super::inspect::queue_status;
 use super::management::ManagementApi;
 use super::policy::{self, PolicyStatus};
 use super::queues::{QueueDeclarer, short_string};
@@ -64,14 +64,9 @@ pub async fn probe_broker(
     let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {
         None => None,
         Some(management) => {
-            let (vhost, reply_queue) = (address.vhost().to_owned(), settings.reply_queue.clone());
+            let reply_queue = settings.reply_queue.clone();
             let queues = queues.to_vec();
-            Some(
-                run_blocking(move || {
-                    policy::inspect_policy(management, &vhost, reply_queue, queues)
-                })
-                .await,
-            )
+            Some(policy::inspect_policy(management, address.vhost(), reply_queue, queues).await)
         }
     };
     Ok(BrokerProbe { permissions: may_work, reply_queue, queues: found, policy })

@@ -4,6 +4,7 @@
 pub mod budget;
 pub mod clock;
 pub mod faults;
+pub mod http_client;
 pub mod networks;
 #[cfg(feature = "openapi")]
 mod openapi;

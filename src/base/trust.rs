@@ -9,8 +9,6 @@ use rustls::{ClientConfig, RootCertStore};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// The certificate authorities that are trusted.
@@ -60,20 +58,7 @@ impl Authorities {
             .with_no_client_auth()
     }
 
-    /// Makes a blocking HTTP client for the process's own calls, each of which may take `timeout`.
-    /// It ignores proxies in the environment, follows no redirects, and returns responses with any
-    /// status.
-    pub fn http_agent(&self, timeout: Duration) -> Agent {
-        let config = Agent::config_builder()
-            .proxy(None)
-            .tls_config(self.agent_tls_config())
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(timeout));
-        Agent::from(config.build())
-    }
-
-    /// Returns the TLS configuration of the blocking HTTP client.
+    /// Returns the TLS configuration of the command line's HTTP client.
     pub fn agent_tls_config(&self) -> TlsConfig {
         let certificates: Vec<Certificate<'static>> =
             self.certificates.iter().map(|known| Certificate::from_der(known).to_owned()).collect();

@@ -297,6 +297,34 @@ fn what_is_refused_is_not_sent_again_and_a_pause_that_is_asked_for_is_kept() {
 }
 
 #[test]
+fn calls_that_hang_are_bounded_and_hold_up_neither_jobs_nor_a_stop() {
+    let vhost = Vhost::new();
+    // The kernel takes the connections; nobody ever answers.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = deaf.local_addr().unwrap().port();
+    let mut daemon = setup(&vhost, port).set("events.webhook.concurrency", "3").start();
+    let _worker = Worker::echo(&vhost.url, &["work"]);
+    let ids: Vec<String> =
+        (0..9).map(|k| ended(&daemon, &format!("{{\"k\":{k}}}")).to_string()).collect();
+    waiting_is(&daemon, "9");
+    let begun = Instant::now();
+    assert!(daemon.stop().success());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    deaf.set_nonblocking(true).unwrap();
+    let calls = std::iter::from_fn(|| deaf.accept().ok()).count();
+    assert_eq!(calls, 3);
+
+    drop(deaf);
+    let receiver = Receiver::start(port, |_, _| "200 OK".to_owned());
+    daemon.start_again();
+    let mut told: Vec<String> = receiver.await_calls(9).iter().map(Call::job).collect();
+    told.sort();
+    let mut expected = ids;
+    expected.sort();
+    assert_eq!(told, expected, "each once");
+}
+
+#[test]
 fn an_end_that_cannot_be_told_in_time_is_given_up() {
     let vhost = Vhost::new();
     let daemon = setup(&vhost, free_port()).set("events.webhook.age_max", "1s").start();

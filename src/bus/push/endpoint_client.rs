@@ -5,22 +5,17 @@ use super::resolver::{AddressDenied, CheckedResolver};
 use crate::lease_queue::{LeasedMessage, reply_path};
 use crate::{BusKey, Header, HeaderValue};
 use base::clock;
+use base::http_client::{self, causes, read_body, retry_after, root_cause};
 use base::networks::Networks;
 use base::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, sign};
 use base::times;
 use base::trust::Authorities;
 use base::web_address::{ip_address, parse_web_address};
-use bytes::{Bytes, BytesMut};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue as Text};
-use reqwest::redirect::Policy;
 use reqwest::{Client, Request, Response, Url};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a connection is kept for the next call. Servers close idle connections after five
-/// seconds or more, and a call on a connection that is just closing would count as lost.
-const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(3);
 
 /// A web service that steps call.
 #[derive(Clone)]
@@ -75,20 +70,10 @@ impl EndpointClient {
         names: CheckedResolver,
         settings: EndpointClientSettings,
     ) -> Result<EndpointClient, String> {
-        // An error means that a provider is installed already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let names = Arc::new(names);
-        let builder = Client::builder()
-            .no_proxy()
-            .redirect(Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .dns_resolver(names)
+        let client = http_client::builder(&settings.authorities)
+            .dns_resolver(Arc::new(names))
             .connect_timeout(settings.connect_timeout)
-            .pool_idle_timeout(CONNECTION_IDLE_MAX)
-            .user_agent(concat!("workflow-manager/", env!("CARGO_PKG_VERSION")));
-        let client =
-            builder.tls_backend_preconfigured(settings.authorities.client_config()).build();
+            .build();
         let client = client.map_err(|error| format!("no web service can be called: {error}"))?;
         Ok(EndpointClient { client, settings })
     }
@@ -194,33 +179,20 @@ impl EndpointClient {
     }
 
     /// Reads an answer to its end, or to the largest size.
-    async fn read_answer(&self, mut response: Response) -> Result<Answer, CallResult> {
-        let status = response.status().as_u16();
-        let pause = response.headers().get(reqwest::header::RETRY_AFTER);
-        let pause =
-            pause.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
+    async fn read_answer(&self, response: Response) -> Result<Answer, CallResult> {
+        let (status, pause) = (response.status().as_u16(), retry_after(response.headers()));
         let max = self.settings.reply_bytes_max;
-        let too_large = || {
-            let why = format!(
-                "the answer of the web service has more than {max} bytes (setting \
-                 limits.reply_bytes_max): pass large data by reference"
-            );
-            CallResult::from_failure(&why, false)
-        };
-        // An answer that declares a larger size is not read.
-        if response.content_length().is_some_and(|length| length > max as u64) {
-            return Err(too_large());
-        }
-        let mut body = BytesMut::new();
-        loop {
-            match response.chunk().await {
-                Ok(None) => break,
-                Ok(Some(part)) if body.len() + part.len() > max => return Err(too_large()),
-                Ok(Some(part)) => body.extend_from_slice(&part),
-                Err(error) => return Err(answer_lost(&error)),
+        match read_body(response, max).await {
+            Ok(Some(body)) => Ok(Answer { status, retry_after: pause, body }),
+            Ok(None) => {
+                let why = format!(
+                    "the answer of the web service has more than {max} bytes (setting \
+                     limits.reply_bytes_max): pass large data by reference"
+                );
+                Err(CallResult::from_failure(&why, false))
             }
+            Err(error) => Err(answer_lost(&error)),
         }
-        Ok(Answer { status, retry_after: pause, body: Bytes::from(body) })
     }
 }
 
@@ -294,13 +266,4 @@ fn result_without_answer(error: reqwest::Error) -> CallResult {
 fn answer_lost(error: &reqwest::Error) -> CallResult {
     let why = root_cause(error);
     CallResult::from_failure(&format!("the answer of the web service was lost: {why}"), true)
-}
-
-/// Returns the innermost cause of an error, without the address, which may contain a secret.
-fn root_cause(error: &reqwest::Error) -> String {
-    causes(error).last().map_or_else(|| "the connection broke".to_owned(), ToString::to_string)
-}
-
-fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
-    std::iter::successors(error.source(), |cause: &&(dyn Error + 'static)| (*cause).source())
 }

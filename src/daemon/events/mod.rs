@@ -1,6 +1,7 @@
 //! Events about jobs, as others receive them: made from entries, published to open streams, and
 //! sent to the webhook. All of them follow from what is committed, and none can hold up a job.
 
+mod delivery_queue;
 mod event;
 mod hub;
 mod webhook;

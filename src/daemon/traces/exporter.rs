@@ -1,6 +1,6 @@
-//! The thread that reads the records of ended jobs and exports their spans. It does one thing at a
-//! time: while the receiver accepts nothing, it reads nothing. So its memory is bounded by the jobs
-//! that wait, the spans of one job, and one export.
+//! The task that reads the records of ended jobs and exports their spans, on a thread of its own.
+//! It does one thing at a time: while the receiver accepts nothing, it reads nothing. So its memory
+//! is bounded by the jobs that wait, the spans of one job, and one export.
 
 use super::EndedJob;
 use super::otlp::{
@@ -10,34 +10,37 @@ use super::span_builder::{SpanBuilder, Trace};
 use crate::settings::{Settings, TraceSettings};
 use crate::telemetry::Metrics;
 use base::clock;
-use base::times;
+use base::http_client::{self, Answer, backoff};
+use bytes::Bytes;
+use futures_util::FutureExt;
 use journal::{JournalError, Records};
 use prost::Message;
+use reqwest::Client;
+use reqwest::header::CONTENT_TYPE;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
-use ureq::{Agent, Body, http};
 
 /// The largest export, in bytes: what most receivers and proxies accept. A span that is larger is
 /// sent alone.
 const EXPORT_BYTES_MAX: usize = 1 << 20;
 
 /// How much of a response is read, in bytes.
-const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
+const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
 /// How much of a response the log contains, in characters.
 const RESPONSE_CHARS_MAX: usize = 300;
 
 /// The content type of an export.
-const CONTENT_TYPE: &str = "application/x-protobuf";
+const PROTOBUF: &str = "application/x-protobuf";
 
-/// The longest wait of the thread before it checks again what is due.
+/// The longest wait of the task before it checks again what is due.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// A message to the exporter's thread.
+/// A message to the exporter's task.
 pub(super) enum ExporterMessage {
     /// A root job has ended.
     Ended(EndedJob),
@@ -51,10 +54,10 @@ pub(super) struct Exporter {
     headers: Vec<(String, String)>,
     resource: Resource,
     builder: SpanBuilder,
-    agent: Agent,
+    client: Client,
     reader: Arc<dyn Records>,
     metrics: Metrics,
-    inbox: Receiver<ExporterMessage>,
+    inbox: UnboundedReceiver<ExporterMessage>,
     /// Ended jobs, each with the time at which its record is to be read.
     jobs: VecDeque<(Instant, EndedJob)>,
     /// Spans that wait for others, and since when the first of them does.
@@ -70,12 +73,12 @@ pub(super) struct Exporter {
 
 /// Encoded spans that are being sent.
 struct Export {
-    body: Vec<u8>,
+    body: Bytes,
     spans: u64,
     started: Instant,
 }
 
-/// What the thread does next.
+/// What the task does next.
 enum ExporterAction {
     Send,
     Read,
@@ -100,7 +103,7 @@ impl Exporter {
         settings: &Settings,
         metrics: &Metrics,
         reader: Arc<dyn Records>,
-        inbox: Receiver<ExporterMessage>,
+        inbox: UnboundedReceiver<ExporterMessage>,
     ) -> Result<Exporter, String> {
         let traces = &settings.traces;
         let mut attributes = vec![
@@ -117,7 +120,9 @@ impl Exporter {
             headers: traces.headers()?,
             resource: Resource { attributes },
             builder: SpanBuilder::new(settings),
-            agent: settings.authorities()?.http_agent(traces.timeout.0),
+            client: http_client::builder(&settings.authorities()?)
+                .build()
+                .map_err(|error| format!("no traces can be sent: {error}"))?,
             settings: traces.clone(),
             reader,
             metrics: metrics.clone(),
@@ -132,23 +137,25 @@ impl Exporter {
         })
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
             while let Ok(message) = self.inbox.try_recv() {
                 self.handle_message(message);
             }
             match self.next_action() {
-                ExporterAction::Send => self.send_export(),
+                ExporterAction::Send => self.send_export().await,
                 ExporterAction::Read => {
                     if self.read_next_job().is_err() {
                         return self.finish();
                     }
                 }
-                ExporterAction::Wait(time) => match self.inbox.recv_timeout(time) {
-                    Ok(message) => self.handle_message(message),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return self.finish(),
-                },
+                ExporterAction::Wait(time) => {
+                    match tokio::time::timeout(time, self.inbox.recv()).await {
+                        Ok(Some(message)) => self.handle_message(message),
+                        Ok(None) => return self.finish(),
+                        Err(_) => {}
+                    }
+                }
                 ExporterAction::End => return self.finish(),
             }
         }
@@ -196,7 +203,7 @@ impl Exporter {
     fn read_next_job(&mut self) -> Result<(), JournalError> {
         let Some((_, job)) = self.jobs.pop_front() else { return Ok(()) };
         self.metrics.traces_jobs_waiting.dec();
-        // A panic costs the spans of this job alone, not the thread.
+        // A panic costs the spans of this job alone, not the task.
         let read = catch_unwind(AssertUnwindSafe(|| self.builder.build_trace(&*self.reader, job)));
         let reason = match read {
             Ok(Ok(Some(Trace { spans, omitted, .. }))) => {
@@ -227,9 +234,9 @@ impl Exporter {
         Ok(())
     }
 
-    fn send_export(&mut self) {
+    async fn send_export(&mut self) {
         let export = self.export.take().unwrap_or_else(|| self.next_export());
-        let called = catch_unwind(AssertUnwindSafe(|| self.post(&export.body)));
+        let called = AssertUnwindSafe(self.post(export.body.clone())).catch_unwind().await;
         let outcome = called.unwrap_or_else(|_| ExportOutcome::Failed {
             reason: "the call panicked; the log has the panic".to_owned(),
             retry_after: None,
@@ -288,7 +295,11 @@ impl Exporter {
                 scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             }],
         };
-        Export { body: request.encode_to_vec(), spans: count as u64, started: clock::instant() }
+        Export {
+            body: request.encode_to_vec().into(),
+            spans: count as u64,
+            started: clock::instant(),
+        }
     }
 
     fn handle_success(&mut self) {
@@ -302,10 +313,10 @@ impl Exporter {
         if self.failures == 0 {
             tracing::warn!(reason, "traces cannot be sent: tried again for a while");
         }
-        let (min, max) = (self.settings.backoff_min.0, self.settings.backoff_max.0);
-        let pause = min.saturating_mul(1 << self.failures.min(20)).min(max);
         let demanded = retry_after.map(|requested| requested.min(self.settings.retry_after_max.0));
         self.failures = self.failures.saturating_add(1);
+        let bounds = (self.settings.backoff_min.0, self.settings.backoff_max.0);
+        let pause = backoff(self.failures, bounds);
         self.paused_until = Some(clock::instant() + pause.max(demanded.unwrap_or_default()));
         if export.started.elapsed() < self.settings.age_max.0 {
             self.export = Some(export);
@@ -314,27 +325,33 @@ impl Exporter {
         }
     }
 
-    fn post(&self, body: &[u8]) -> ExportOutcome {
-        let mut request = self.agent.post(self.url.as_str()).header("Content-Type", CONTENT_TYPE);
+    async fn post(&self, body: Bytes) -> ExportOutcome {
+        let mut request = self.client.post(&self.url).header(CONTENT_TYPE, PROTOBUF);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        match request.send(body) {
-            Ok(response) => parse_response(response, |text| self.sanitize(text)),
-            Err(error) => ExportOutcome::Failed { reason: error.to_string(), retry_after: None },
+        let timeout = self.settings.timeout.0;
+        let request = request.body(body).build().map_err(|error| http_client::root_cause(&error));
+        let sent = match request {
+            Ok(request) => {
+                http_client::send(&self.client, request, timeout, RESPONSE_BYTES_MAX).await
+            }
+            Err(reason) => Err(reason),
+        };
+        match sent {
+            Ok(answer) => parse_answer(answer, |text| self.sanitize(text)),
+            Err(reason) => ExportOutcome::Failed { reason, retry_after: None },
         }
     }
 
     /// Ends the exporter, and counts what was not sent.
-    fn finish(self) {
+    fn finish(mut self) {
         let left = self.spans.len() as u64 + self.export.as_ref().map_or(0, |export| export.spans);
         self.drop_spans("stopped", left);
         let mut jobs = self.jobs.len() as u64;
-        jobs += self
-            .inbox
-            .try_iter()
-            .filter(|message| matches!(message, ExporterMessage::Ended(_)))
-            .count() as u64;
+        while let Ok(message) = self.inbox.try_recv() {
+            jobs += u64::from(matches!(message, ExporterMessage::Ended(_)));
+        }
         self.metrics.traces_jobs_dropped.with_label_values(&["stopped"]).inc_by(jobs);
         if left + jobs > 0 {
             tracing::warn!(
@@ -364,16 +381,8 @@ impl Exporter {
     }
 }
 
-fn parse_response(
-    mut response: http::Response<Body>,
-    sanitize: impl Fn(&str) -> String,
-) -> ExportOutcome {
-    let status = response.status();
-    let retry_after = response.headers().get("Retry-After");
-    let retry_after =
-        retry_after.and_then(|value| times::parse_retry_after(value.to_str().ok()?, clock::now()));
-    // Read to its end, so that the connection can be used again.
-    let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec();
+fn parse_answer(answer: Answer, sanitize: impl Fn(&str) -> String) -> ExportOutcome {
+    let Answer { status, retry_after, body } = answer;
     let body = body.unwrap_or_default();
     if status.is_success() {
         // Whatever the response contains, the receiver has accepted the spans.

@@ -10,12 +10,14 @@ mod span_builder;
 
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
+use actix_rt::Arbiter;
 use engine::{JobId, Timestamp};
 use exporter::{Exporter, ExporterMessage};
+use futures_util::FutureExt;
 use journal::Records;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 /// How long a stop waits until the rest is sent.
@@ -25,7 +27,7 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 pub struct Traces {
     waiting_max: i64,
     metrics: Metrics,
-    exporter: OnceLock<Sender<ExporterMessage>>,
+    exporter: OnceLock<UnboundedSender<ExporterMessage>>,
 }
 
 /// A root job that has ended.
@@ -58,11 +60,13 @@ impl Traces {
     ///
     /// Says which of the settings cannot be used.
     pub fn start(&self, settings: &Settings, reader: Arc<dyn Records>) -> Result<(), String> {
-        let (messages, inbox): (Sender<ExporterMessage>, Receiver<ExporterMessage>) = channel();
+        let (messages, inbox) = unbounded_channel();
         let exporter = Exporter::new(settings, &self.metrics, reader, inbox)?;
         // A second start changes nothing: its exporter ends at once.
         let _ = self.exporter.set(messages);
-        std::thread::spawn(move || exporter.run());
+        Arbiter::new().spawn_fn(move || {
+            actix_rt::spawn(exporter.run().then(|()| async { Arbiter::current().stop() }));
+        });
         Ok(())
     }
 

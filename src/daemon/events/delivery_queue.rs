@@ -1,0 +1,305 @@
+//! What the webhook decides: which notices are due, how many calls there are at once, and how long
+//! it pauses after failures. Nothing here does I/O or reads a clock.
+
+use crate::settings::WebhookSettings;
+use base::http_client;
+use engine::Timestamp;
+use journal::{Notice, NoticeNumber};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How many notices are read from the journal at once.
+pub(super) const PAGE_ROWS: u32 = 100;
+
+/// The most failed notices that wait for another try. While there are that many, no new ones are
+/// read.
+const RETRIES_MAX: usize = 10_000;
+
+/// The notices that are to be delivered, and when.
+#[derive(Default)]
+pub(super) struct DeliveryQueue {
+    /// The last notice that was read from the journal.
+    cursor: NoticeNumber,
+    page: VecDeque<(NoticeNumber, Notice)>,
+    /// Whether there may be notices beyond the cursor.
+    pub(super) has_more: bool,
+    /// The failed notices: when each is due, and how often it has failed.
+    retries: BTreeMap<(Timestamp, NoticeNumber), u32>,
+    /// Whether the last notice was a retry. Retries and new notices take turns.
+    was_retry: bool,
+    /// How often calls have failed in a row, and until when no call is made.
+    pub(super) failures: u32,
+    paused_until: Timestamp,
+    pub(super) in_flight: usize,
+    pub(super) done: Vec<NoticeNumber>,
+    pub(super) is_closing: bool,
+}
+
+/// What the task does next.
+pub(super) enum NextAction {
+    Deliver(DueNotice),
+    /// Wait until something happens, or until this time has passed.
+    Wait(Option<Duration>),
+    /// Wait for one of the calls under way: there are as many as there may be.
+    WaitForCall,
+    Read(NoticeNumber),
+    ReadRetry(NoticeNumber, u32),
+}
+
+pub(super) struct DueNotice {
+    pub(super) number: NoticeNumber,
+    pub(super) notice: Notice,
+    pub(super) failures: u32,
+}
+
+/// The outcome of a call.
+pub(super) enum DeliveryOutcome {
+    Delivered,
+    /// The receiver rejects the notice for good.
+    Rejected(String),
+    Failed {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+impl DeliveryQueue {
+    /// Creates a queue that begins with the first notice of the journal.
+    pub(super) fn new() -> DeliveryQueue {
+        DeliveryQueue { has_more: true, ..DeliveryQueue::default() }
+    }
+
+    /// Decides what to do next.
+    pub(super) fn next_action(&mut self, now: Timestamp, settings: &WebhookSettings) -> NextAction {
+        if self.is_closing {
+            return NextAction::Wait(None);
+        }
+        if self.failures > 0 {
+            if self.in_flight > 0 {
+                return NextAction::Wait(None);
+            }
+            if now < self.paused_until {
+                return NextAction::Wait(Some(duration_until(now, self.paused_until)));
+            }
+            self.expire_page(now, settings);
+        }
+        if self.in_flight >= settings.concurrency {
+            return NextAction::WaitForCall;
+        }
+        let due =
+            self.retries.first_key_value().map(|((due, number), failed)| (*due, *number, *failed));
+        let retry =
+            due.filter(|(due, ..)| *due <= now && (!self.was_retry || self.page.is_empty()));
+        if let Some((due, number, failed)) = retry {
+            self.retries.remove(&(due, number));
+            self.was_retry = true;
+            self.in_flight += 1;
+            return NextAction::ReadRetry(number, failed);
+        }
+        if let Some((number, notice)) = self.page.pop_front() {
+            self.was_retry = false;
+            self.in_flight += 1;
+            return NextAction::Deliver(DueNotice { number, notice, failures: 0 });
+        }
+        if self.has_more && self.retries.len() < RETRIES_MAX {
+            self.has_more = false;
+            return NextAction::Read(self.cursor);
+        }
+        NextAction::Wait(due.map(|(due, ..)| duration_until(now, due)))
+    }
+
+    /// Adds the notices that were read behind the cursor.
+    pub(super) fn add_page(&mut self, page: Vec<(NoticeNumber, Notice)>) {
+        self.has_more |= page.len() == PAGE_ROWS as usize;
+        self.cursor = page.last().map_or(self.cursor, |(number, _)| *number);
+        self.page.extend(page);
+    }
+
+    /// Gives up notices that are too old without a call. Done while the receiver accepts nothing.
+    fn expire_page(&mut self, now: Timestamp, settings: &WebhookSettings) {
+        while self.page.front().is_some_and(|(_, notice)| is_expired(notice, now, settings)) {
+            let number = self.page.pop_front().map(|(number, _)| number);
+            tracing::error!(
+                notice = number,
+                "the end of a job could not be told to the webhook within events.webhook.age_max: \
+                 given up"
+            );
+            self.done.extend(number);
+        }
+    }
+
+    /// Applies the outcome of a call. Returns whether the notice is given up.
+    pub(super) fn settle(
+        &mut self,
+        delivery: DueNotice,
+        outcome: &DeliveryOutcome,
+        now: Timestamp,
+        settings: &WebhookSettings,
+    ) -> bool {
+        let DueNotice { number, notice, failures: failed } = delivery;
+        self.in_flight -= 1;
+        let DeliveryOutcome::Failed { retry_after, .. } = outcome else {
+            self.failures = 0;
+            self.done.push(number);
+            return false;
+        };
+        // Calls that were made together have failed together.
+        if self.failures == 0 || now >= self.paused_until {
+            self.failures += 1;
+            self.paused_until = add_duration(
+                now,
+                backoff(self.failures, settings).max(retry_after.unwrap_or_default()),
+            );
+        }
+        if is_expired(&notice, now, settings) {
+            tracing::error!(
+                notice = number,
+                "the end of a job could not be told to the webhook within events.webhook.age_max: \
+                 given up"
+            );
+            self.done.push(number);
+            return true;
+        }
+        self.retries.insert((add_duration(now, backoff(failed + 1, settings)), number), failed + 1);
+        false
+    }
+}
+
+fn is_expired(notice: &Notice, now: Timestamp, settings: &WebhookSettings) -> bool {
+    now > add_duration(notice.at, settings.age_max.0)
+}
+
+fn backoff(failures: u32, settings: &WebhookSettings) -> Duration {
+    http_client::backoff(failures, (settings.backoff_min.0, settings.backoff_max.0))
+}
+
+/// Adds a duration to a time.
+pub(super) fn add_duration(at: Timestamp, span: Duration) -> Timestamp {
+    Timestamp(at.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+fn duration_until(now: Timestamp, due: Timestamp) -> Duration {
+    Duration::from_nanos(u64::try_from(due.0.saturating_sub(now.0)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn settings() -> WebhookSettings {
+        Settings::defaults().unwrap().events.webhook
+    }
+
+    fn notice(at_s: i64) -> Notice {
+        Notice { at: seconds(at_s), body: "{}".into() }
+    }
+
+    fn seconds(at_s: i64) -> Timestamp {
+        Timestamp(at_s * 1_000_000_000)
+    }
+
+    fn failed() -> DeliveryOutcome {
+        DeliveryOutcome::Failed { reason: "down".to_owned(), retry_after: None }
+    }
+
+    /// Returns the notice that is delivered next at that time. Retries are read from a stub.
+    fn next_delivery(queue: &mut DeliveryQueue, at_s: i64) -> Option<DueNotice> {
+        match queue.next_action(seconds(at_s), &settings()) {
+            NextAction::Deliver(delivery) => Some(delivery),
+            NextAction::ReadRetry(number, failed) => {
+                Some(DueNotice { number, notice: notice(0), failures: failed })
+            }
+            NextAction::Wait(_) | NextAction::WaitForCall | NextAction::Read(_) => None,
+        }
+    }
+
+    #[test]
+    fn while_calls_fail_there_is_one_at_a_time_after_pauses_that_grow() {
+        let mut queue = DeliveryQueue::default();
+        queue.add_page((1..=5).map(|number| (number, notice(0))).collect());
+        let (first, second) =
+            (next_delivery(&mut queue, 10).unwrap(), next_delivery(&mut queue, 10).unwrap());
+        assert!(!queue.settle(first, &failed(), seconds(10), &settings()));
+        assert!(next_delivery(&mut queue, 10).is_none(), "the other one is still under way");
+        queue.settle(second, &failed(), seconds(10), &settings());
+        assert!(
+            next_delivery(&mut queue, 10).is_none() && queue.failures == 1,
+            "both failed at once"
+        );
+        let probe = next_delivery(&mut queue, 11).unwrap();
+        assert!(next_delivery(&mut queue, 11).is_none());
+        queue.settle(probe, &failed(), seconds(11), &settings());
+        assert!(next_delivery(&mut queue, 12).is_none());
+        let probe = next_delivery(&mut queue, 13).unwrap();
+        queue.settle(probe, &DeliveryOutcome::Delivered, seconds(13), &settings());
+        assert_eq!(queue.done.len(), 1);
+        let rest: Vec<NoticeNumber> = std::iter::from_fn(|| next_delivery(&mut queue, 60))
+            .map(|delivery| delivery.number)
+            .collect();
+        assert_eq!(rest.len(), 4, "{rest:?}");
+    }
+
+    #[test]
+    fn one_notice_that_is_never_accepted_does_not_delay_the_others() {
+        let mut queue = DeliveryQueue::default();
+        queue.add_page((1..=50).map(|number| (number, notice(0))).collect());
+        let mut at_s = 0;
+        let mut delivered = 0;
+        while delivered < 49 {
+            at_s += 1;
+            assert!(at_s < 200, "{delivered} delivered");
+            while let Some(delivery) = next_delivery(&mut queue, at_s) {
+                let outcome =
+                    if delivery.number == 1 { failed() } else { DeliveryOutcome::Delivered };
+                delivered += usize::from(delivery.number != 1);
+                queue.settle(delivery, &outcome, seconds(at_s), &settings());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_is_given_up() {
+        let day_s = 24 * 3600;
+        let mut queue = DeliveryQueue::default();
+        queue.add_page(vec![(1, notice(0)), (2, notice(0)), (3, notice(10 * day_s))]);
+        let first = next_delivery(&mut queue, 10 * day_s).unwrap();
+        assert!(
+            queue.settle(first, &failed(), seconds(10 * day_s), &settings()),
+            "tried once all the same"
+        );
+        assert_eq!(next_delivery(&mut queue, 11 * day_s).map(|delivery| delivery.number), Some(3));
+        assert_eq!(queue.done, [1, 2]);
+    }
+
+    #[test]
+    fn there_are_as_many_calls_at_once_as_the_settings_allow() {
+        let mut queue = DeliveryQueue::default();
+        queue.add_page((1..=9).map(|number| (number, notice(0))).collect());
+        let calls: Vec<DueNotice> = std::iter::from_fn(|| next_delivery(&mut queue, 10)).collect();
+        assert_eq!(calls.len(), settings().concurrency);
+        assert!(matches!(queue.next_action(seconds(10), &settings()), NextAction::WaitForCall));
+        for call in calls {
+            queue.settle(call, &DeliveryOutcome::Delivered, seconds(10), &settings());
+            let next = next_delivery(&mut queue, 10).map(|delivery| delivery.number);
+            assert!(next.is_some_and(|number| number > 4), "one takes its place: {next:?}");
+        }
+    }
+
+    #[test]
+    fn a_response_may_demand_a_longer_pause() {
+        let mut queue = DeliveryQueue::default();
+        queue.add_page(vec![(1, notice(0))]);
+        let first = next_delivery(&mut queue, 0).unwrap();
+        queue.settle(
+            first,
+            &DeliveryOutcome::Failed {
+                reason: String::new(),
+                retry_after: Some(Duration::from_secs(30)),
+            },
+            seconds(0),
+            &settings(),
+        );
+        assert!(next_delivery(&mut queue, 29).is_none() && next_delivery(&mut queue, 30).is_some());
+    }
+}
