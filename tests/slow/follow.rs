@@ -2,7 +2,6 @@
 //! the end. On the embedded bus, without a broker.
 
 use std::{
-    io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     process::Command,
     sync::{
