@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{self, PAGE_ROWS, page_bytes_for, read_small, truncate};
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
 use base::times::Rfc3339Time;

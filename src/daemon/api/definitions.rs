@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::read_small;
 use super::resolve::resolve_workflow;
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::view::DefinitionView;
 use actix_web::http::header;

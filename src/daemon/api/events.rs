@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads;
 use super::resolve::{parse_job_id, resolve_workflow};
-use super::routes::*;
+use super::route::*;
 use super::token::Authenticated;
 use crate::api::state::ApiState;
 use crate::events::{Batch, Counts, Event, EventFilter, Subject, Subscription};

@@ -7,7 +7,7 @@
 
 use super::connection_slots::{CallGuard, ConnectionSlot};
 use super::problem::Problem;
-use super::routes::Access;
+use super::route::Access;
 use crate::api::state::ApiState;
 use crate::settings::HttpSettings;
 use actix_web::body::{BodySize, BoxBody, MessageBody};

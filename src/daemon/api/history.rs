@@ -5,7 +5,7 @@ use super::query::{self, Query};
 use super::reads::PAGE_ROWS;
 use super::reads::{self, read_small};
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::view::{EntryView, JobView};
 use actix_web::{HttpResponse, web};
@@ -25,9 +25,6 @@ pub(super) const ROUTES: &[ApiRoute] =
 
 /// A page reads rows up to this total size, in bytes; the last row may exceed it.
 pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
-
-/// The largest number that an entry could have: the journal stores it as a signed number.
-pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// What a row takes while it is read and shown, as a multiple of its size: its text, what is
 /// parsed, and the response.

@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, page_bytes, truncate};
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use super::step::find_step;
 use crate::api::state::ApiState;
 use crate::view::{ItemMap, ItemTimes, ItemsView};

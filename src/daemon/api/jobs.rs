@@ -9,7 +9,7 @@ use super::query::{self, Query, invalid_cursor};
 use super::reads::{self, PAGE_ROWS, page_bytes, read_small, stream_chunks};
 use super::request_body::RequestBody;
 use super::resolve::{find_definition, parse_job_id, resolve_workflow};
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::view::JobView;
 use actix_web::http::header::{self, ETag, EntityTag, Header, IfNoneMatch, TryIntoHeaderValue};

@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::query::{self, Query};
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::settings::Sourced;
 use crate::telemetry::ActorCounts;
@@ -15,12 +15,8 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/manager", || web::to(get_manager)).operation(|schemas| {
         let summary = "The manager: its version, its checks, its mailboxes";
-        let view = schemas.reference::<ManagerView>();
-        OperationSpec::new("getManager", "manager", summary).with_json_response(
-            200,
-            "The manager",
-            view,
-        )
+        let operation = OperationSpec::new("getManager", "manager", summary);
+        operation.with_json_response(200, "The manager", schemas.reference::<ManagerView>())
     }),
     ApiRoute::get("/api/settings", || web::to(get_settings)).operation(|schemas| {
         let settings = any_of([any_object_schema(), schemas.list_of::<Sourced<'_>>()]);

@@ -27,6 +27,7 @@ mod reads;
 mod redispatch;
 mod request_body;
 mod resolve;
+mod route;
 mod routes;
 mod search;
 mod server;

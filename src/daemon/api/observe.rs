@@ -1,7 +1,7 @@
 //! The endpoints for health and metrics.
 
 use super::guard;
-use super::routes::*;
+use super::route::*;
 use crate::access::{Principal, RequiredScope};
 use crate::api::state::ApiState;
 use crate::settings::Scope;

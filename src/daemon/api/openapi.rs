@@ -1,20 +1,13 @@
 //! The OpenAPI 3.1 document of the API, served at `/openapi.json`. The routes describe their
 //! operations; the schemas come from the types of the responses.
 
-mod operation_spec;
+pub(super) mod operation_spec;
 pub(super) mod parameters;
 
-use super::problem::{Problem, ProblemDetails};
-use super::query::Query;
-use super::routes::{ALL_ROUTES, Access, ApiRoute, RouteMethod};
+use super::problem::ProblemDetails;
+use super::route::{Access, ApiRoute, RouteMethod, Schemas};
 use crate::settings::Scope;
-use actix_web::{HttpResponse, web};
-use bytes::Bytes;
-pub(super) use operation_spec::{
-    OperationSpec, Schemas, any_object_schema, any_of, message_schema, text_schema,
-};
 use serde_json::{Map, Value, json};
-use std::sync::LazyLock;
 
 /// The groups of operations.
 const TAGS: [(&str, &str); 6] = [
@@ -26,30 +19,13 @@ const TAGS: [(&str, &str); 6] = [
     ("manager", "The manager itself"),
 ];
 
-pub(super) const ROUTES: &[ApiRoute] = &[ApiRoute::get("/openapi.json", || web::to(get_document))
-    .operation(|_| {
-        let document = any_object_schema();
-        OperationSpec::new("openapi", "manager", "This document").with_json_response(
-            200,
-            "The document",
-            document,
-        )
-    })];
-
-/// The serialised document.
-static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build_document().to_string().into());
-
-async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
-    query.check_empty()?;
-    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
-}
-
-fn build_document() -> Value {
+/// Builds the document of these routes.
+pub(super) fn build_document(routes: &[ApiRoute]) -> Value {
     let mut schemas = Schemas::default();
     schemas.reference::<ProblemDetails<'_>>();
     let mut paths: Map<String, Value> = Map::new();
     let mut for_admins = Vec::new();
-    for route in ALL_ROUTES.iter() {
+    for route in routes {
         if route.method == RouteMethod::Post && route.access == Access::Scope(Scope::Admin) {
             for_admins.push(route.path);
         }

@@ -7,11 +7,10 @@ use super::query::{self, Query, ReplyType};
 use super::reads::{self, read_small};
 use super::request_body::RequestBody;
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use super::search::{
     FILTERS, Row, SEARCH_PARAMETERS, SearchPurpose, SearchQuery, next_page, page_bytes,
 };
-use super::worker::REPLY_DESCRIPTION;
 use crate::actors::client_response::{
     CANCEL_REASON, Erased, OperationResponse, RequestError, StepSnapshot,
 };

@@ -3,7 +3,7 @@
 
 use super::jobs::matches_etag;
 use super::problem::Problem;
-use super::routes::*;
+use super::route::*;
 use actix_web::http::header::{
     self, ETag, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch,
 };

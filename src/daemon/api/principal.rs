@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::query::Query;
-use super::routes::*;
+use super::route::*;
 use crate::access::Principal;
 use crate::api::state::ApiState;
 use crate::settings::Scope;

@@ -5,7 +5,7 @@ use super::leases::to_wall_clock;
 use super::problem::Problem;
 use super::query::Query;
 use super::redispatch;
-use super::routes::*;
+use super::route::*;
 use crate::actors::bulk_requests::WaitingStep;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};
@@ -21,12 +21,8 @@ use utoipa::ToSchema;
 pub(super) const ROUTES: &[ApiRoute] = &[
     ApiRoute::get("/api/queues", || web::to(list_queues)).operation(|schemas| {
         let summary = "The queues of the loaded workflows, what they hold, and who uses them";
-        let queues = schemas.reference::<Queues<'_>>();
-        OperationSpec::new("listQueues", "manager", summary).with_json_response(
-            200,
-            "The queues",
-            queues,
-        )
+        let operation = OperationSpec::new("listQueues", "manager", summary);
+        operation.with_json_response(200, "The queues", schemas.reference::<Queues<'_>>())
     }),
     ApiRoute::get("/api/queue/{queue}", || web::to(get_queue)).operation(|schemas| {
         OperationSpec::new("getQueue", "manager", "A queue, and who has messages of it")

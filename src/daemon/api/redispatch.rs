@@ -8,7 +8,7 @@ use super::principal::PrincipalName;
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use crate::actors::bulk_requests::BulkRedispatch;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, web};

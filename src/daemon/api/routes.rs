@@ -2,26 +2,26 @@
 //! From the list follow the routing, the methods that a 405 names, what a request needs, and the
 //! OpenAPI document.
 
-pub(super) use super::openapi::{
-    OperationSpec, Schemas, any_object_schema, any_of, message_schema, parameters::*, text_schema,
-};
 use super::problem::Problem;
+use super::query::Query;
+use super::route::{Access, ApiRoute, OperationSpec, any_object_schema, not_found};
 use super::{
     children, definitions, events, guard, history, items, jobs, manager, observe, openapi,
     operations, page, principal, queues, redispatch, search, status, step, token, why, worker,
     workflows,
 };
 use crate::api::state::ApiState;
-use crate::settings::{HttpSettings, Scope};
+use crate::settings::HttpSettings;
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::{Method, header};
+use actix_web::http::header;
 use actix_web::middleware::{Next, from_fn};
-use actix_web::{Error, HttpRequest, HttpResponse, Route, guard as method, web};
+use actix_web::{Error, HttpRequest, HttpResponse, Route, web};
+use bytes::Bytes;
 use std::sync::LazyLock;
 
 /// All routes, those of a path together. A path comes before those that match what it matches.
-pub(super) static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
+static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     let mut routes = [
         OTHER_ROUTES,
         children::ROUTES,
@@ -32,7 +32,6 @@ pub(super) static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
         jobs::ROUTES,
         manager::ROUTES,
         observe::ROUTES,
-        openapi::ROUTES,
         operations::ROUTES,
         page::ROUTES,
         principal::ROUTES,
@@ -50,199 +49,17 @@ pub(super) static ALL_ROUTES: LazyLock<Vec<ApiRoute>> = LazyLock::new(|| {
     routes
 });
 
-const OTHER_ROUTES: &[ApiRoute] =
-    &[ApiRoute::get("/api", || web::to(redirect_to_api)).without_slash().without_operation()];
+const OTHER_ROUTES: &[ApiRoute] = &[
+    ApiRoute::get("/api", || web::to(redirect_to_api)).without_slash().without_operation(),
+    ApiRoute::get("/openapi.json", || web::to(get_document)).operation(|_| {
+        let operation = OperationSpec::new("openapi", "manager", "This document");
+        operation.with_json_response(200, "The document", any_object_schema())
+    }),
+];
 
-/// A method of a path, with its handler, who may call it, and its description.
-#[derive(Clone, Copy)]
-pub(super) struct ApiRoute {
-    pub(super) method: RouteMethod,
-    pub(super) path: &'static str,
-    pub(super) access: Access,
-    handler: fn() -> Route,
-    takes_slash: bool,
-    operations: Operations,
-}
-
-/// The method of a route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RouteMethod {
-    /// GET and HEAD: [`guard::finish_response`] reduces responses to HEAD to the head.
-    Get,
-    Post,
-    Delete,
-    /// Every method, of a path that leads nowhere.
-    Any,
-}
-
-/// Who may call a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Anybody, under any host name: the manager's health.
-    Health,
-    /// Anybody, also by a link on another site: the files of the page.
-    Page,
-    /// Any token.
-    AnyToken,
-    /// A token for the queue in the path.
-    Queue,
-    /// A token with this scope.
-    Scope(Scope),
-}
-
-/// The operations of a route in the document.
-#[derive(Clone, Copy)]
-enum Operations {
-    None,
-    One(fn(&mut Schemas) -> OperationSpec),
-    /// One for each of these words in place of `{operation}`, with a summary.
-    Each(&'static [(&'static str, &'static str)], DescribeWord),
-}
-
-type DescribeWord = fn(&str, &str, &mut Schemas) -> OperationSpec;
-
-/// A route whose operation is still to be described.
-pub(super) struct UndescribedRoute(ApiRoute);
-
-impl ApiRoute {
-    /// Makes a route that reads.
-    pub(super) const fn get(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        UndescribedRoute::new(RouteMethod::Get, path, handler)
-    }
-
-    /// Makes a route that changes something.
-    pub(super) const fn post(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        UndescribedRoute::new(RouteMethod::Post, path, handler)
-    }
-
-    /// Makes a route that ends something.
-    pub(super) const fn delete(path: &'static str, handler: fn() -> Route) -> UndescribedRoute {
-        UndescribedRoute::new(RouteMethod::Delete, path, handler)
-    }
-
-    /// Makes a route for paths at which there is nothing, but not for everybody.
-    pub(super) const fn nothing(path: &'static str, access: Access) -> ApiRoute {
-        UndescribedRoute::new(RouteMethod::Any, path, || web::to(not_found))
-            .needing(access)
-            .without_operation()
-    }
-
-    /// Describes the operations of the route, each with its path.
-    pub(super) fn describe(&self, schemas: &mut Schemas) -> Vec<(String, OperationSpec)> {
-        let path = self.path.replace(":.*}", "}");
-        match self.operations {
-            Operations::None => Vec::new(),
-            Operations::One(describe) => vec![(path, describe(schemas))],
-            Operations::Each(words, describe) => words
-                .iter()
-                .map(|(word, about)| {
-                    (path.replace("{operation}", word), describe(word, about, schemas))
-                })
-                .collect(),
-        }
-    }
-
-    /// Returns how general each part of the path is.
-    fn generality(&self) -> Vec<u8> {
-        let parts = self.path.split('/');
-        parts.map(|part| part.starts_with('{') as u8 + part.ends_with(".*}") as u8).collect()
-    }
-
-    /// Returns what the router matches: the path, with and without a slash at its end.
-    fn patterns(&self) -> Vec<String> {
-        // The handler of a path that ends in a wildcard removes the slash itself.
-        if self.takes_slash && !self.path.ends_with(".*}") && self.path != "/" {
-            vec![self.path.to_owned(), format!("{}/", self.path)]
-        } else {
-            vec![self.path.to_owned()]
-        }
-    }
-
-    fn to_route(self) -> Route {
-        let route = (self.handler)();
-        match self.method {
-            RouteMethod::Get => route.guard(method::Any(method::Get()).or(method::Head())),
-            RouteMethod::Post => route.guard(method::Post()),
-            RouteMethod::Delete => route.guard(method::Delete()),
-            RouteMethod::Any => route,
-        }
-    }
-}
-
-impl UndescribedRoute {
-    const fn new(
-        method: RouteMethod,
-        path: &'static str,
-        handler: fn() -> Route,
-    ) -> UndescribedRoute {
-        let access = Access::Scope(method.properties().2);
-        let operations = Operations::None;
-        UndescribedRoute(ApiRoute { method, path, access, handler, takes_slash: true, operations })
-    }
-
-    /// Sets who may call the route, if the method alone does not tell.
-    pub(super) const fn needing(self, access: Access) -> UndescribedRoute {
-        UndescribedRoute(ApiRoute { access, ..self.0 })
-    }
-
-    /// Matches the path only without a slash at its end.
-    const fn without_slash(self) -> UndescribedRoute {
-        UndescribedRoute(ApiRoute { takes_slash: false, ..self.0 })
-    }
-
-    /// Describes the operation.
-    pub(super) const fn operation(self, describe: fn(&mut Schemas) -> OperationSpec) -> ApiRoute {
-        ApiRoute { operations: Operations::One(describe), ..self.0 }
-    }
-
-    /// Describes an operation for each of these words in place of `{operation}`.
-    pub(super) const fn operation_for_each(
-        self,
-        words: &'static [(&'static str, &'static str)],
-        describe: DescribeWord,
-    ) -> ApiRoute {
-        ApiRoute { operations: Operations::Each(words, describe), ..self.0 }
-    }
-
-    /// Leaves the route out of the document: it is no operation, or another name of one.
-    pub(super) const fn without_operation(self) -> ApiRoute {
-        self.0
-    }
-}
-
-impl RouteMethod {
-    fn from_request(method: &Method) -> RouteMethod {
-        match *method {
-            Method::GET | Method::HEAD | Method::OPTIONS => RouteMethod::Get,
-            Method::DELETE => RouteMethod::Delete,
-            _ => RouteMethod::Post,
-        }
-    }
-
-    /// Returns the key in the document, the methods of the header `Allow`, and the scope that is
-    /// needed.
-    pub(super) const fn properties(self) -> (&'static str, &'static str, Scope) {
-        match self {
-            RouteMethod::Get => ("get", "GET, HEAD", Scope::Read),
-            RouteMethod::Post => ("post", "POST", Scope::Operate),
-            // What was deleted cannot be looked at any more.
-            RouteMethod::Delete => ("delete", "DELETE", Scope::Admin),
-            RouteMethod::Any => ("", "", Scope::Admin),
-        }
-    }
-}
-
-impl Access {
-    /// Returns what a request needs, by its method and the routes of its path. A path without a
-    /// route for the method needs what its method needs anywhere, unless the scopes do not count
-    /// there.
-    pub(super) fn find(routes: &[ApiRoute], method: &Method) -> Access {
-        let method = RouteMethod::from_request(method);
-        let other = routes.first().filter(|other| !matches!(other.access, Access::Scope(_)));
-        let route = routes.iter().find(|route| route.method == method).or(other);
-        route.map_or(Access::Scope(method.properties().2), |route| route.access)
-    }
-}
+/// The OpenAPI document, serialised.
+static DOCUMENT: LazyLock<Bytes> =
+    LazyLock::new(|| openapi::build_document(&ALL_ROUTES).to_string().into());
 
 /// Adds all routes, and what is answered on all other paths.
 pub(super) fn add_routes(config: &mut web::ServiceConfig, http: &HttpSettings) {
@@ -279,15 +96,13 @@ fn wrap(route: Route, routes: &'static [ApiRoute]) -> Route {
         }))
 }
 
-async fn redirect_to_api() -> HttpResponse {
-    HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
+async fn get_document(query: Query) -> Result<HttpResponse, Problem> {
+    query.check_empty()?;
+    Ok(HttpResponse::Ok().content_type(mime::APPLICATION_JSON).body(DOCUMENT.clone()))
 }
 
-async fn not_found(request: HttpRequest) -> Problem {
-    Problem::not_found(format!(
-        "there is nothing at {}; the API is described in docs/http-api.md",
-        request.path()
-    ))
+async fn redirect_to_api() -> HttpResponse {
+    HttpResponse::MovedPermanently().insert_header((header::LOCATION, "/api/")).finish()
 }
 
 fn refuse_method(routes: &[ApiRoute], request: &HttpRequest) -> Problem {
@@ -313,7 +128,9 @@ async fn count_requests(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Scope;
     use actix_web::dev::ResourceDef;
+    use actix_web::http::Method;
 
     #[test]
     fn what_erases_or_replaces_needs_more_than_what_does_not() {

@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{read_small, stream_chunks};
 use super::resolve::resolve_workflow;
-use super::routes::*;
+use super::route::*;
 use crate::actors::health::JournalWait;
 use crate::api::state::ApiState;
 use actix_web::http::header;

@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads::{self, ByteRange};
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::view::{AttemptHistory, StepDetail};
 use actix_web::{HttpRequest, HttpResponse, web};

@@ -4,7 +4,7 @@
 use super::connection_slots::ConnectionSlot;
 use super::leases::Receipt;
 use super::problem::Problem;
-use super::routes::Access;
+use super::route::Access;
 use crate::access::{LoginPenalty, Principal, RequiredScope};
 use crate::api::state::ApiState;
 use crate::settings::Scope;

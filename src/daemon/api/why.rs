@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::reads;
 use super::resolve::parse_job_id;
-use super::routes::*;
+use super::route::*;
 use super::topic::{MessageLocation, TopicStep};
 use super::why_text::{
     describe_all_busy, describe_condition, describe_timeout, format_count, format_count_u64,

@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::BufferedResponse;
 use super::request_body::RequestBody;
-use super::routes::*;
+use super::route::*;
 use super::token::Authenticated;
 use crate::api::state::ApiState;
 use actix_web::{HttpResponse, HttpResponseBuilder, web};
@@ -66,9 +66,6 @@ pub(super) const ROUTES: &[ApiRoute] = &[
         }),
     ApiRoute::nothing("/api/queue/{queue}/message/{path:.*}", Access::Queue),
 ];
-
-/// What the body of a reply is.
-pub(super) const REPLY_DESCRIPTION: &str = "The step's output, or `{\"error\":…}`, or progress";
 
 fn describe_call(id: &str, summary: &str) -> OperationSpec {
     OperationSpec::new(id, "workers", summary).with_parameters(&[VHOST]).with_problems(&[404, 409])

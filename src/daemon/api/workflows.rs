@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::query::{self, Query};
 use super::reads::{read_small, truncate};
-use super::routes::*;
+use super::route::*;
 use crate::api::state::ApiState;
 use crate::telemetry::rates::Rate;
 use actix_web::{HttpResponse, web};

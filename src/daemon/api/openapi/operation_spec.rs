@@ -17,6 +17,10 @@ pub(in crate::api) struct OperationSpec {
     rules: Vec<String>,
 }
 
+/// What the body of a reply is.
+pub(in crate::api) const REPLY_DESCRIPTION: &str =
+    "The step's output, or `{\"error\":…}`, or progress";
+
 /// The statuses of problems with which every operation may answer.
 const COMMON_PROBLEM_STATUSES: [u16; 7] = [400, 401, 403, 408, 429, 500, 503];
 

@@ -1,6 +1,5 @@
 //! The parameters of operations. The same name means the same wherever it occurs.
 
-use crate::api::history::NUMBER_MAX;
 use ParameterFormat::*;
 use engine::JobState;
 use serde_json::{Value, json};
@@ -52,6 +51,9 @@ const fn path(name: &'static str, format: ParameterFormat, about: &'static str) 
 const fn header(name: &'static str, format: ParameterFormat, about: &'static str) -> Parameter {
     Parameter { name, location: "header", is_required: false, format, about, needs: None }
 }
+
+/// The largest number that an entry could have: the journal stores it as a signed number.
+pub(in crate::api) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 const LIMIT_MAX: u64 = 10_000;
 
