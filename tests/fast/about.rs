@@ -2,10 +2,10 @@
 //! settings.
 
 use crate::http::{Api, serving, serving_in};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Secret, Settings};
 

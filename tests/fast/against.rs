@@ -1,11 +1,11 @@
 //! `check FILE --against JOURNAL`: what jobs that are kept would have done under changed files.
 
 use crate::http::{Api, serving};
-use crate::waits::DEADLINE;
 use actix_web::http::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use support::waits::DEADLINE;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli;
 use workflow_manager::engine::JobId;

@@ -1,12 +1,12 @@
 //! Look-ups in the journal: whoever asks for a job that takes no input waits for the archive, and
 //! nobody else does.
 
-use crate::waits::DEADLINE;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use support::waits::DEADLINE;
 use tokio::sync::oneshot;
 use workflow_manager::actors::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError,

@@ -2,12 +2,12 @@
 //! end of the attempt is not sent.
 
 use crate::http::{Api, serving};
-use crate::waits::DEADLINE;
-use crate::world::LIMITS;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use support::waits::DEADLINE;
+use support::world::LIMITS;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{

@@ -1,8 +1,8 @@
 //! Workflows that ask workflows, on the embedded bus: what a call may do, and what it may not.
 
-use crate::waits::until;
 use bytes::Bytes;
 use std::path::Path;
+use support::waits::until;
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::completion_latch::CompletionLatch;

@@ -2,9 +2,9 @@
 //! that has passed, and nothing is deleted that is to be kept.
 
 use crate::alone::alone;
-use crate::waits::until;
 use std::path::Path;
 use std::time::Duration;
+use support::waits::until;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;

@@ -1,11 +1,11 @@
 //! The whole line in this process, on the embedded bus: actors, journal, restart.
 
-use crate::waits::{DEADLINE, until};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
 use tokio::sync::oneshot;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::client_response::{CreateResponse, Erased, RequestError};

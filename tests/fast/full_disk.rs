@@ -2,11 +2,11 @@
 
 use crate::alone::alone;
 use crate::http::serving_in;
-use crate::waits::{DEADLINE, until};
 use actix_web::http::{Method, StatusCode};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
 use tokio::sync::oneshot;
 use workflow_manager::actors::client_response::OperationResponse;
 use workflow_manager::actors::completion_latch::CompletionLatch;

@@ -2,8 +2,6 @@
 //! call, what hostile clients can do, and that the generated code is what the `.proto` file says.
 
 mod calls;
-#[path = "../grpc/mod.rs"]
-mod client;
 mod gate;
 mod generated;
 mod hostile;
@@ -13,14 +11,14 @@ mod stops;
 mod stream;
 
 use crate::http::{Answer, Api};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
-use client::{GrpcWorker, WorkersClient};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+use support::grpc::{GrpcWorker, WorkersClient, connect, with_bearer};
+use support::waits::DEADLINE;
 use tonic::Status;
 use tonic::transport::Channel;
 use workflow_manager::actors::manager;
@@ -77,7 +75,7 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         let rig = Rig {
             api: Api::new(&manager).await,
             address,
-            client: client::client(address).await,
+            client: connect(address).await,
             server: Rc::new(RefCell::new(Some(server))),
         };
         let tested = tokio::time::timeout(4 * DEADLINE, test(rig.clone())).await;

@@ -2,12 +2,12 @@
 //! after each of them.
 
 use crate::http::{Api, serving};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use clap::Parser;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli::{self, Arguments, ClientError, Command};
 use workflow_manager::journal::{Journal as _, JournalOptions, SqliteJournal};

@@ -4,7 +4,6 @@ mod rooms;
 mod sites;
 mod tokens;
 
-use crate::waits::DEADLINE;
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::test::{TestRequest, init_service, read_body};
@@ -12,6 +11,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use support::waits::DEADLINE;
 use workflow_manager::actors::common::Common;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::api;

@@ -2,11 +2,11 @@
 //! alone, they are whole after a stop, and it is noticed when somebody takes them away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use crate::waits::DEADLINE;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::actors::client_response::{CreateResponse, RequestError};
 use workflow_manager::actors::inputs::JournalInput;
 use workflow_manager::actors::manager::{self, Manager};

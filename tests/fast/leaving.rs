@@ -1,11 +1,11 @@
 //! How a job that has nothing left to do leaves.
 
 use crate::simulation::relays::relay;
-use crate::waits::DEADLINE;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
 use workflow_manager::actors::inputs::JournalInput;
 use workflow_manager::actors::manager::{self, Parts, Threads};

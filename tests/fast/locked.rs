@@ -2,12 +2,12 @@
 //! lets go, and what is decided meanwhile is kept.
 
 use crate::alone::alone;
-use crate::waits::{DEADLINE, until};
-use crate::world::LIMITS;
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
+use support::world::LIMITS;
 use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::health::JournalWait;
 use workflow_manager::actors::manager::{self, Manager};

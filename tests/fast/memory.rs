@@ -1,10 +1,10 @@
 //! What jobs under way hold in memory is bounded, and nothing waits for room that never comes.
 
 use crate::http::Api;
-use crate::waits::until;
 use actix_web::http::{Method, StatusCode};
 use std::path::Path;
 use std::time::Duration;
+use support::waits::until;
 use workflow_manager::actors::client_response::{CreateResponse, OperationResponse, RequestError};
 use workflow_manager::actors::inputs::{JobInput, RouterInput};
 use workflow_manager::actors::manager::{self, Manager};

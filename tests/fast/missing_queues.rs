@@ -2,9 +2,9 @@
 //! messages that were in it: a crash behind that must not find one of them confirmed.
 
 use crate::alone::alone;
-use crate::waits::DEADLINE;
 use std::path::Path;
 use std::time::Duration;
+use support::waits::DEADLINE;
 use tokio::sync::oneshot;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{Inspection, JobInput, RouterInput};

@@ -2,16 +2,15 @@
 //! machine.
 
 mod lives;
-pub(crate) mod service;
 mod settings;
 
 use crate::http::{Answer, Api};
-use crate::waits::until;
 use actix_web::http::Method;
-use service::{Act, Called, Service, ok, status};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use support::service::{Act, Called, Service, ok, status};
+use support::waits::until;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;

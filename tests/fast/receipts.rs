@@ -1,10 +1,10 @@
 //! What the broker tells of a message is for the job that sent it, not for one that got its id
 //! later.
 
-use crate::waits::DEADLINE;
 use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
 use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::BusMaker;

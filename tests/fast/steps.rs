@@ -2,9 +2,9 @@
 //! it is part of.
 
 use crate::http::{Answer, Api, serving};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use support::waits::DEADLINE;
 use workflow_manager::bus::embedded::Workers;
 
 const FAN: &str = "

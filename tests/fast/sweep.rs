@@ -2,13 +2,13 @@
 //! them.
 
 use crate::alone::{Log, alone};
-use crate::waits::{DEADLINE, until};
-use crate::world::LIMITS;
 use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
+use support::world::LIMITS;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::{manager, manager_handle};
 use workflow_manager::bus::Address;

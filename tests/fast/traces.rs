@@ -6,8 +6,6 @@ mod receiver;
 mod states;
 
 use crate::http::{Api, serving, serving_in};
-use crate::push::service::{Act, Service, ok, status};
-use crate::waits::{DEADLINE, until};
 use actix_web::http::Method;
 use receiver::{Receiver, Told, read, resource};
 use serde_json::Value;
@@ -15,6 +13,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::service::{Act, Service, ok, status};
+use support::waits::{DEADLINE, until};
 use workflow_manager::actors::common::Common;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Header, Publication};

@@ -2,9 +2,9 @@
 //! grows is told, and once it is empty again it is made small.
 
 use crate::alone::{Log, alone};
-use crate::waits::{DEADLINE, until};
 use rusqlite::Connection;
 use std::time::Duration;
+use support::waits::{DEADLINE, until};
 use workflow_manager::actors::manager;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::Message;

@@ -1,6 +1,6 @@
 //! Child jobs under way are bounded over all fan-outs together, and none of these stands still.
 
-use crate::waits::DEADLINE;
+use support::waits::DEADLINE;
 use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};

@@ -4,10 +4,10 @@ mod kept;
 mod leases;
 
 use crate::http::{Answer, Api, serving};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
+use support::waits::DEADLINE;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{DurationSetting, Names, Secret, Settings, WorkerToken};
 

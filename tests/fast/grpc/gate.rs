@@ -36,13 +36,13 @@ fn a_call_without_the_right_token_is_refused() {
         let none = client.receive(receive("price")).await.expect_err("no token");
         assert_eq!(none.code(), Code::Unauthenticated);
         assert!(none.message().contains("Authorization: Bearer <token>"), "{none}");
-        let wrong = client.receive(client::with_token(receive("price"), "other")).await;
+        let wrong = client.receive(with_bearer(receive("price"), "other")).await;
         assert_eq!(wrong.expect_err("another token").code(), Code::Unauthenticated);
         for token in ["", "other"] {
             let refused = GrpcWorker::greet(&rig.client, hello("price"), token).await;
             assert_eq!(refused.err().map(|status| status.code()), Some(Code::Unauthenticated));
         }
-        let right = client.receive(client::with_token(receive("price"), "secret")).await;
+        let right = client.receive(with_bearer(receive("price"), "secret")).await;
         assert!(right.expect("taken").into_inner().messages.is_empty());
         assert!(GrpcWorker::greet(&rig.client, hello("price"), "secret").await.is_ok());
     });
@@ -76,7 +76,7 @@ fn a_stream_ends_when_its_token_is_taken_away() {
 fn a_workers_token_is_for_its_queues_alone() {
     served(with_worker, |rig| async move {
         let mut client = rig.client.clone();
-        let with = client::with_token::<ReceiveRequest>;
+        let with = with_bearer::<ReceiveRequest>;
         assert!(client.receive(with(receive("price"), "pricing")).await.is_ok());
         let foreign = client.receive(with(receive("stock"), "pricing")).await.expect_err("foreign");
         assert_eq!(foreign.code(), Code::PermissionDenied);
@@ -104,7 +104,7 @@ fn a_workers_token_is_for_its_queues_alone() {
             own.nack(receipt, false);
             assert_eq!(taken(&mut own).await.why_not, "forbidden", "{receipt}");
             let reply = ReplyRequest { receipt: receipt.clone(), ..ReplyRequest::default() };
-            let denied = client.reply(client::with_token(reply, "pricing")).await;
+            let denied = client.reply(with_bearer(reply, "pricing")).await;
             assert_eq!(denied.expect_err("denied").code(), Code::PermissionDenied, "{receipt}");
             // Nor over HTTP.
             let headers = [("authorization", "Bearer pricing")];
@@ -251,13 +251,13 @@ fn calls_are_counted_by_method_and_code() {
             let wait = Some(prost_types::Duration::default());
             let queue = "price".to_owned();
             let request = ReceiveRequest { queue, wait, ..ReceiveRequest::default() };
-            client::with_token(request, token)
+            with_bearer(request, token)
         };
         let mut client = rig.client.clone();
         client.receive(receive("secret")).await.expect("an answer");
         client.receive(receive("wrong-wrong-wrong")).await.expect_err("a refusal");
         let unknown = ReceiveRequest { queue: "nothing".to_owned(), ..ReceiveRequest::default() };
-        client.receive(client::with_token(unknown, "secret")).await.expect_err("no such queue");
+        client.receive(with_bearer(unknown, "secret")).await.expect_err("no such queue");
         let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
         let mut leaves =
             GrpcWorker::greet(&client, hello.clone(), "secret").await.expect("a stream");

@@ -27,13 +27,13 @@ async fn closes(socket: TcpStream) -> usize {
     read.await.expect("read")
 }
 
-fn connect(rig: &Rig) -> TcpStream {
+fn open_socket(rig: &Rig) -> TcpStream {
     TcpStream::connect(rig.address).expect("connected")
 }
 
 /// A worker finds everything in order.
 async fn all_is_well(rig: &Rig, token: &str) {
-    let client = client::client(rig.address).await;
+    let client = connect(rig.address).await;
     let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
     let mut worker = GrpcWorker::greet(&client, hello, token).await.expect("a stream");
     worker.want(1);
@@ -52,13 +52,13 @@ fn bytes_that_are_no_http2_end_their_connection() {
             for round in 0..60 {
                 let mut bytes = if round % 2 == 0 { BEGIN.to_vec() } else { Vec::new() };
                 bytes.extend((0..chance.usize(1..4000)).map(|_| chance.u8(..)));
-                let mut socket = connect(&rig);
+                let mut socket = open_socket(&rig);
                 // The other end may have closed it already.
                 let _ = socket.write_all(&bytes);
                 let _ = socket.shutdown(std::net::Shutdown::Write);
                 closes(socket).await;
             }
-            let mut socket = connect(&rig);
+            let mut socket = open_socket(&rig);
             socket.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("written");
             closes(socket).await;
             all_is_well(&rig, "").await;
@@ -75,7 +75,7 @@ fn a_connection_without_an_admitted_call_is_closed() {
     served(short, |rig| async move {
         // Says nothing; begins and says nothing more; begins half.
         for bytes in [&b""[..], BEGIN, &BEGIN[..10]] {
-            let mut socket = connect(&rig);
+            let mut socket = open_socket(&rig);
             socket.write_all(bytes).expect("written");
             closes(socket).await;
         }
@@ -90,7 +90,7 @@ fn a_connection_without_an_admitted_call_is_closed() {
         tokio::time::timeout(DEADLINE, ends).await.expect("its connection is closed");
         // A worker that was admitted stays, however long it is silent.
         let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
-        let client = client::client(rig.address).await;
+        let client = connect(rig.address).await;
         let mut worker = GrpcWorker::greet(&client, hello, "secret").await.expect("a stream");
         let silence = tokio::time::timeout(Duration::from_millis(500), worker.hear()).await;
         assert!(silence.is_err(), "{silence:?}");
@@ -109,13 +109,13 @@ fn connections_beyond_the_limit_wait() {
         |settings| settings.grpc.connections_max = 3,
         |rig| async move {
             // The rig has one.
-            let mut others = vec![connect(&rig), connect(&rig)];
+            let mut others = vec![open_socket(&rig), open_socket(&rig)];
             for other in &mut others {
                 other.write_all(BEGIN).expect("written");
                 let mut first = [0; 9];
                 other.read_exact(&mut first).expect("settings");
             }
-            let mut late = connect(&rig);
+            let mut late = open_socket(&rig);
             late.write_all(BEGIN).expect("written");
             late.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
             assert!(late.read_exact(&mut [0; 9]).is_err(), "it waits");
@@ -134,12 +134,12 @@ fn a_newcomer_has_the_place_of_an_idle_connection_and_of_no_busy_one() {
             // Half have workers on streams; the others say nothing any more.
             let mut workers = Vec::new();
             for _ in 0..6 {
-                let client = client::client(rig.address).await;
+                let client = connect(rig.address).await;
                 workers.push(GrpcWorker::open(&client, &["price"]).await.expect("a stream"));
             }
             let mut silent = Vec::new();
             for number in 0..40 {
-                let mut other = connect(&rig);
+                let mut other = open_socket(&rig);
                 other.write_all(BEGIN).expect("written");
                 other.set_read_timeout(Some(DEADLINE)).expect("a limit");
                 other.read_exact(&mut [0; 9]).unwrap_or_else(|error| {
@@ -285,7 +285,7 @@ fn a_call_that_is_cancelled_at_once_keeps_no_room() {
                 said.extend(frame_of((3, 0), 1, &CANCEL));
                 said.extend(frame_of((1, 4), 3, &head));
                 said.extend(frame_of((0, 1), 3, &framed(&second)));
-                let mut socket = connect(&rig);
+                let mut socket = open_socket(&rig);
                 socket.write_all(&said).expect("written");
                 let read = tokio::task::spawn_blocking(move || until_the_end(socket));
                 read.await.expect("answered");
@@ -337,7 +337,7 @@ fn head_of_call(rig: &Rig, method: &str) -> Vec<u8> {
 
 /// A stream on a connection of its own: the Hello, and the head of a message of 290,000 bytes.
 fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
-    let mut socket = connect(rig);
+    let mut socket = open_socket(rig);
     socket.write_all(BEGIN).expect("written");
     frame(&mut socket, 1, 4, &head_of_call(rig, "Work"));
     let say = workflow_manager::api::grpc::wire::from_worker::Say::Hello(hello);

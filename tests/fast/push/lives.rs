@@ -1,11 +1,11 @@
 //! Services that reply later, that are busy or away, and jobs that end while they are called.
 
-use super::service::{Act, Called, Service, ok, status};
 use super::{ONE, ask_why, create, ended, endpoint, job, one, post, settings, start};
 use crate::http::Api;
-use crate::waits::{DEADLINE, until};
 use std::sync::Arc;
 use std::time::Duration;
+use support::service::{Act, Called, Service, ok, status};
+use support::waits::{DEADLINE, until};
 use workflow_manager::actors::manager::Manager;
 use workflow_manager::actors::manager_handle;
 use workflow_manager::actors::transport::{BusOptions, settings_transport};

@@ -1,6 +1,5 @@
 //! A receiver of OTLP over HTTP: it reads what it is sent with the protocol's own types.
 
-use crate::push::service::{Act, Called, Service, status};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -8,6 +7,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use support::service::{Act, Called, Service, status};
 use workflow_manager::settings::{DurationSetting as Time, ServerAddress, Settings};
 
 /// A span, to be compared.

@@ -6,7 +6,7 @@
 #[rustfmt::skip]
 mod client;
 
-pub(crate) use client::workers_client::WorkersClient;
+pub use client::workers_client::WorkersClient;
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tonic::transport::{Channel, Endpoint};
@@ -17,21 +17,20 @@ use workflow_manager::api::grpc::wire::{
     ExtendRequest, FromWorker, Hello, Kind, NackRequest, ReplyRequest, StepMessage, ToWorker, Want,
 };
 
-/// A client of the manager that listens there.
-#[allow(dead_code, reason = "each of the tests needs some of it")]
-pub(crate) async fn client(address: SocketAddr) -> WorkersClient<Channel> {
-    try_client(address).await.expect("connected")
+/// Connects to the manager that listens there.
+pub async fn connect(address: SocketAddr) -> WorkersClient<Channel> {
+    try_connect(address).await.expect("connected")
 }
 
-/// The same; none: nobody listens there now.
-pub(crate) async fn try_client(address: SocketAddr) -> Option<WorkersClient<Channel>> {
+/// Connects, unless nobody listens there now.
+pub async fn try_connect(address: SocketAddr) -> Option<WorkersClient<Channel>> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     let client = WorkersClient::new(endpoint.connect().await.ok()?);
     Some(client.max_decoding_message_size(64 << 20))
 }
 
-/// A call with a token.
-pub(crate) fn with_token<T>(request: T, token: &str) -> Request<T> {
+/// Makes a call with a token.
+pub fn with_bearer<T>(request: T, token: &str) -> Request<T> {
     let mut request = Request::new(request);
     let bearer = format!("Bearer {token}").parse().expect("a header");
     request.metadata_mut().insert("authorization", bearer);
@@ -39,15 +38,14 @@ pub(crate) fn with_token<T>(request: T, token: &str) -> Request<T> {
 }
 
 /// A worker on a stream.
-pub(crate) struct GrpcWorker {
+pub struct GrpcWorker {
     say: Option<mpsc::UnboundedSender<FromWorker>>,
     hear: Streaming<ToWorker>,
 }
 
-#[allow(dead_code, reason = "each of the tests needs some of it")]
 impl GrpcWorker {
     /// Opens a stream, and says hello for these queues.
-    pub(crate) async fn open(
+    pub async fn open(
         client: &WorkersClient<Channel>,
         queues: &[&str],
     ) -> Result<GrpcWorker, Status> {
@@ -55,8 +53,8 @@ impl GrpcWorker {
         Self::greet(client, Hello { queues, worker: "w1".to_owned(), ..Hello::default() }, "").await
     }
 
-    /// The same with another hello, and a token.
-    pub(crate) async fn greet(
+    /// Opens a stream with another hello, and a token.
+    pub async fn greet(
         client: &WorkersClient<Channel>,
         hello: Hello,
         token: &str,
@@ -66,8 +64,8 @@ impl GrpcWorker {
         Ok(worker)
     }
 
-    /// A stream on which nothing is said yet.
-    pub(crate) async fn silent(
+    /// Opens a stream on which nothing is said yet.
+    pub async fn silent(
         client: &WorkersClient<Channel>,
         token: &str,
     ) -> Result<GrpcWorker, Status> {
@@ -77,51 +75,56 @@ impl GrpcWorker {
         });
         let request = match token {
             "" => Request::new(said),
-            token => with_token(said, token),
+            token => with_bearer(said, token),
         };
         let hear = client.clone().work(request).await?.into_inner();
         Ok(GrpcWorker { say: Some(say), hear })
     }
 
-    pub(crate) fn say(&mut self, say: Say) {
+    /// Sends something.
+    pub fn say(&mut self, say: Say) {
         if let Some(to) = &self.say {
             // An error means that the stream has ended, as is heard.
             let _ = to.send(FromWorker { say: Some(say) });
         }
     }
 
-    pub(crate) fn want(&mut self, messages: u32) {
+    /// Gives credit for so many messages.
+    pub fn want(&mut self, messages: u32) {
         self.say(Say::Want(Want { messages }));
     }
 
-    pub(crate) fn reply(&mut self, receipt: &str, kind: Kind, body: impl Into<bytes::Bytes>) {
+    /// Replies to a message.
+    pub fn reply(&mut self, receipt: &str, kind: Kind, body: impl Into<bytes::Bytes>) {
         let (receipt, body) = (receipt.to_owned(), body.into());
         self.say(Say::Reply(ReplyRequest { receipt, kind: kind.into(), body }));
     }
 
-    pub(crate) fn extend(&mut self, receipt: &str) {
+    /// Extends a lease.
+    pub fn extend(&mut self, receipt: &str) {
         let receipt = receipt.to_owned();
         self.say(Say::Extend(ExtendRequest { receipt, lease: None }));
     }
 
-    pub(crate) fn nack(&mut self, receipt: &str, requeue: bool) {
+    /// Gives a message back.
+    pub fn nack(&mut self, receipt: &str, requeue: bool) {
         let receipt = receipt.to_owned();
         self.say(Say::Nack(NackRequest { receipt, requeue, delay: None }));
     }
 
     /// Closes its half of the stream.
-    pub(crate) fn farewell(&mut self) {
+    pub fn farewell(&mut self) {
         self.say = None;
     }
 
-    /// What comes next; none: the stream has ended well.
-    pub(crate) async fn hear(&mut self) -> Result<Option<Tell>, Status> {
+    /// Waits for what comes next; none: the stream has ended well.
+    pub async fn hear(&mut self) -> Result<Option<Tell>, Status> {
         let heard = self.hear.message().await?;
         Ok(heard.map(|heard| heard.say.expect("something is said")))
     }
 
-    /// The message that comes next.
-    pub(crate) async fn message(&mut self) -> StepMessage {
+    /// Waits for the message that comes next.
+    pub async fn message(&mut self) -> StepMessage {
         match self.hear().await {
             Ok(Some(Tell::Message(message))) => message,
             other => panic!("expected a message, heard {other:?}"),

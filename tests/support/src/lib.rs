@@ -1,0 +1,7 @@
+//! What the tests, the fuzz targets and the benches share.
+
+pub mod fuzz_targets;
+pub mod grpc;
+pub mod service;
+pub mod waits;
+pub mod world;
