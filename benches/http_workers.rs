@@ -169,7 +169,7 @@ async fn echo_over_grpc(address: String) {
     let client = connect(address.parse().expect("an address")).await;
     let mut worker = GrpcWorker::open(&client, &QUEUES).await.expect("a stream");
     worker.want(CREDIT);
-    while let Some(event) = worker.hear().await.expect("a stream") {
+    while let Some(event) = worker.receive().await.expect("a stream") {
         if let Tell::Message(message) = event {
             worker.reply(&message.receipt, Kind::Result, message.body);
             worker.want(1);

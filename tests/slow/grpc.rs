@@ -103,13 +103,13 @@ async fn serve(
     worker.want(credit);
     loop {
         let heard = tokio::select! {
-            heard = worker.hear() => heard,
+            heard = worker.receive() => heard,
             changed = until.changed() => {
                 if changed.is_err() || *until.borrow() == Until::Killed {
                     return true;
                 }
-                worker.farewell();
-                while let Ok(Some(_)) = worker.hear().await {}
+                worker.close();
+                while let Ok(Some(_)) = worker.receive().await {}
                 return true;
             }
         };

@@ -35,7 +35,7 @@ fn open_socket(rig: &Rig) -> TcpStream {
 async fn all_is_well(rig: &Rig, token: &str) {
     let client = connect(rig.address).await;
     let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
-    let mut worker = GrpcWorker::greet(&client, hello, token).await.expect("a stream");
+    let mut worker = GrpcWorker::open_with(&client, hello, token).await.expect("a stream");
     worker.want(1);
     rig.create("orders", "{}").await;
     let message = worker.message().await;
@@ -87,15 +87,15 @@ fn a_connection_without_an_admitted_call_is_closed() {
         let watched = health.watch(tonic_health::pb::HealthCheckRequest::default()).await;
         let mut watched = watched.expect("a stream").into_inner();
         let ends = async { while let Ok(Some(_)) = watched.message().await {} };
-        tokio::time::timeout(DEADLINE, ends).await.expect("its connection is closed");
+        within("its connection is closed", ends).await;
         // A worker that was admitted stays, however long it is silent.
         let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
         let client = connect(rig.address).await;
-        let mut worker = GrpcWorker::greet(&client, hello, "secret").await.expect("a stream");
-        let silence = tokio::time::timeout(Duration::from_millis(500), worker.hear()).await;
+        let mut worker = GrpcWorker::open_with(&client, hello, "secret").await.expect("a stream");
+        let silence = tokio::time::timeout(Duration::from_millis(500), worker.receive()).await;
         assert!(silence.is_err(), "{silence:?}");
         // One that does not say hello has no such time.
-        let mut silent = GrpcWorker::silent(&client, "secret").await.expect("a stream");
+        let mut silent = GrpcWorker::open_silent(&client, "secret").await.expect("a stream");
         let told = refused(&mut silent).await;
         assert_eq!(told.code(), Code::DeadlineExceeded);
         assert!(told.message().contains("no Hello came within 200ms"), "{told}");
@@ -176,12 +176,8 @@ fn streams_and_calls_beyond_the_limits_are_refused() {
             assert_eq!(third.code(), Code::Unavailable);
             assert!(third.message().contains("grpc.streams_max"), "{third}");
             drop(first);
-            let admitted = async {
-                while GrpcWorker::open(&rig.client, &["price"]).await.is_err() {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-            };
-            tokio::time::timeout(DEADLINE, admitted).await.expect("there is room again");
+            let is_open = async || GrpcWorker::open(&rig.client, &["price"]).await.is_ok();
+            until_async("there is room again", is_open).await;
         },
     );
 }
@@ -204,12 +200,12 @@ fn a_worker_that_does_not_read_loses_its_stream() {
             rig.create("orders", &message).await;
         }
         worker.want(100);
-        // It is lent some, not all that it wants: as many as it reads. They are given back.
-        let lent = |queue: &Value| queue["leases"].as_array().map_or(0, Vec::len);
+        // It is leased some, not all that it wants: as many as it reads. They are given back.
+        let leased = |queue: &Value| queue["leases"].as_array().map_or(0, Vec::len);
         let most = std::cell::Cell::new(0);
         let all_back = |queue: &Value| {
-            most.set(most.get().max(lent(queue)));
-            most.get() > 0 && lent(queue) == 0
+            most.set(most.get().max(leased(queue)));
+            most.get() > 0 && leased(queue) == 0
         };
         rig.until("/api/queue/price", all_back).await;
         assert!(most.get() < 10, "{}", most.get());

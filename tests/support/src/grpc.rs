@@ -1,5 +1,4 @@
-//! A worker over gRPC, for tests and measurements: it says what it is told to say, and hears what
-//! comes.
+//! A worker over gRPC, for tests and measurements: it sends what it is told to send.
 
 #[allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated")]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "generated: not every test needs all")]
@@ -39,95 +38,96 @@ pub fn with_bearer<T>(request: T, token: &str) -> Request<T> {
 
 /// A worker on a stream.
 pub struct GrpcWorker {
-    say: Option<mpsc::UnboundedSender<FromWorker>>,
-    hear: Streaming<ToWorker>,
+    outgoing: Option<mpsc::UnboundedSender<FromWorker>>,
+    incoming: Streaming<ToWorker>,
 }
 
 impl GrpcWorker {
-    /// Opens a stream, and says hello for these queues.
+    /// Opens a stream, and sends a hello for these queues.
     pub async fn open(
         client: &WorkersClient<Channel>,
         queues: &[&str],
     ) -> Result<GrpcWorker, Status> {
         let queues = queues.iter().map(|queue| (*queue).to_owned()).collect();
-        Self::greet(client, Hello { queues, worker: "w1".to_owned(), ..Hello::default() }, "").await
+        Self::open_with(client, Hello { queues, worker: "w1".to_owned(), ..Hello::default() }, "")
+            .await
     }
 
     /// Opens a stream with another hello, and a token.
-    pub async fn greet(
+    pub async fn open_with(
         client: &WorkersClient<Channel>,
         hello: Hello,
         token: &str,
     ) -> Result<GrpcWorker, Status> {
-        let mut worker = Self::silent(client, token).await?;
-        worker.say(Say::Hello(hello));
+        let mut worker = Self::open_silent(client, token).await?;
+        worker.send(Say::Hello(hello));
         Ok(worker)
     }
 
-    /// Opens a stream on which nothing is said yet.
-    pub async fn silent(
+    /// Opens a stream on which nothing is sent yet.
+    pub async fn open_silent(
         client: &WorkersClient<Channel>,
         token: &str,
     ) -> Result<GrpcWorker, Status> {
-        let (say, said) = mpsc::unbounded_channel();
-        let said = futures_util::stream::unfold(said, |mut said| async move {
-            said.recv().await.map(|say| (say, said))
+        let (outgoing, messages) = mpsc::unbounded_channel();
+        let messages = futures_util::stream::unfold(messages, |mut messages| async move {
+            messages.recv().await.map(|message| (message, messages))
         });
         let request = match token {
-            "" => Request::new(said),
-            token => with_bearer(said, token),
+            "" => Request::new(messages),
+            token => with_bearer(messages, token),
         };
-        let hear = client.clone().work(request).await?.into_inner();
-        Ok(GrpcWorker { say: Some(say), hear })
+        let incoming = client.clone().work(request).await?.into_inner();
+        Ok(GrpcWorker { outgoing: Some(outgoing), incoming })
     }
 
     /// Sends something.
-    pub fn say(&mut self, say: Say) {
-        if let Some(to) = &self.say {
-            // An error means that the stream has ended, as is heard.
-            let _ = to.send(FromWorker { say: Some(say) });
+    pub fn send(&mut self, say: Say) {
+        if let Some(outgoing) = &self.outgoing {
+            // An error means that the stream has ended, as is received.
+            let _ = outgoing.send(FromWorker { say: Some(say) });
         }
     }
 
     /// Gives credit for so many messages.
     pub fn want(&mut self, messages: u32) {
-        self.say(Say::Want(Want { messages }));
+        self.send(Say::Want(Want { messages }));
     }
 
     /// Replies to a message.
     pub fn reply(&mut self, receipt: &str, kind: Kind, body: impl Into<bytes::Bytes>) {
         let (receipt, body) = (receipt.to_owned(), body.into());
-        self.say(Say::Reply(ReplyRequest { receipt, kind: kind.into(), body }));
+        self.send(Say::Reply(ReplyRequest { receipt, kind: kind.into(), body }));
     }
 
     /// Extends a lease.
     pub fn extend(&mut self, receipt: &str) {
         let receipt = receipt.to_owned();
-        self.say(Say::Extend(ExtendRequest { receipt, lease: None }));
+        self.send(Say::Extend(ExtendRequest { receipt, lease: None }));
     }
 
     /// Gives a message back.
     pub fn nack(&mut self, receipt: &str, requeue: bool) {
         let receipt = receipt.to_owned();
-        self.say(Say::Nack(NackRequest { receipt, requeue, delay: None }));
+        self.send(Say::Nack(NackRequest { receipt, requeue, delay: None }));
     }
 
     /// Closes its half of the stream.
-    pub fn farewell(&mut self) {
-        self.say = None;
+    pub fn close(&mut self) {
+        self.outgoing = None;
     }
 
     /// Waits for what comes next; none: the stream has ended well.
-    pub async fn hear(&mut self) -> Result<Option<Tell>, Status> {
-        let heard = self.hear.message().await?;
-        Ok(heard.map(|heard| heard.say.expect("something is said")))
+    pub async fn receive(&mut self) -> Result<Option<Tell>, Status> {
+        let message = self.incoming.message().await?;
+        Ok(message.map(|message| message.say.expect("something is said")))
     }
 
     /// Waits for the message that comes next.
     pub async fn message(&mut self) -> StepMessage {
-        match self.hear().await {
+        match self.receive().await {
             Ok(Some(Tell::Message(message))) => message,
-            other => panic!("expected a message, heard {other:?}"),
+            other => panic!("expected a message, got {other:?}"),
         }
     }
 }
