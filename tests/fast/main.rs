@@ -60,4 +60,5 @@ mod traces;
 mod views;
 #[cfg(feature = "failpoints")]
 mod wal;
+mod window;
 mod worker;
