@@ -10,6 +10,7 @@ default:
 check:
     cargo fmt --check
     cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+    cargo clippy --locked -p workflow-manager --all-features --test slow -- -D warnings
 
 # All tests that need no server.
 test *NAMES:

@@ -5,15 +5,11 @@
 
 mod process;
 
-use bytes::Bytes;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use workflow_manager::actors::manager;
-use workflow_manager::bus::Publication;
-use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::{JobState, Message};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
+use support::manager::{TestManager, message};
+use support::waits::poll;
+use workflow_manager::engine::JobState;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -21,30 +17,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
                    itemListKey: items, steps: [{name: work}]}]}]";
 
-fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
-    Ok(message.body.to_bytes())
-}
-
 async fn run_fan_out(items: usize) -> (Duration, u64, u64) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    let loaded = load_text("fan.yaml", FAN).expect("valid");
-    let manager =
-        manager::start(settings, loaded.definitions, Workers::new().with_worker("work", 1, echo))
-            .await
-            .expect("starts");
+    let manager = TestManager::with(FAN).echo(["work"]).await;
     let list: Vec<usize> = (0..items).collect();
-    let message = Message::parse(serde_json::json!({ "items": list }).to_string().as_bytes())
-        .expect("a message");
+    let message = message(&serde_json::json!({ "items": list }).to_string());
     let started = Instant::now();
     let id = manager.handle().create("fan", None, message).await.expect("created").id();
-    while manager.handles().routes.find(id).is_some() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    poll(|| !manager.is_under_way(id)).await;
     let (elapsed, peak) = (started.elapsed(), process::peak_kib() / 1024);
-    let found = manager.common().reader.load_job(id).expect("reads").expect("is kept");
-    assert_eq!(found.job.state(), JobState::Completed);
+    assert_eq!(manager.job(id).state(), JobState::Completed);
     manager.stop().await;
     (elapsed, peak, process::peak_kib() / 1024)
 }

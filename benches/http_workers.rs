@@ -9,12 +9,9 @@
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 mod chain;
-#[path = "../tests/grpc/mod.rs"]
-mod client;
 mod process;
 
 use chain::{CHAIN, CONCURRENCY, QUEUES, echo, run_jobs};
-use client::GrpcWorker;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -22,6 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::grpc::{GrpcWorker, connect};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -169,10 +167,10 @@ async fn echo_over_http(address: String, queue: &'static str, messages_max: usiz
 
 /// Echoes each message of all queues, over one stream.
 async fn echo_over_grpc(address: String) {
-    let client = client::client(address.parse().expect("an address")).await;
+    let client = connect(address.parse().expect("an address")).await;
     let mut worker = GrpcWorker::open(&client, &QUEUES).await.expect("a stream");
     worker.want(CREDIT);
-    while let Some(event) = worker.hear().await.expect("a stream") {
+    while let Some(event) = worker.receive().await.expect("a stream") {
         if let Tell::Message(message) = event {
             worker.reply(&message.receipt, Kind::Result, message.body);
             worker.want(1);
@@ -199,7 +197,7 @@ async fn hold_streams(address: String) {
     let address = address.parse().expect("an address");
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
-        let client = client::client(address).await;
+        let client = connect(address).await;
         streams.push(GrpcWorker::open(&client, &QUEUES[..1]).await.expect("a stream"));
     }
     print_line("open");

@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use workflow_manager::actors::manager::{self, Manager};
+use support::manager::{TestManager, echo};
+use support::waits::poll;
+use workflow_manager::actors::manager::Manager;
 use workflow_manager::actors::manager_handle::ManagerHandle;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
@@ -22,8 +24,6 @@ use workflow_manager::engine::{
     Timestamp,
 };
 use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -96,15 +96,12 @@ fn fill_journal(file: &Path, jobs: usize) {
     store.append(&[&Record::from_decision(number, Some(created), begun)]).expect("commits");
 }
 
-async fn start(file: &Path) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = file.to_owned();
-    settings.limits.creations_waiting_max = 100_000;
-    let definitions = load_text("bench.yaml", WORKFLOWS).expect("valid").definitions;
+async fn start(file: &Path) -> TestManager {
     let workers = Workers::new()
-        .with_worker("echo", 2, |message| Ok(message.body.to_bytes()))
+        .with_worker("echo", 2, echo)
         .with_worker("fails", 2, |_| Err("as it is to be".into()));
-    manager::start(settings, definitions, workers).await.expect("starts")
+    let setup = TestManager::with(WORKFLOWS).journal(file).workers(workers);
+    setup.set(|settings| settings.limits.creations_waiting_max = 100_000).await
 }
 
 /// Measures response times under load until `meanwhile` completes. Returns them sorted.
@@ -171,12 +168,6 @@ async fn create_all(manager: &Manager, workflow: &str, jobs: usize) -> Vec<JobId
     created.into_iter().map(|created| created.expect("created").id()).collect()
 }
 
-async fn wait_until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 async fn run(out: &mut dyn Write) {
     let jobs = job_count();
     let folder = tempfile::tempdir().expect("a folder");
@@ -198,7 +189,7 @@ async fn run(out: &mut dyn Write) {
 
     let handle = manager.handle();
     let failed = create_all(&manager, "fails", jobs / 4).await;
-    wait_until(|| failed.iter().all(|id| !handle.routes().is_under_way(*id))).await;
+    poll(|| failed.iter().all(|id| !handle.routes().is_under_way(*id))).await;
     let retries = async {
         join_all(failed.iter().map(|id| manager.handle().operate(*id, Operation::Retry))).await;
     };
@@ -223,7 +214,7 @@ async fn run(out: &mut dyn Write) {
     fill_journal(&old, jobs);
     let manager = start(&old).await;
     let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
-    let sweep = wait_until(|| deleted.get() == jobs as u64);
+    let sweep = poll(|| deleted.get() == jobs as u64);
     measure_during(
         (out, &format!("the retention of {jobs} jobs"), baseline),
         manager.handle(),

@@ -5,17 +5,13 @@
 
 mod process;
 
-use bytes::Bytes;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::Publication;
-use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::{JobId, Message};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
+use support::manager::{TestManager, message};
+use support::waits::poll;
+use workflow_manager::engine::JobId;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -46,34 +42,27 @@ const CONCURRENCY: usize = 1_000;
 /// The variable that names the case of a child process.
 const CASE_ENV: &str = "MEMORY_CASE";
 
-fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
-    Ok(message.body.to_bytes())
-}
-
-async fn start(folder: &Path, workflows: &str) -> Manager {
+async fn start(folder: &Path, workflows: &str) -> TestManager {
     start_with_limit(folder, workflows, 1 << 40).await
 }
 
 /// Starts a manager whose jobs may hold this many bytes of memory.
-async fn start_with_limit(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
-    settings.limits.jobs_running_max = IDLE_JOBS + 1;
-    settings.limits.jobs_bytes_max = jobs_bytes_max;
-    let definitions = load_text("bench.yaml", workflows).expect("valid").definitions;
-    let workers = Workers::new().with_worker("work", 1, echo);
-    manager::start(settings, definitions, workers).await.expect("starts")
+async fn start_with_limit(folder: &Path, workflows: &str, jobs_bytes_max: usize) -> TestManager {
+    let setup = TestManager::with(workflows).folder(folder).echo(["work"]);
+    let limited = setup.set(|settings| {
+        settings.limits.jobs_running_max = IDLE_JOBS + 1;
+        settings.limits.jobs_bytes_max = jobs_bytes_max;
+    });
+    limited.await
 }
 
 /// Creates jobs, each with its own copy of the message.
-async fn create(manager: &Manager, workflow: &str, count: usize, message: &str) -> Vec<JobId> {
+async fn create(manager: &TestManager, workflow: &str, count: usize, message: &str) -> Vec<JobId> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
         let now = CONCURRENCY.min(count - ids.len());
-        let new_message = || Message::parse(message.as_bytes()).expect("a message");
-        let creations = (0..now).map(|_| manager.handle().create(workflow, None, new_message()));
-        let answers = futures_util::future::join_all(creations).await;
-        ids.extend(answers.into_iter().map(|answer| answer.expect("created").id()));
+        let creations = (0..now).map(|_| manager.create_job(workflow, message));
+        ids.extend(futures_util::future::join_all(creations).await);
     }
     ids
 }
@@ -119,10 +108,8 @@ fn kib_each(bytes: f64, count: usize) -> f64 {
     bytes / 1024.0 / count as f64
 }
 
-async fn wait_until_ended(manager: &Manager, ids: &[JobId]) {
-    while ids.iter().any(|id| manager.handles().routes.is_under_way(*id)) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+async fn wait_until_ended(manager: &TestManager, ids: &[JobId]) {
+    poll(|| !ids.iter().any(|id| manager.is_under_way(*id))).await;
 }
 
 async fn measure_waiting(folder: &Path, bytes: usize, jobs: usize) -> String {
@@ -148,8 +135,7 @@ async fn measure_large(folder: &Path, jobs: usize, bytes: usize, jobs_bytes_max:
     let text = message_of_size(bytes);
     let mut accepted = 0;
     while accepted < jobs {
-        let message = Message::parse(text.as_bytes()).expect("a message");
-        match manager.handle().create("idle", None, message).await {
+        match manager.handle().create("idle", None, message(&text)).await {
             Ok(_) => accepted += 1,
             // Earlier jobs are being passivated.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,

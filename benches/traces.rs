@@ -5,18 +5,14 @@
 
 mod process;
 
-use bytes::Bytes;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::Publication;
-use workflow_manager::bus::embedded::{WorkerError, Workers};
-use workflow_manager::engine::Message;
-use workflow_manager::load::load_text;
-use workflow_manager::settings::{DurationSetting, ServerAddress, Settings};
+use support::manager::TestManager;
+use support::waits::poll;
+use workflow_manager::settings::{DurationSetting, ServerAddress};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,10 +27,6 @@ const SPANS_MAX: usize = 10_000;
 
 /// How many other jobs are run, one after another, for each measurement.
 const OTHER_JOBS: usize = 50;
-
-fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
-    Ok(message.body.to_bytes())
-}
 
 /// Counters of what the receiver was sent.
 #[derive(Default)]
@@ -82,19 +74,16 @@ fn serve_connection(mut socket: &TcpStream, stats: &ReceiverStats) {
     }
 }
 
-async fn run_job(manager: &Manager, workflow: &str, message: &str) -> Duration {
+async fn run_job(manager: &TestManager, workflow: &str, message: &str) -> Duration {
     let started = Instant::now();
-    let message = Message::parse(message.as_bytes()).expect("a message");
-    let id = manager.handle().create(workflow, None, message).await.expect("created").id();
-    while manager.handles().routes.find(id).is_some() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let id = manager.create_job(workflow, message).await;
+    poll(|| manager.handles().routes.find(id).is_none()).await;
     started.elapsed()
 }
 
 /// Runs other jobs one after another: a fixed number, and then more as long as `more` says so.
 /// Returns their times, sorted.
-async fn run_other_jobs(manager: &Manager, more: impl Fn() -> bool) -> Vec<Duration> {
+async fn run_other_jobs(manager: &TestManager, more: impl Fn() -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
     while times.len() < OTHER_JOBS || more() {
         times.push(run_job(manager, "one", "{}").await);
@@ -110,18 +99,15 @@ fn format_times(times: &[Duration]) -> String {
 
 async fn run(items: usize, traced: bool) {
     let (port, received) = start_receiver();
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    settings.traces.job_spans_max = SPANS_MAX;
-    // Without a delay, the other jobs run while the record is read.
-    settings.traces.delay = DurationSetting(Duration::ZERO);
-    if traced {
-        settings.traces.endpoint = ServerAddress(format!("http://127.0.0.1:{port}"));
-    }
-    let loaded = load_text("fan.yaml", WORKFLOWS).expect("valid");
-    let workers = Workers::new().with_worker("work", 1, echo);
-    let manager = manager::start(settings, loaded.definitions, workers).await.expect("starts");
+    let setup = TestManager::with(WORKFLOWS).echo(["work"]).set(|settings| {
+        settings.traces.job_spans_max = SPANS_MAX;
+        // Without a delay, the other jobs run while the record is read.
+        settings.traces.delay = DurationSetting(Duration::ZERO);
+        if traced {
+            settings.traces.endpoint = ServerAddress(format!("http://127.0.0.1:{port}"));
+        }
+    });
+    let manager = setup.await;
     let before = run_other_jobs(&manager, || false).await;
     let list: Vec<usize> = (0..items).collect();
     let elapsed = run_job(&manager, "fan", &serde_json::json!({ "items": list }).to_string()).await;

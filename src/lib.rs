@@ -134,9 +134,3 @@ pub use {amqp, bus, cli, engine, journal};
 pub use grpc;
 #[cfg(feature = "kafka")]
 pub use kafka;
-
-#[cfg(all(test, not(feature = "failpoints")))]
-compile_error!(
-    "the tests need the feature `failpoints`: run `tests/run`, which starts the servers that they \
-     need, or `cargo test --features failpoints,kafka --lib --test fast` for those without"
-);

@@ -1,5 +1,5 @@
 #![no_main]
 
-use workflow_manager_fuzz::fan_outs::run;
+use support::fuzz_targets::fan_outs::run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

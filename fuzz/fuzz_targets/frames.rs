@@ -1,5 +1,5 @@
 #![no_main]
 
-use workflow_manager_fuzz::frames::run;
+use support::fuzz_targets::frames::run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use workflow_manager_fuzz::http_requests::run;
+use support::fuzz_targets::http_requests::run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

@@ -1,6 +1,6 @@
 #![no_main]
 
-use workflow_manager_fuzz::journal_rows::run;
+use support::fuzz_targets::journal_rows::run;
 
 // The journal catches panics of the engine over damaged rows, so the fuzzer's own hook must not
 // abort at them; a panic that leaves `run` is still a finding.

@@ -1,5 +1,5 @@
 #![no_main]
 
-use workflow_manager_fuzz::replies::run;
+use support::fuzz_targets::replies::run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use workflow_manager_fuzz::workflow_files::run;
+use support::fuzz_targets::workflow_files::run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

@@ -1,11 +1,12 @@
 //! What the API tells of the manager itself: its queues, its definitions, how it fares, its
 //! settings.
 
-use crate::http::{Api, serving, serving_in};
-use crate::waits::DEADLINE;
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 use std::time::Duration;
+use support::api::Api;
+use support::manager::TestManager;
+use support::waits::until_async;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Secret, Settings};
 
@@ -22,105 +23,79 @@ workflows:
   - { name: other, steps: [ { name: wrap } ] }
 ";
 
-async fn get(api: &Api, path: &str) -> Value {
-    let answer = api.get(path, &[]).await;
-    assert_eq!(answer.status, StatusCode::OK, "{path}: {}", String::from_utf8_lossy(&answer.body));
-    answer.json()
-}
-
 #[test]
 fn each_queue_is_told_once_with_what_it_holds_and_who_uses_it() {
     let workers = Workers::new().with_worker("wrap", 3, |_| Ok("{}".into()));
-    serving(
-        WORKFLOWS,
-        workers,
-        |_| {},
-        |api, _| async move {
-            let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await;
-            assert_eq!(created.status, StatusCode::CREATED);
-            // The message leaves behind the commit, and a look is kept for some seconds.
-            let has_come = async {
-                loop {
-                    let told = get(&api, "/api/queues").await;
-                    if told["queues"][0]["messages"] == 1 {
-                        return told;
-                    }
-                    actix_rt::time::sleep(Duration::from_millis(50)).await;
-                }
-            };
-            let told = actix_rt::time::timeout(DEADLINE, has_come).await.expect("in time");
-            assert!(told["looked"].is_string(), "{told}");
-            let mut queues = told["queues"].clone();
-            queues[0].as_object_mut().expect("a queue").remove("oldest");
-            assert_eq!(
-                queues,
-                json!([
-                    {"queue": "shared", "vhost": "", "bus": "embedded",
-                     "messages": 1, "consumers": 0, "unacknowledged": 0,
-                     "usedBy": [{"workflow": "fan", "step": "split"},
-                                {"workflow": "fan", "task": "piece", "step": "work"}]},
-                    {"queue": "wrap", "vhost": "", "bus": "embedded",
-                     "messages": 0, "consumers": 3, "unacknowledged": 0,
-                     "usedBy": [{"workflow": "fan", "task": "piece", "step": "wrap"},
-                                {"workflow": "other", "step": "wrap"}]},
-                ])
-            );
-            // One look serves all who ask within a while.
-            let looked = async || get(&api, "/api/queues").await["looked"].clone();
-            let is_shared = async { while looked().await != looked().await {} };
-            actix_rt::time::timeout(DEADLINE, is_shared).await.expect("two get the same look");
-        },
-    );
+    TestManager::with(WORKFLOWS).workers(workers).serve(|api| async move {
+        let created = api.post("/api/workflow/fan", "{}").await;
+        assert_eq!(created.status, StatusCode::CREATED);
+        // The message leaves behind the commit, and a look is kept for some seconds.
+        let has_come = |told: &Value| told["queues"][0]["messages"] == 1;
+        let told = api.until("/api/queues", has_come).await;
+        assert!(told["looked"].is_string(), "{told}");
+        let mut queues = told["queues"].clone();
+        queues[0].as_object_mut().expect("a queue").remove("oldest");
+        assert_eq!(
+            queues,
+            json!([
+                {"queue": "shared", "vhost": "", "bus": "embedded",
+                 "messages": 1, "consumers": 0, "unacknowledged": 0,
+                 "usedBy": [{"workflow": "fan", "step": "split"},
+                            {"workflow": "fan", "task": "piece", "step": "work"}]},
+                {"queue": "wrap", "vhost": "", "bus": "embedded",
+                 "messages": 0, "consumers": 3, "unacknowledged": 0,
+                 "usedBy": [{"workflow": "fan", "task": "piece", "step": "wrap"},
+                            {"workflow": "other", "step": "wrap"}]},
+            ])
+        );
+        // One look serves all who ask within a while.
+        let looked = async || api.get_json("/api/queues").await["looked"].clone();
+        until_async("two get the same look", async || looked().await == looked().await).await;
+    });
 }
 
 #[test]
 fn the_definitions_of_a_workflow_are_told_with_the_jobs_that_run_them() {
-    serving(
-        WORKFLOWS,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let definitions = async |workflow: &str| {
-                get(&api, &format!("/api/definitions?workflow={workflow}")).await["definitions"]
-                    .clone()
-            };
-            let unused = definitions("fan").await;
-            assert_eq!(
-                unused,
-                json!([{"hash": unused[0]["hash"], "loaded": true, "running": 0, "ended": 0}])
-            );
-            for end in [false, true, true] {
-                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
-                if end {
-                    let path =
-                        format!("/api/job/{}/cancel", created["id"].as_str().expect("an id"));
-                    assert_eq!(api.ask(Method::POST, &path, &[], "").await.status, StatusCode::OK);
-                }
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        let definitions = async |workflow: &str| {
+            api.get_json(&format!("/api/definitions?workflow={workflow}")).await["definitions"]
+                .clone()
+        };
+        let unused = definitions("fan").await;
+        assert_eq!(
+            unused,
+            json!([{"hash": unused[0]["hash"], "loaded": true, "running": 0, "ended": 0}])
+        );
+        for end in [false, true, true] {
+            let created = api.post("/api/workflow/fan", "{}").await.json();
+            if end {
+                let path = format!("/api/job/{}/cancel", created["id"].as_str().expect("an id"));
+                assert_eq!(api.post(&path, "").await.status, StatusCode::OK);
             }
-            let used = definitions("fan").await;
-            assert_eq!(used.as_array().map(Vec::len), Some(1), "{used}");
-            assert_eq!((&used[0]["hash"], &used[0]["loaded"]), (&unused[0]["hash"], &json!(true)));
-            assert_eq!((&used[0]["running"], &used[0]["ended"]), (&json!(1), &json!(2)));
-            assert!(used[0]["lastEnded"].is_string(), "{used}");
-            let other = definitions("other").await;
-            assert_ne!(other[0]["hash"], used[0]["hash"]);
-            assert_eq!(other[0]["running"], 0);
-            let hash = used[0]["hash"].as_str().expect("a hash");
-            assert_eq!(get(&api, &format!("/api/definition/{hash}")).await["name"], "fan");
-            for (path, said) in [
-                ("/api/definitions", "workflow=NAME is missing"),
-                ("/api/definitions?workflow=fun", "unknown workflow fun; did you mean \"fan\"?"),
-            ] {
-                assert_eq!(api.get(path, &[]).await.detail(), said);
-            }
-        },
-    );
+        }
+        let used = definitions("fan").await;
+        assert_eq!(used.as_array().map(Vec::len), Some(1), "{used}");
+        assert_eq!((&used[0]["hash"], &used[0]["loaded"]), (&unused[0]["hash"], &json!(true)));
+        assert_eq!((&used[0]["running"], &used[0]["ended"]), (&json!(1), &json!(2)));
+        assert!(used[0]["lastEnded"].is_string(), "{used}");
+        let other = definitions("other").await;
+        assert_ne!(other[0]["hash"], used[0]["hash"]);
+        assert_eq!(other[0]["running"], 0);
+        let hash = used[0]["hash"].as_str().expect("a hash");
+        assert_eq!(api.get_json(&format!("/api/definition/{hash}")).await["name"], "fan");
+        for (path, said) in [
+            ("/api/definitions", "workflow=NAME is missing"),
+            ("/api/definitions?workflow=fun", "unknown workflow fun; did you mean \"fan\"?"),
+        ] {
+            assert_eq!(api.get(path, &[]).await.detail(), said);
+        }
+    });
 }
 
 #[test]
 fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
     let change = |settings: &mut Settings| settings.http.token = Secret("for my eyes".to_owned());
-    serving(WORKFLOWS, Workers::new(), change, |api, _| async move {
+    TestManager::with(WORKFLOWS).set(change).serve(|api| async move {
         let token = [("authorization", "Bearer for my eyes")];
         for path in ["/api/manager", "/api/settings", "/api/queues", "/api/definitions"] {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::UNAUTHORIZED, "{path}");
@@ -164,122 +139,94 @@ fn the_manager_tells_how_it_fares_and_its_settings_without_their_secrets() {
 
 #[test]
 fn the_jobs_of_each_workflow_are_counted_by_state_and_minute() {
-    serving(
-        WORKFLOWS,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let plain = get(&api, "/api/workflows").await;
-            assert!(plain[0].get("stats").is_none(), "{plain}");
-            let mut ids = Vec::new();
-            for _ in 0..3 {
-                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
-                ids.push(created["id"].as_str().expect("an id").to_owned());
-            }
-            let post = async |path: String, body: &str| {
-                let done = api.ask(Method::POST, &path, &[], body).await;
-                assert_eq!(done.status, StatusCode::OK, "{path}");
-            };
-            post(format!("/api/job/{}/step/sign?type=error", ids[1]), r#"{"error":"no pen"}"#)
-                .await;
-            post(format!("/api/job/{}/cancel", ids[2]), "").await;
-            let told = get(&api, "/api/workflows?stats=10m").await;
-            let stats = &told[0]["stats"];
-            assert_eq!(stats["states"], json!({"running": 1, "failed": 1, "cancelled": 1}));
-            let counts =
-                ["created", "completed", "failed", "cancelled"].map(|key| stats[key].as_u64());
-            assert_eq!(counts, [Some(3), Some(0), Some(1), Some(1)], "{stats}");
-            assert_eq!(stats["perMinute"].as_array().map(Vec::len), Some(10));
-            assert_eq!((&stats["oldestRunning"]["job"], stats.get("p50")), (&json!(ids[0]), None));
-            let failed = &stats["lastFailed"];
-            assert_eq!(failed["job"], json!(ids[1]));
-            assert!(failed["reason"].as_str().is_some_and(|reason| reason.contains("no pen")));
-            let other = &told[1]["stats"];
-            assert_eq!((&other["states"], &other["created"]), (&json!({}), &json!(0)));
-            for wrong in ["0s", "25h", "much", "30s"] {
-                let refused = api.get(&format!("/api/workflows?stats={wrong}"), &[]).await;
-                assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
-                assert!(refused.detail().contains("from 1m to 24h"), "{}", refused.detail());
-            }
-        },
-    );
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        let plain = api.get_json("/api/workflows").await;
+        assert!(plain[0].get("stats").is_none(), "{plain}");
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let created = api.post("/api/workflow/fan", "{}").await.json();
+            ids.push(created["id"].as_str().expect("an id").to_owned());
+        }
+        let post = async |path: String, body: &str| {
+            let done = api.post(&path, body).await;
+            assert_eq!(done.status, StatusCode::OK, "{path}");
+        };
+        post(format!("/api/job/{}/step/sign?type=error", ids[1]), r#"{"error":"no pen"}"#).await;
+        post(format!("/api/job/{}/cancel", ids[2]), "").await;
+        let told = api.get_json("/api/workflows?stats=10m").await;
+        let stats = &told[0]["stats"];
+        assert_eq!(stats["states"], json!({"running": 1, "failed": 1, "cancelled": 1}));
+        let counts = ["created", "completed", "failed", "cancelled"].map(|key| stats[key].as_u64());
+        assert_eq!(counts, [Some(3), Some(0), Some(1), Some(1)], "{stats}");
+        assert_eq!(stats["perMinute"].as_array().map(Vec::len), Some(10));
+        assert_eq!((&stats["oldestRunning"]["job"], stats.get("p50")), (&json!(ids[0]), None));
+        let failed = &stats["lastFailed"];
+        assert_eq!(failed["job"], json!(ids[1]));
+        assert!(failed["reason"].as_str().is_some_and(|reason| reason.contains("no pen")));
+        let other = &told[1]["stats"];
+        assert_eq!((&other["states"], &other["created"]), (&json!({}), &json!(0)));
+        for wrong in ["0s", "25h", "much", "30s"] {
+            let refused = api.get(&format!("/api/workflows?stats={wrong}"), &[]).await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
+            assert!(refused.detail().contains("from 1m to 24h"), "{}", refused.detail());
+        }
+    });
 }
 
 #[test]
 fn a_job_that_is_retried_has_failed_once_at_most_and_not_at_all_once_it_is_mended() {
-    serving(
-        WORKFLOWS,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let post = async |path: &str, body: &str| {
-                let done = api.ask(Method::POST, path, &[], body).await;
-                assert!(done.status.is_success(), "{path}");
-                done.json()
-            };
-            let failed = async || {
-                let told = get(&api, "/api/workflows?stats=1h").await;
-                let stats = told[0]["stats"].clone();
-                let minutes = stats["perMinute"].as_array().expect("a list");
-                let in_minutes: u64 = minutes.iter().filter_map(|minute| minute[1].as_u64()).sum();
-                assert_eq!(stats["failed"].as_u64(), Some(in_minutes), "{stats}");
-                in_minutes
-            };
-            let id = post("/api/workflow/fan", "{}").await["id"].as_str().expect("id").to_owned();
-            let (fail, retry) =
-                (format!("/api/job/{id}/step/sign?type=error"), format!("/api/job/{id}/retry"));
-            for _ in 0..3 {
-                post(&fail, r#"{"error":"no pen"}"#).await;
-                assert_eq!(failed().await, 1, "however often it was tried");
-                post(&retry, "").await;
-                assert_eq!(failed().await, 0, "it goes on");
-            }
-        },
-    );
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        let post = async |path: &str, body: &str| {
+            let done = api.post(path, body).await;
+            assert!(done.status.is_success(), "{path}");
+            done.json()
+        };
+        let failed = async || {
+            let told = api.get_json("/api/workflows?stats=1h").await;
+            let stats = told[0]["stats"].clone();
+            let minutes = stats["perMinute"].as_array().expect("a list");
+            let in_minutes: u64 = minutes.iter().filter_map(|minute| minute[1].as_u64()).sum();
+            assert_eq!(stats["failed"].as_u64(), Some(in_minutes), "{stats}");
+            in_minutes
+        };
+        let id = post("/api/workflow/fan", "{}").await["id"].as_str().expect("id").to_owned();
+        let (fail, retry) =
+            (format!("/api/job/{id}/step/sign?type=error"), format!("/api/job/{id}/retry"));
+        for _ in 0..3 {
+            post(&fail, r#"{"error":"no pen"}"#).await;
+            assert_eq!(failed().await, 1, "however often it was tried");
+            post(&retry, "").await;
+            assert_eq!(failed().await, 0, "it goes on");
+        }
+    });
 }
 
 #[test]
 fn each_queue_tells_which_step_has_waited_longest() {
-    serving(
-        WORKFLOWS,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let mut ids = Vec::new();
-            for _ in 0..3 {
-                let created = api.ask(Method::POST, "/api/workflow/fan", &[], "{}").await.json();
-                ids.push(created["id"].as_str().expect("an id").to_owned());
-            }
-            let oldest = async |job: &str| {
-                let is_told = async {
-                    loop {
-                        let told = get(&api, "/api/queues").await;
-                        let oldest = told["queues"][0]["oldest"].clone();
-                        if oldest["job"] == job {
-                            assert!(told["queues"][1].get("oldest").is_none(), "{told}");
-                            return oldest;
-                        }
-                        actix_rt::time::sleep(Duration::from_millis(50)).await;
-                    }
-                };
-                actix_rt::time::timeout(DEADLINE, is_told).await.expect("told in time")
-            };
-            let first = oldest(&ids[0]).await;
-            let job = get(&api, &format!("/api/job/{}", ids[0])).await;
-            let step = job["steps"]
-                .as_array()
-                .expect("a list")
-                .iter()
-                .find(|step| step["name"] == "split");
-            assert_eq!(
-                (&first["step"], &first["since"]),
-                (&json!("split"), &step.expect("there")["attemptStartTime"])
-            );
-            let cancel = format!("/api/job/{}/cancel", ids[0]);
-            assert_eq!(api.ask(Method::POST, &cancel, &[], "").await.status, StatusCode::OK);
-            oldest(&ids[1]).await;
-        },
-    );
+    TestManager::with(WORKFLOWS).serve(|api| async move {
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let created = api.post("/api/workflow/fan", "{}").await.json();
+            ids.push(created["id"].as_str().expect("an id").to_owned());
+        }
+        let oldest = async |job: &str| {
+            let is_told = |told: &Value| told["queues"][0]["oldest"]["job"] == job;
+            let told = api.until("/api/queues", is_told).await;
+            assert!(told["queues"][1].get("oldest").is_none(), "{told}");
+            told["queues"][0]["oldest"].clone()
+        };
+        let first = oldest(&ids[0]).await;
+        let job = api.get_json(&format!("/api/job/{}", ids[0])).await;
+        let step =
+            job["steps"].as_array().expect("a list").iter().find(|step| step["name"] == "split");
+        assert_eq!(
+            (&first["step"], &first["since"]),
+            (&json!("split"), &step.expect("there")["attemptStartTime"])
+        );
+        let cancel = format!("/api/job/{}/cancel", ids[0]);
+        assert_eq!(api.post(&cancel, "").await.status, StatusCode::OK);
+        oldest(&ids[1]).await;
+    });
 }
 
 #[test]
@@ -290,47 +237,34 @@ fn what_became_of_jobs_before_a_restart_is_counted_too_and_once() {
             ["created", "completed", "failed", "cancelled"].map(|key| stats[key].as_u64())
         };
         let post = async |api: &Api, path: &str, body: &str| {
-            let done = api.ask(Method::POST, path, &[], body).await;
+            let done = api.post(path, body).await;
             assert!(done.status.is_success(), "{path}");
             done.json()["id"].as_str().expect("an id").to_owned()
         };
         for round in 1..=2 {
-            let told = serving_in(
-                folder.path(),
-                WORKFLOWS,
-                Workers::new().with_worker("wrap", 1, |_| Ok("{}".into())),
-                |_| {},
-                |api, _| async move {
+            let told = TestManager::with(WORKFLOWS)
+                .folder(folder.path())
+                .workers(Workers::new().with_worker("wrap", 1, |_| Ok("{}".into())))
+                .serve_here(|api| async move {
                     let id = post(&api, "/api/workflow/fan", "{}").await;
                     post(&api, &format!("/api/job/{id}/cancel"), "").await;
                     let id = post(&api, "/api/workflow/fan", "{}").await;
                     let fail = format!("/api/job/{id}/step/sign?type=error");
                     post(&api, &fail, r#"{"error":"no pen"}"#).await;
                     post(&api, "/api/workflow/other", "{}").await;
-                    let all = async {
-                        loop {
-                            let told = get(&api, "/api/workflows?stats=1h").await;
-                            let fan = counts(&told[0]["stats"]);
-                            let other = counts(&told[1]["stats"]);
-                            let (two, one) = (Some(2 * round), Some(round));
-                            let is_all = fan == [two, Some(0), one, one]
-                                && other == [one, one, Some(0), Some(0)];
-                            if is_all {
-                                return told;
-                            }
-                            actix_rt::task::yield_now().await;
-                        }
+                    let is_all = |told: &Value| {
+                        let (two, one) = (Some(2 * round), Some(round));
+                        counts(&told[0]["stats"]) == [two, Some(0), one, one]
+                            && counts(&told[1]["stats"]) == [one, one, Some(0), Some(0)]
                     };
-                    let told =
-                        actix_rt::time::timeout(DEADLINE, all).await.expect("all are counted");
+                    let told = api.until("/api/workflows?stats=1h", is_all).await;
                     // Nothing is counted twice.
                     actix_rt::time::sleep(Duration::from_millis(100)).await;
-                    let later = get(&api, "/api/workflows?stats=1h").await;
+                    let later = api.get_json("/api/workflows?stats=1h").await;
                     assert_eq!(counts(&later[0]["stats"]), counts(&told[0]["stats"]));
                     told
-                },
-            )
-            .await;
+                })
+                .await;
             assert!(told[1]["stats"]["p50"].is_u64(), "{told}");
         }
     });

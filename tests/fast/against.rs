@@ -1,12 +1,10 @@
 //! `check FILE --against JOURNAL`: what jobs that are kept would have done under changed files.
 
-use crate::http::{Api, serving};
-use crate::waits::DEADLINE;
-use actix_web::http::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use workflow_manager::bus::embedded::Workers;
+use support::api::Api;
+use support::manager::TestManager;
 use workflow_manager::cli;
 use workflow_manager::cli::workflow_test::differences_under;
 use workflow_manager::engine::JobId;
@@ -38,15 +36,9 @@ const RUNNING: &str = "f557697b-f911-401c-86b7-6d9b62f1f2bb";
 const ENDED: &str = "0a557697-f911-401c-86b7-6d9b62f1f2bb";
 
 async fn child(api: &Api, job: &str) -> String {
-    let found = async {
-        loop {
-            let page = api.get(&format!("/api/job/{job}/children"), &[]).await.json();
-            if let Some(id) = page["children"][0]["job"].as_str() {
-                return id.to_owned();
-            }
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, found).await.expect("the child job in time")
+    let has_one = |page: &Value| page["children"][0]["job"].is_string();
+    let page = api.until(&format!("/api/job/{job}/children"), has_one).await;
+    page["children"][0]["job"].as_str().expect("an id").to_owned()
 }
 
 /// A journal with a job that is completed and, unless it is left out, one whose step `approve` runs
@@ -62,40 +54,35 @@ fn journal(folder: &Path, has_running: bool) -> PathBuf {
 /// completed.
 fn add(db: &Path, jobs: Vec<(&'static str, Value)>) {
     let file = db.to_owned();
-    serving(
-        ORDERS,
-        Workers::new(),
-        |settings| settings.journal.file = file,
-        |api, _| async move {
+    TestManager::with(ORDERS).set(|settings| settings.journal.file = file).serve(
+        |api| async move {
             for (id, line) in jobs {
-                api.ask(Method::POST, &format!("/api/workflow/orders?id={id}"), &[], "{}").await;
+                api.post(&format!("/api/workflow/orders?id={id}"), "{}").await;
                 let job = format!("/api/job/{id}");
-                api.post_until_taken(
+                api.post_until_accepted(
                     &format!("{job}/step/price"),
-                    &json!({ "cents": 5, "lines": [line] }),
+                    &json!({ "cents": 5, "lines": [line] }).to_string(),
                 )
                 .await;
                 let child = child(&api, id).await;
-                api.post_until_taken(
+                api.post_until_accepted(
                     &format!("/api/job/{child}/step/pack"),
-                    &json!({ "line": "b" }),
+                    &json!({ "line": "b" }).to_string(),
                 )
                 .await;
                 if id == ENDED {
-                    api.post_until_taken(&format!("{job}/step/approve"), &json!({ "by": "Ada" }))
-                        .await;
-                    api.post_until_taken(&format!("{job}/step/send"), &json!({})).await;
+                    api.post_until_accepted(
+                        &format!("{job}/step/approve"),
+                        &json!({ "by": "Ada" }).to_string(),
+                    )
+                    .await;
+                    api.post_until_accepted(&format!("{job}/step/send"), "{}").await;
                 }
                 let state = if id == ENDED { "completed" } else { "running" };
-                let settled = async {
-                    loop {
-                        let view = api.get(&format!("{job}?view=light"), &[]).await.json();
-                        if view["state"] == state && view["steps"][2]["state"] == "completed" {
-                            return;
-                        }
-                    }
+                let is_settled = |view: &Value| {
+                    view["state"] == state && view["steps"][2]["state"] == "completed"
                 };
-                actix_rt::time::timeout(DEADLINE, settled).await.expect("the job in time");
+                api.until(&format!("{job}?view=light"), is_settled).await;
             }
         },
     );

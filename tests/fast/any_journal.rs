@@ -6,7 +6,6 @@ mod parts;
 mod past;
 mod searches;
 
-use crate::world::LIMITS;
 use children::child_jobs_are_listed_under_their_parent;
 use parts::{
     a_family_goes_in_parts_and_a_crash_between_them_leaves_what_can_be_read,
@@ -22,6 +21,7 @@ use past::{
 use searches::a_search_finds_by_all_that_is_kept_in_either_order;
 use std::path::Path;
 use std::sync::Arc;
+use support::world::LIMITS;
 use workflow_manager::engine::{
     Context, Decision, Definition, DefinitionHash, Dependency, Effect, FanOutKeys, Graph, Input,
     Instruction, Job, JobId, JobState, Message, Millis, Operation, Order, Origin, Reply, Sender,

@@ -1,24 +1,18 @@
 //! Look-ups in the journal: whoever asks for a job that takes no input waits for the archive, and
 //! nobody else does.
 
-use crate::waits::DEADLINE;
-use bytes::Bytes;
 use std::cell::Cell;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use support::manager::{Setup, TestManager};
+use support::waits::{until, within};
 use tokio::sync::oneshot;
 use workflow_manager::actors::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError,
 };
 use workflow_manager::actors::inputs::{CreateJob, RouterInput};
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::Publication;
-use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::clock;
 use workflow_manager::engine::{JobId, JobState, Message, Operation};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 const WORKFLOW: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, \
                         {name: sign, external: true}]}]";
@@ -31,32 +25,15 @@ const SLOW_READS: &str = "archive::read=sleep(5000)";
 /// more than the disk and the processors of a machine with much else to do need.
 const JOB_MAX: Duration = Duration::from_millis(2_500);
 
-fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
-    Ok(message.body.to_bytes())
-}
-
-async fn start(folder: &Path, workflow: &str, waiting_max: usize) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
-    settings.limits.creations_waiting_max = waiting_max;
-    let definitions = load_text("test.yaml", workflow).expect("valid").definitions;
-    let workers = Workers::new().with_worker("a", 1, echo).with_worker("b", 1, echo);
-    manager::start(settings, definitions, workers).await.expect("starts")
-}
-
-fn message() -> Message {
-    Message::parse(b"{}").expect("a message")
+fn setup(workflow: &str, waiting_max: usize) -> Setup {
+    let setup = TestManager::with(workflow).echo(["a", "b"]);
+    setup.set(|settings| settings.limits.creations_waiting_max = waiting_max)
 }
 
 /// A job that has ended, and takes no more input.
-async fn over(manager: &Manager) -> JobId {
-    let id = manager.handle().create("chain", None, message()).await.expect("created").id();
-    let closed = async {
-        while manager.handles().routes.is_under_way(id) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, closed).await.expect("the job ends");
+async fn over(manager: &TestManager) -> JobId {
+    let id = manager.create_job("chain", "{}").await;
+    manager.until_closed(id).await;
     id
 }
 
@@ -65,24 +42,13 @@ async fn told<T: std::fmt::Debug>(answer: impl Future<Output = T>) -> String {
 }
 
 async fn slow_reads() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let manager = start(folder.path(), BRIEF, 3).await;
+    let manager = setup(BRIEF, 3).await;
     let ended = [over(&manager).await, over(&manager).await];
     // Each needs a read of its own.
     let [first, second] = ended;
     // One after the other: the router's mailbox refuses what comes faster than it is read.
-    let held = |count: i64| {
-        let manager = &manager;
-        async move {
-            let waiting = &manager.common().metrics.lookups_waiting;
-            let enough = async {
-                while waiting.get() < count {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            tokio::time::timeout(DEADLINE, enough).await.expect("they wait");
-        }
-    };
+    let lookups = &manager.common().metrics.lookups_waiting;
+    let held = |count: i64| until("they wait", move || lookups.get() >= count);
     let mut waiting =
         vec![actix_rt::spawn(told(manager.handle().operate(first, Operation::Retry)))];
     held(1).await;
@@ -154,14 +120,13 @@ fn replies_of_other_jobs_do_not_wait_for_a_slow_read() {
 #[test]
 fn what_is_asked_of_one_id_keeps_its_order() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(folder.path(), WORKFLOW, 1_000).await;
+        let manager = setup(WORKFLOW, 1_000).await;
         let definition = manager.common().definitions()["chain"].clone();
         for round in 0..50_u128 {
             let id = JobId(uuid::Uuid::from_u128(round + 1));
             // Not through the manager's own method, which waits for the answer.
             let create = || {
-                let (definition, message) = (definition.clone(), message());
+                let (definition, message) = (definition.clone(), Message::default());
                 let (answer, answered) = oneshot::channel();
                 let router = &manager.handles().mailboxes().router;
                 router.send(RouterInput::Create(CreateJob {
@@ -194,7 +159,7 @@ fn what_is_asked_of_one_id_keeps_its_order() {
                 assert_eq!(behind.await, Ok(OperationResponse::Job(JobState::Cancelled)));
                 assert!(matches!(late.await, Err(RequestError::Conflict(_))));
             };
-            tokio::time::timeout(DEADLINE, answers).await.expect("in time");
+            within("in time", answers).await;
         }
         manager.stop().await;
     });

@@ -1,14 +1,13 @@
 //! The time of an attempt: it begins when workers can have the message, and what is not sent by the
 //! end of the attempt is not sent.
 
-use crate::http::{Api, serving};
-use crate::waits::DEADLINE;
-use crate::world::LIMITS;
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use workflow_manager::bus::embedded::Workers;
+use support::api::Api;
+use support::manager::TestManager;
+use support::world::LIMITS;
 use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Decision, Definition, Graph, Input, Job, JobId, JobState, Lease, Message, Millis,
@@ -95,18 +94,18 @@ fn the_time_of_an_attempt_begins_with_the_confirm_of_its_message() {
 }
 
 #[test]
-fn it_begins_with_the_first_lending_and_with_no_later_one() {
+fn it_begins_with_the_first_lease_and_with_no_later_one() {
     let mut told = Told::with(timed());
-    told.leased(10, 1).expect("lent");
+    told.leased(10, 1).expect("leased");
     assert_eq!(told.job.next_timer(), Some(at(15)));
-    told.leased(12, 2).expect("lent again");
+    told.leased(12, 2).expect("leased again");
     assert_eq!(told.job.next_timer(), Some(at(15)));
     // A worker that had it not in its hands yet has given it back.
     let mut told = Told::with(timed());
-    told.leased(10, 1).expect("lent");
+    told.leased(10, 1).expect("leased");
     told.leased(11, 0).expect("taken back");
     assert_eq!(told.job.next_timer(), None);
-    told.leased(20, 1).expect("lent");
+    told.leased(20, 1).expect("leased");
     assert_eq!(told.job.next_timer(), Some(at(25)));
 }
 
@@ -185,10 +184,10 @@ fn start_within_bounds_the_wait_for_the_start_and_nothing_else() {
     );
 
     let mut told = Told::with(step());
-    told.leased(2, 1).expect("lent");
+    told.leased(2, 1).expect("leased");
     assert_eq!(told.job.next_timer(), Some(at(7)), "its timeout");
     let mut told = Told::with(Step { timeout: None, ..step() });
-    told.leased(2, 1).expect("lent");
+    told.leased(2, 1).expect("leased");
     assert_eq!(told.job.next_timer(), None);
 
     // A reply to a message whose confirm is lost may lie in the reply queue.
@@ -220,51 +219,32 @@ workflows:
   - name: impatient
     steps: [{ name: nobody, startWithin: 300ms, retry: { attempts: 2, backoff: 1ms } }]
   - name: many
-    steps: [{ name: lent }]
+    steps: [{ name: leased }]
 ";
-
-fn served<F: Future<Output = ()>>(test: impl FnOnce(Api) -> F) {
-    serving(WORKFLOWS, Workers::new(), |_| {}, |api, _| test(api));
-}
-
-async fn post(api: &Api, path: &str, body: &str) -> crate::http::Answer {
-    api.ask(Method::POST, path, &[], body).await
-}
 
 async fn create(api: &Api, workflow: &str, jobs: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for _ in 0..jobs {
-        let created = post(api, &format!("/api/workflow/{workflow}"), "{}").await;
-        assert_eq!(created.status, StatusCode::CREATED);
-        ids.push(created.json()["id"].as_str().expect("an id").to_owned());
+        ids.push(api.create_job(workflow, "{}").await);
     }
     ids
 }
 
 async fn messages(api: &Api, queue: &str, query: &str) -> Vec<Value> {
-    let given = post(api, &format!("/api/queue/{queue}/receive?{query}"), "").await;
+    let given = api.post(&format!("/api/queue/{queue}/receive?{query}"), "").await;
     assert_eq!(given.status, StatusCode::OK);
     given.json().as_array().expect("messages").clone()
 }
 
 /// The jobs' end, which comes.
 async fn ended(api: &Api, id: &str) -> Value {
-    let ended = async {
-        loop {
-            let job = api.get(&format!("/api/job/{id}?view=light"), &[]).await.json();
-            if job["state"] != "running" {
-                return job;
-            }
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, ended).await.expect("it ends in time")
+    api.until(&format!("/api/job/{id}?view=light"), |job| job["state"] != "running").await
 }
 
 #[test]
 fn a_burst_fails_no_attempt_as_long_as_its_worker_is_healthy() {
     const JOBS: usize = 800;
-    served(|api| async move {
+    TestManager::with(WORKFLOWS).serve(|api| async move {
         let ids = create(&api, "burst", JOBS).await;
         // All of them have waited for longer than their timeout.
         actix_rt::time::sleep(Duration::from_millis(1_200)).await;
@@ -272,7 +252,7 @@ fn a_burst_fails_no_attempt_as_long_as_its_worker_is_healthy() {
         while done < JOBS {
             for message in messages(&api, "price", "max=5&wait=10s").await {
                 let to = message["reply_to"].as_str().expect("an address");
-                let taken = post(&api, to, "{}").await;
+                let taken = api.post(to, "{}").await;
                 assert_eq!(taken.json(), json!({ "taken": true }));
                 done += 1;
             }
@@ -289,16 +269,13 @@ fn a_burst_fails_no_attempt_as_long_as_its_worker_is_healthy() {
 
 #[test]
 fn nobody_takes_a_message_within_its_start_within() {
-    served(|api| async move {
+    TestManager::with(WORKFLOWS).serve(|api| async move {
         let ids = create(&api, "impatient", 1).await;
         let job = ended(&api, &ids[0]).await;
         assert_eq!(job["state"], "failed", "{job}");
         let why = "step \"nobody\": its message was not taken within its startWithin of 300ms";
         assert_eq!((&job["reason"], &job["steps"][0]["attempt"]), (&json!(why), &json!(2)));
-        // The end is told from its commit on, and the message withdrawn right after it: before
-        // what follows from a later commit.
-        create(&api, "many", 1).await;
-        let left = post(&api, "/api/queue/nobody/receive?wait=0s", "").await;
+        let left = api.post("/api/queue/nobody/receive?wait=0s", "").await;
         assert_eq!(left.status, StatusCode::NO_CONTENT, "it is withdrawn");
     });
 }
@@ -307,13 +284,13 @@ fn nobody_takes_a_message_within_its_start_within() {
 #[test]
 fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
     const MESSAGES: usize = 500;
-    served(|api| async move {
+    TestManager::with(WORKFLOWS).serve(|api| async move {
         create(&api, "many", MESSAGES).await;
         // What has waited for longer is looked at.
         actix_rt::time::sleep(Duration::from_millis(1_100)).await;
         let mut first = Vec::new();
         while first.len() < MESSAGES {
-            first.extend(messages(&api, "lent", "max=100&lease=5s").await);
+            first.extend(messages(&api, "leased", "max=100&lease=5s").await);
         }
         assert_eq!(first.len(), MESSAGES);
         // Others are created all the time.
@@ -331,14 +308,14 @@ fn a_message_goes_to_nobody_else_before_the_end_of_the_lease_that_was_told() {
         };
         let mut told: Vec<(Value, Timestamp)> = first.iter().map(told).collect();
         while !told.is_empty() {
-            let again = messages(&api, "lent", "max=1&lease=1h&wait=10s").await;
+            let again = messages(&api, "leased", "max=1&lease=1h&wait=10s").await;
             let now = clock::now();
             for message in again {
                 let place = told.iter().position(|(id, _)| *id == message["message_id"]);
-                let (id, until) = told.remove(place.expect("one that was lent before"));
+                let (id, until) = told.remove(place.expect("one that was leased before"));
                 assert!(
                     now >= until,
-                    "{id} was lent until {}, and lent again at {}",
+                    "{id} was leased until {}, and leased again at {}",
                     json!(Rfc3339Time(until)),
                     json!(Rfc3339Time(now))
                 );

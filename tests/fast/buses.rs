@@ -1,23 +1,27 @@
 //! Several buses: which the settings have, which a workflow and its steps name, and that each
 //! message goes to its own.
 
-use crate::http::Api;
-use actix_web::http::Method;
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::api::Api;
+use support::manager::{TestManager, load_settings};
+use support::waits::{until, until_async};
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::inputs::RouterInput;
-use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
+use workflow_manager::actors::manager::{self, Parts, Threads};
 use workflow_manager::actors::transport::{BusOptions, Transport};
 use workflow_manager::bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use workflow_manager::bus::lease_queue::{LeasePolicy, LeaseQueues, ReceiveOptions};
 use workflow_manager::bus::{Address, BusKey, BusState};
 use workflow_manager::clock;
-use workflow_manager::engine::{Definition, Job, JobId, JobState, Message, StepState};
+use workflow_manager::engine::{Definition, JobState, StepState};
 use workflow_manager::load::{load_for_manager, load_text};
-use workflow_manager::settings::{BusKind, Overrides, ServerAddress, Settings};
+use workflow_manager::settings::{BusKind, BusSettings, DurationSetting, ServerAddress, Settings};
+
+const ONE: &str = "workflows: [ { name: w, steps: [ { name: a } ] } ]";
 
 fn definition(text: &str) -> Arc<Definition> {
     let loaded = load_text("f", text).unwrap_or_else(|errors| panic!("{errors}"));
@@ -95,14 +99,6 @@ fn without_settings_nobody_has_looked_whether_a_bus_is_there() {
     );
 }
 
-/// Settings with these lines, as a file has them.
-fn settings(text: &str) -> Result<Settings, String> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("settings.yaml");
-    fs::write(&file, text).expect("written");
-    Settings::load(Some(&file), &Overrides::default()).map_err(|error| error.to_string())
-}
-
 const INVOICES: &str = "
 buses:
   invoices: { kind: amqp, server: 'amqp://me:hunter2@there:5672/v', reply_queue: answers, \
@@ -111,7 +107,7 @@ buses:
 
 #[test]
 fn a_bus_of_the_settings_has_the_defaults_of_its_kind() {
-    let settings = settings(INVOICES).expect("valid");
+    let settings = load_settings(INVOICES).expect("valid");
     let invoices = settings.amqp_bus("invoices").expect("it is there");
     assert_eq!((invoices.prefetch, invoices.reply_queue.as_str()), (7, "answers"));
     assert_eq!(invoices.reconnect_max, settings.amqp.reconnect_max);
@@ -127,7 +123,7 @@ fn a_bus_of_the_settings_has_the_defaults_of_its_kind() {
 #[test]
 fn the_default_bus_is_the_one_that_is_named_else_the_broker_else_the_embedded_one() {
     let with = |more: &str| {
-        let settings = settings(&format!("{INVOICES}{more}"));
+        let settings = load_settings(&format!("{INVOICES}{more}"));
         settings.map(|settings| settings.default_bus().to_owned())
     };
     assert_eq!(with("").as_deref(), Ok("embedded"));
@@ -173,8 +169,8 @@ fn what_is_wrong_with_buses_is_told() {
         ),
     ] {
         let told = match text.starts_with("bus:") {
-            true => settings(&format!("{INVOICES}{text}")),
-            false => settings(text),
+            true => load_settings(&format!("{INVOICES}{text}")),
+            false => load_settings(text),
         };
         let told = told.err().unwrap_or_else(|| panic!("{text} was taken"));
         assert!(told.contains(said), "{text}: {told}");
@@ -186,7 +182,7 @@ const HERE: &str = "amqp: { server: 'amqp://here' }";
 #[test]
 fn the_exchange_for_events_is_on_the_broker_of_a_bus_over_amqp() {
     let found = |more: &str| {
-        let settings = settings(&format!("{INVOICES}{more}")).expect(more);
+        let settings = load_settings(&format!("{INVOICES}{more}")).expect(more);
         let found = settings.exchange_bus().expect(more);
         assert_eq!(found.is_some(), settings.events.has_exchange(), "{more}");
         found.map(|(name, section)| (name.to_owned(), section.server.0.clone()))
@@ -229,7 +225,7 @@ fn an_exchange_for_events_without_a_broker_is_refused_with_the_buses_that_could_
             one,
         ),
     ] {
-        let told = settings(&text).err().unwrap_or_else(|| panic!("{text} was taken"));
+        let told = load_settings(&text).err().unwrap_or_else(|| panic!("{text} was taken"));
         assert!(told.contains(&format!("{said}{to_do}")), "{text}: {told}");
     }
 }
@@ -243,7 +239,7 @@ fn an_address_that_is_none_is_told_with_its_place() {
         (&format!("{odd}\nevents: {{ exchange: e, bus: a }}"), "buses.a.server"),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = settings(text).expect(text);
+        let mut settings = load_settings(text).expect(text);
         settings.journal.file = folder.path().join("journal.db");
         let workflow = "workflows: [ { name: w, steps: [ { name: a } ] } ]";
         let started = actix_rt::System::new().block_on(manager::start(
@@ -259,7 +255,7 @@ fn an_address_that_is_none_is_told_with_its_place() {
 
 #[test]
 fn files_are_loaded_for_the_buses_of_the_settings() {
-    let settings = settings(INVOICES).expect("valid");
+    let settings = load_settings(INVOICES).expect("valid");
     let folder = tempfile::tempdir().expect("a folder");
     let refused = |text: &str| {
         let file = folder.path().join("w.yaml");
@@ -301,12 +297,15 @@ fn files_are_loaded_for_the_buses_of_the_settings() {
 fn tokens_of_workers_are_settings_too() {
     let text = "http: { token: the-one-for-all-calls, workers: { pricing: { token: \
                 hunter2-and-hunter3, queues: [ price, stock ] } } }";
-    let pricing = &settings(text).expect("valid").http.workers["pricing"];
+    let pricing = &load_settings(text).expect("valid").http.workers["pricing"];
     assert_eq!(pricing.queues.0, ["price", "stock"]);
     let from_environment = "http: { token: the-one-for-all-calls, workers: { w: { token: \
                             worker-and-no-more, queues: 'a, b' } } }";
-    assert_eq!(settings(from_environment).expect("valid").http.workers["w"].queues.0, ["a", "b"]);
-    let shown = serde_json::to_string(&settings(text).expect("valid")).expect("JSON");
+    assert_eq!(
+        load_settings(from_environment).expect("valid").http.workers["w"].queues.0,
+        ["a", "b"]
+    );
+    let shown = serde_json::to_string(&load_settings(text).expect("valid")).expect("JSON");
     assert!(
         !shown.contains("hunter") && shown.contains(r#""queues":["price","stock"]"#),
         "{shown}"
@@ -331,7 +330,7 @@ fn tokens_of_workers_are_settings_too() {
             "a list of names",
         ),
     ] {
-        let told = settings(text).expect_err(text);
+        let told = load_settings(text).expect_err(text);
         assert!(told.contains(said), "{text}: {told}");
     }
 }
@@ -355,10 +354,10 @@ workflows:
 /// What came to the queue `work` of each bus: the bus, and the step.
 type Came = Arc<Mutex<Vec<(String, String)>>>;
 
-/// A second bus of another name, on a desk of its own.
+/// A second bus of another name, on lease queues of its own.
 fn two_buses(came: &Came, shut: &'static str) -> Parts {
-    let desks: Arc<LeaseQueues> = Arc::default();
-    let (came, known) = (came.clone(), Arc::clone(&desks));
+    let lease_queues: Arc<LeaseQueues> = Arc::default();
+    let (came, known) = (came.clone(), Arc::clone(&lease_queues));
     let transport: Transport = Arc::new(move |_: &Settings, key: &BusKey, opening: BusOptions| {
         let (bus, came) = (key.name.to_string(), came.clone());
         let mut workers = Workers::new();
@@ -370,64 +369,41 @@ fn two_buses(came: &Came, shut: &'static str) -> Parts {
                 Ok(message.body.to_bytes())
             });
         }
-        let lending = LeasePolicy {
+        let policy = LeasePolicy {
             lease: Duration::from_secs(300),
             deliveries_max: 5,
             reports_leases: true,
         };
-        let made_of = EmbeddedConfig {
-            key: key.clone(),
-            workers,
-            policy: lending,
-            lease_queues: known.clone(),
-        };
+        let made_of =
+            EmbeddedConfig { key: key.clone(), workers, policy, lease_queues: known.clone() };
         Ok(Box::new(move |sink| Box::new(EmbeddedBus::new(made_of, opening.served, sink))))
     });
-    Parts { transport, lease_queues: desks, ..Parts::standard(Workers::new()) }
+    Parts { transport, lease_queues, ..Parts::standard(Workers::new()) }
 }
 
-fn with_other(folder: &tempfile::TempDir) -> Settings {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("journal.db");
+/// Has a second bus of the kind `amqp`, which the parts of the test stand in for.
+fn with_other(settings: &mut Settings) {
     let mut other = settings.amqp.clone();
     other.server = ServerAddress("amqp://nowhere".to_owned());
-    other.replies_first = workflow_manager::settings::DurationSetting(Duration::ZERO);
-    settings
-        .buses
-        .insert("other".to_owned(), workflow_manager::settings::BusSettings::Amqp(Box::new(other)));
-    settings
+    other.replies_first = DurationSetting(Duration::ZERO);
+    settings.buses.insert("other".to_owned(), BusSettings::Amqp(Box::new(other)));
 }
 
-fn start(settings: Settings, parts: Parts) -> Manager {
-    let definitions = load_text("f", TWO).expect("valid").definitions;
-    manager::start_on(Threads::Own(Vec::new()), settings, definitions, parts).expect("started")
-}
-
-async fn create(manager: &Manager, workflow: &str) -> JobId {
-    let message = Message::parse(br#"{"n":1}"#).expect("an object");
-    manager.handle().create(workflow, None, message).await.expect("created").id()
-}
-
-async fn ended(manager: &Manager, id: JobId) -> Job {
-    for _ in 0..6_000 {
-        let job = manager.common().reader.load_job(id).expect("readable").expect("it is there").job;
-        if job.state() != JobState::Running {
-            return job;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("job {id} does not end");
+/// Starts a manager with both buses, whose journal stays in this folder.
+fn start(folder: &Path, workflows: &str, parts: Parts) -> TestManager {
+    let setup = TestManager::with(workflows).folder(folder).set(with_other);
+    setup.start_on(Threads::Own(Vec::new()), parts)
 }
 
 #[test]
 fn each_message_goes_to_the_bus_of_its_step_and_calls_are_answered_where_they_came() {
     actix_rt::System::new().block_on(async {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
-        let manager = start(with_other(&folder), two_buses(&came, ""));
-        let both = create(&manager, "both").await;
-        assert_eq!(ended(&manager, both).await.state(), JobState::Completed);
-        let calls = create(&manager, "calls").await;
-        assert_eq!(ended(&manager, calls).await.state(), JobState::Completed);
+        let manager = start(folder.path(), TWO, two_buses(&came, ""));
+        let both = manager.create_job("both", "{}").await;
+        assert_eq!(manager.until_ended(both).await.state(), JobState::Completed);
+        let calls = manager.create_job("calls", "{}").await;
+        assert_eq!(manager.until_ended(calls).await.state(), JobState::Completed);
         let came: Vec<(String, String)> = came.lock().expect("no panic").clone();
         let came: Vec<(&str, &str)> = came.iter().map(|(bus, step)| (&**bus, &**step)).collect();
         let expected =
@@ -441,11 +417,12 @@ fn each_message_goes_to_the_bus_of_its_step_and_calls_are_answered_where_they_ca
 fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
     actix_rt::System::new().block_on(async {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
-        let manager = start(with_other(&folder), two_buses(&came, "embedded"));
-        let id = create(&manager, "both").await;
-        let ways = manager.handles();
-        let here = Address { bus: ways.buses.resolve(None, ""), queue: "work".into() };
-        let there = Address { bus: ways.buses.resolve(Some(&"other".into()), ""), ..here.clone() };
+        let manager = start(folder.path(), TWO, two_buses(&came, "embedded"));
+        let id = manager.create_job("both", "{}").await;
+        let handles = manager.handles();
+        let here = Address { bus: handles.buses.resolve(None, ""), queue: "work".into() };
+        let there =
+            Address { bus: handles.buses.resolve(Some(&"other".into()), ""), ..here.clone() };
         let handle = manager.handle();
         let step =
             |id| async move { handle.inspect_job(id, |job| job.confirmed_steps().count()).await };
@@ -455,10 +432,8 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
             attempt: 1,
             dispatch: None,
         };
-        ways.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
-        while step(id).await != Some(1) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        handles.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
+        until_async("it is confirmed", async || step(id).await == Some(1)).await;
         let waits = manager
             .handle()
             .redispatch(BulkRedispatch::new(there.clone()).with_dry_run(true))
@@ -470,7 +445,7 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         );
         for (queue, left) in [(there, Some(1)), (here, Some(0))] {
             let (taken, is_taken) = tokio::sync::oneshot::channel();
-            ways.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
+            handles.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
             is_taken.await.expect("taken");
             assert_eq!(step(id).await, left);
         }
@@ -482,31 +457,22 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
 fn a_job_whose_bus_is_no_longer_in_the_settings_waits_for_it_and_says_so() {
     actix_rt::System::new().block_on(async {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
-        let manager = start(with_other(&folder), two_buses(&came, "other"));
-        let id = create(&manager, "both").await;
-        while !came.lock().expect("no panic").iter().any(|(_, step)| step == "here") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let manager = start(folder.path(), TWO, two_buses(&came, "other"));
+        let id = manager.create_job("both", "{}").await;
+        let is_here = || came.lock().expect("no panic").iter().any(|(_, step)| step == "here");
+        until("the first step has its message", is_here).await;
         manager.stop().await;
 
-        let mut settings = with_other(&folder);
-        settings.buses.clear();
-        let definitions = load_text("f", "workflows: [ { name: w, steps: [ { name: a } ] } ]");
-        let manager = manager::start_on(
-            Threads::Own(Vec::new()),
-            settings,
-            definitions.expect("valid").definitions,
-            two_buses(&came, ""),
-        )
-        .expect("started");
+        let other = TestManager::with(ONE).folder(folder.path());
+        let manager = other.start_on(Threads::Own(Vec::new()), two_buses(&came, ""));
         let api = Api::new(&manager).await;
-        let why = api.ask(Method::GET, &format!("/api/job/{id}/why"), &[], "").await.json();
+        let why = api.get_json(&format!("/api/job/{id}/why")).await;
         let told = "step \"there\" sends to the bus \"other\", which was not started";
         assert!(why.to_string().replace("\\\"", "\"").contains(told), "{why}");
         manager.stop().await;
 
-        let manager = start(with_other(&folder), two_buses(&came, ""));
-        assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+        let manager = start(folder.path(), TWO, two_buses(&came, ""));
+        assert_eq!(manager.until_ended(id).await.state(), JobState::Completed);
         manager.stop().await;
     });
 }
@@ -522,21 +488,12 @@ workflows:
 ";
     actix_rt::System::new().block_on(async {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
-        let definitions = load_text("f", AWAY).expect("valid").definitions;
-        let manager = manager::start_on(
-            Threads::Own(Vec::new()),
-            with_other(&folder),
-            definitions,
-            two_buses(&came, ""),
-        )
-        .expect("started");
+        let manager = start(folder.path(), AWAY, two_buses(&came, ""));
         let away = BusState::Disconnected { reason: "its cable is cut".to_owned() };
         let other = manager.handles().buses.resolve(Some(&"other".into()), "");
         let health = &manager.common().health;
         for bus in [&other, &manager.handles().buses.resolve(None, "")] {
-            while health.bus(bus) != Some(BusState::Connected) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            until("it is connected", || health.bus(bus) == Some(BusState::Connected)).await;
         }
         health.set_bus(&other, away);
         let mut checks: Vec<(String, bool, String)> = health.checks();
@@ -547,15 +504,16 @@ workflows:
         ];
         let expected = expected.map(|(name, good, text)| (name.to_owned(), good, text.to_owned()));
         assert_eq!(checks, expected);
-        let id = create(&manager, "away").await;
+        let id = manager.create_job("away", "{}").await;
         // Workers have both.
         for bus in [&other, &manager.handles().buses.resolve(None, "")] {
-            let desk = manager.handles().lease_queues.find(bus).expect("a desk");
+            let lease_queue = manager.handles().lease_queues.find(bus).expect("its lease queues");
             let until = clock::timer_now() + Duration::from_secs(60);
-            let loan = desk.receive(&"nobody".into(), &ReceiveOptions::default(), until).await;
-            assert!(loan.is_some(), "it is lent");
+            let leased =
+                lease_queue.receive(&"nobody".into(), &ReceiveOptions::default(), until).await;
+            assert!(leased.is_some(), "it is leased");
         }
-        let job = ended(&manager, id).await;
+        let job = manager.until_ended(id).await;
         let reason = job.reason().expect("it failed");
         assert!(reason.contains("here"), "{reason}");
         let states: Vec<StepState> = job.steps().map(|(_, run)| run.state).collect();
@@ -568,29 +526,9 @@ workflows:
 #[test]
 fn a_manager_that_has_stopped_leaves_nothing_open() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let weak = {
-            let mut settings = Settings::defaults().expect("defaults");
-            settings.journal.file = folder.path().join("journal.db");
-            let manager = manager::start_on(
-                Threads::Own(Vec::new()),
-                settings,
-                load_text("f", "workflows: [ { name: w, steps: [ { name: a } ] } ]")
-                    .expect("valid")
-                    .definitions,
-                Parts::standard(Workers::new()),
-            )
-            .expect("started");
-            let weak = Arc::downgrade(manager.common());
-            manager.stop().await;
-            weak
-        };
-        for _ in 0..6_000 {
-            if weak.upgrade().is_none() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("something still holds what the manager had");
+        let manager = TestManager::with(ONE).await;
+        let common = Arc::downgrade(manager.common());
+        manager.stop().await;
+        until("nothing holds what the manager had", || common.upgrade().is_none()).await;
     });
 }

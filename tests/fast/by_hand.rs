@@ -1,7 +1,7 @@
 //! What people may reply in a worker's place, and what is refused because they can correct it.
 
-use crate::world::World;
 use std::sync::Arc;
+use support::world::World;
 use workflow_manager::engine::{
     Definition, Graph, Input, JobId, JobState, Limits, Message, Millis, Operation, OperationError,
     OperationRequest, Rejected, Reply, Retry, StatusWords, Step, StepIndex, StepState,

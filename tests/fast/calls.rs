@@ -1,40 +1,21 @@
 //! Workflows that ask workflows, on the embedded bus: what a call may do, and what it may not.
 
-use crate::waits::until;
 use bytes::Bytes;
-use std::path::Path;
+use support::manager::TestManager;
+use support::waits::until;
 use tokio::sync::{mpsc, oneshot};
 use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{JobInput, RouterInput};
-use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::EMBEDDED_REPLY_QUEUE as REPLIES;
-use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Delivery, Disposition, SettleCommand, Settlement};
-use workflow_manager::engine::{Job, JobId, JobState, Message};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
+use workflow_manager::engine::{JobId, JobState, Message};
 
-async fn start(folder: &Path, workflows: &str, change: impl FnOnce(&mut Settings)) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
-    change(&mut settings);
-    let loaded = load_text("test.yaml", workflows).expect("valid");
-    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
-}
-
-async fn create(manager: &Manager, workflow: &str) -> JobId {
-    let answer = manager.handle().create(workflow, None, Message::default()).await;
-    answer.expect("created").id()
-}
-
-fn job(manager: &Manager, id: JobId) -> Option<Job> {
-    manager.common().reader.load_job(id).expect("reads").map(|found| found.job)
-}
+const INNER: &str = "workflows: [ { name: inner, steps: [ { name: work } ] } ]";
 
 /// A message on the queue of `workflow`, and where its verdict comes.
 fn call(
-    manager: &Manager,
+    manager: &TestManager,
     workflow: &str,
     change: impl FnOnce(&mut Delivery),
 ) -> mpsc::UnboundedReceiver<SettleCommand> {
@@ -52,7 +33,7 @@ fn call(
 
 /// Waits until the router has done what it was told before, and a job that it then asked has
 /// answered.
-async fn settled(manager: &Manager, asked: JobId) {
+async fn settled(manager: &TestManager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
         if let Some(job) = manager.handles().routes.find(asked) {
@@ -78,14 +59,10 @@ workflows:
   - { name: inner, steps: [ { name: work } ] }
 ";
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager =
-            start(folder.path(), workflows, |settings| settings.limits.jobs_running_max = 1).await;
-        let outer = create(&manager, "outer").await;
-        until("its own call is taken", || {
-            (manager.handles().routes.root_count() == 2).then_some(())
-        })
-        .await;
+        let setup = TestManager::with(workflows);
+        let manager = setup.set(|settings| settings.limits.jobs_running_max = 1).await;
+        let outer = manager.create_job("outer", "{}").await;
+        until("its own call is taken", || manager.handles().routes.root_count() == 2).await;
         let forged = |step: &str, message_id: &str, reply_to: &str| {
             let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
             let message_id = message_id.replace("OUTER", &outer.to_string());
@@ -138,11 +115,10 @@ workflows:
   - { name: pong, steps: [ { name: ask, queue: workflow.ping } ] }
 ";
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager =
-            start(folder.path(), workflows, |settings| settings.limits.depth_max = 5).await;
-        let id = create(&manager, "ping").await;
-        let job = until("it ends", || job(&manager, id).filter(|job| job.state().is_ended())).await;
+        let setup = TestManager::with(workflows);
+        let manager = setup.set(|settings| settings.limits.depth_max = 5).await;
+        let id = manager.create_job("ping", "{}").await;
+        let job = manager.until_ended(id).await;
         assert_eq!(job.state(), JobState::Failed);
         let reason = job.reason_text();
         assert!(
@@ -160,13 +136,7 @@ workflows:
 #[test]
 fn a_forged_depth_costs_its_own_call_alone() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(
-            folder.path(),
-            "workflows: [ { name: inner, steps: [ { name: work } ] } ]",
-            |_| (),
-        )
-        .await;
+        let manager = TestManager::with(INNER).await;
         for depth in [32, u16::MAX] {
             let mut refused = call(&manager, "inner", |delivery| delivery.depth = Some(depth));
             assert_eq!(
@@ -190,13 +160,8 @@ fn a_forged_depth_costs_its_own_call_alone() {
 #[test]
 fn more_callers_of_one_job_than_may_be_are_refused() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(
-            folder.path(),
-            "workflows: [ { name: inner, steps: [ { name: work } ] } ]",
-            |settings| settings.limits.callers_max = 2,
-        )
-        .await;
+        let setup = TestManager::with(INNER);
+        let manager = setup.set(|settings| settings.limits.callers_max = 2).await;
         let refused = manager
             .common()
             .metrics

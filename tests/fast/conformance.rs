@@ -1,13 +1,13 @@
 //! Every vector of `tests/conformance` in the pure engine; over a real broker they run in the slow
 //! suite.
 
-use crate::world::{Dispatched, World};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use support::world::{Dispatched, World};
 use workflow_manager::engine::{Definition, JobId, Message};
 use workflow_manager::load::load_text;
 

@@ -2,10 +2,10 @@
 //! are committed, lists and statuses wait for what is committed, and a crash loses nothing. The
 //! same goes for confirms, of which many share a row.
 
-use crate::world::LIMITS;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use support::world::LIMITS;
 use workflow_manager::engine::{
     Context, Definition, Dependency, Effect, Graph, Input, Job, JobId, JobState, Message, Origin,
     Reply, Sender, Step, StepIndex, Timestamp,

@@ -1,66 +1,26 @@
 //! The whole line in this process, on the embedded bus: actors, journal, restart.
 
-use crate::waits::{DEADLINE, until};
 use bytes::Bytes;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::manager::{TestManager, children_ended, echo, message};
+use support::waits::{until, until_async};
 use tokio::sync::oneshot;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
 use workflow_manager::actors::client_response::{CreateResponse, Erased, RequestError};
 use workflow_manager::actors::inputs::RouterInput;
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::{WorkerError, Workers};
+use workflow_manager::bus::embedded::WorkerError;
 use workflow_manager::bus::{Address, Publication};
 use workflow_manager::engine::{
-    Input, Job, JobId, JobState, Message, Operation, Reply, Sender, StepIndex,
+    Input, JobId, JobState, Message, Operation, Reply, Sender, StepIndex,
 };
-use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Settings};
 
 const CHAIN: &str = "workflows: [{name: chain, steps: [{name: a}, {name: b, depends: [a]}, \
                      {name: c, depends: [b]}]}]";
 const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: t}], tasks: [{name: t, \
                    itemListKey: items, steps: [{name: work}]}]}]";
-
-fn settings(folder: &Path) -> Settings {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
-    settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
-    settings
-}
-
-async fn start(settings: Settings, workflow: &str, workers: Workers) -> Manager {
-    let loaded = load_text("test.yaml", workflow).expect("valid");
-    manager::start(settings, loaded.definitions, workers).await.expect("starts")
-}
-
-fn echo(message: &Publication) -> Result<Bytes, WorkerError> {
-    Ok(message.body.to_bytes())
-}
-
-fn message(text: &str) -> Message {
-    Message::parse(text.as_bytes()).expect("a message")
-}
-
-async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
-    let answer = manager.handle().create(workflow, None, message(text)).await;
-    answer.expect("created").id()
-}
-
-async fn ended(manager: &Manager, id: JobId) -> Job {
-    until("the job ends", || {
-        manager
-            .common()
-            .reader
-            .load_job(id)
-            .expect("reads")
-            .map(|found| found.job)
-            .filter(|job| job.state() != JobState::Running)
-    })
-    .await
-}
 
 fn error_of(step: &str) -> Input {
     Input::Reply {
@@ -71,22 +31,13 @@ fn error_of(step: &str) -> Input {
     }
 }
 
-fn on_a_system(test: impl Future<Output = ()>) {
-    actix_rt::System::new().block_on(test);
-}
-
 #[test]
 fn a_chain_runs_through_and_keeps_every_digit() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let workers = Workers::new()
-            .with_worker("a", 1, echo)
-            .with_worker("b", 1, echo)
-            .with_worker("c", 1, echo);
-        let manager = start(settings(folder.path()), CHAIN, workers).await;
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(CHAIN).echo(["a", "b", "c"]).await;
         let text = r#"{"z":12345678901234567890123,"a":0.10,"m":1e400}"#;
-        let id = create(&manager, "chain", text).await;
-        let job = ended(&manager, id).await;
+        let id = manager.create_job("chain", text).await;
+        let job = manager.until_ended(id).await;
         assert_eq!(job.state(), JobState::Completed);
         assert_eq!(job.result().to_text(), text);
         manager.stop().await;
@@ -95,15 +46,9 @@ fn a_chain_runs_through_and_keeps_every_digit() {
 
 #[test]
 fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(async {
         let workflows = CHAIN.replace("[b]}]}]", "[b]}]}, {name: other, steps: [{name: x}]}]");
-        let manager = start(
-            settings(folder.path()),
-            &workflows,
-            Workers::new().with_worker("b", 1, echo).with_worker("c", 1, echo),
-        )
-        .await;
+        let manager = TestManager::with(&workflows).echo(["b", "c"]).await;
         let id: JobId = "11111111-1111-4111-8111-111111111111".parse().expect("a uuid");
         let ask = |workflow: &'static str, text: &'static str| {
             manager.handle().create(workflow, Some(id), message(text))
@@ -119,7 +64,7 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
 
 #[test]
 fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let first_calls = Arc::new(AtomicUsize::new(0));
         let counted = first_calls.clone();
@@ -128,35 +73,23 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
             echo(message)
         };
         // Nobody works for "b" yet.
-        let manager = start(
-            settings(folder.path()),
-            CHAIN,
-            Workers::new().with_worker("a", 1, count_a.clone()),
-        )
-        .await;
+        let setup = || TestManager::with(CHAIN).folder(folder.path());
+        let manager = setup().worker("a", count_a.clone()).await;
         let mut ids = Vec::new();
         for n in 0..50 {
-            ids.push(create(&manager, "chain", &format!("{{\"n\":{n}}}")).await);
+            ids.push(manager.create_job("chain", &format!("{{\"n\":{n}}}")).await);
         }
         until("every job waits for b", || {
-            let waits = |id: &JobId| {
-                manager.common().reader.load_job(*id).expect("reads").is_some_and(|found| {
-                    found.job.steps().next().is_some_and(|(_, run)| run.output.is_some())
-                })
-            };
-            ids.iter().all(waits).then_some(())
+            let waits = |id: &JobId| manager.job(*id).step(StepIndex(0)).output.is_some();
+            ids.iter().all(waits)
         })
         .await;
         manager.stop().await;
         assert_eq!(first_calls.load(Ordering::Relaxed), 50);
 
-        let workers = Workers::new()
-            .with_worker("a", 1, count_a)
-            .with_worker("b", 2, echo)
-            .with_worker("c", 1, echo);
-        let manager = start(settings(folder.path()), CHAIN, workers).await;
+        let manager = setup().worker("a", count_a).echo(["b", "c"]).await;
         for (n, id) in ids.iter().enumerate() {
-            let job = ended(&manager, *id).await;
+            let job = manager.until_ended(*id).await;
             assert_eq!(
                 (job.state(), job.result().to_text()),
                 (JobState::Completed, format!("{{\"n\":{n}}}"))
@@ -169,7 +102,7 @@ fn a_restart_goes_on_where_it_was_and_repeats_only_what_was_open() {
 
 #[test]
 fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
         let items = 300usize;
         let list: Vec<usize> = (0..items).collect();
@@ -183,45 +116,37 @@ fn a_restart_in_the_middle_of_a_fan_out_loses_no_child() {
             }
             echo(message)
         };
-        let mut settings_small = settings(folder.path());
-        settings_small.fanout.window = 50;
-        settings_small.shutdown.grace = DurationSetting(Duration::from_millis(200));
-        let manager =
-            start(settings_small.clone(), FAN, Workers::new().with_worker("work", 1, some)).await;
-        let id =
-            create(&manager, "fan", &serde_json::json!({ "items": list, "top": "x" }).to_string())
-                .await;
-        until("a hundred children have ended", || {
-            let found = manager.common().reader.load_job(id).expect("reads")?;
-            let ended = found.job.steps().next()?.1.fan_out.as_ref()?.ended();
-            (ended >= 100).then_some(())
-        })
-        .await;
+        let setup = || {
+            TestManager::with(FAN).folder(folder.path()).set(|settings| {
+                settings.fanout.window = 50;
+                settings.shutdown.grace = DurationSetting(Duration::from_millis(200));
+            })
+        };
+        let manager = setup().worker("work", some).await;
+        let text = serde_json::json!({ "items": list, "top": "x" }).to_string();
+        let id = manager.create_job("fan", &text).await;
+        manager.until(id, children_ended(100)).await;
         manager.stop().await;
         drop(first);
-        let manager = start(settings_small, FAN, Workers::new().with_worker("work", 2, echo)).await;
-        let job = ended(&manager, id).await;
+        let manager = setup().echo(["work"]).await;
+        let job = manager.until_ended(id).await;
         assert_eq!(job.state(), JobState::Completed);
-        assert_eq!(
-            job.result().to_text(),
-            serde_json::json!({ "items": list, "top": "x" }).to_string()
-        );
+        assert_eq!(job.result().to_text(), text);
         manager.stop().await;
     });
 }
 
 #[test]
 fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let workers = Workers::new().with_worker("a", 1, |message: &Publication| {
+    actix_rt::System::new().block_on(async {
+        let fails = |message: &Publication| {
             let text = String::from_utf8_lossy(&message.body.to_bytes()).into_owned();
             assert!(!text.contains("panic"), "as asked");
             Err(WorkerError::from("no such book"))
-        });
-        let manager = start(settings(folder.path()), CHAIN, workers).await;
-        let erring = create(&manager, "chain", "{}").await;
-        let erred = ended(&manager, erring).await;
+        };
+        let manager = TestManager::with(CHAIN).worker("a", fails).await;
+        let erring = manager.create_job("chain", "{}").await;
+        let erred = manager.until_ended(erring).await;
         assert_eq!(erred.state(), JobState::Failed);
         assert!(
             erred.reason().is_some_and(
@@ -230,8 +155,8 @@ fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
             "{:?}",
             erred.reason()
         );
-        let panicking = create(&manager, "chain", r#"{"panic":true}"#).await;
-        let panicked = ended(&manager, panicking).await;
+        let panicking = manager.create_job("chain", r#"{"panic":true}"#).await;
+        let panicked = manager.until_ended(panicking).await;
         assert!(
             panicked.reason().is_some_and(
                 |reason| reason.contains("dead-lettered") && reason.contains("rejected")
@@ -245,13 +170,11 @@ fn a_worker_that_errs_or_panics_fails_the_job_with_its_reason() {
 
 #[test]
 fn limits_are_answered_not_suffered() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut few = settings(folder.path());
-        few.limits.jobs_running_max = 3;
-        let manager = start(few, CHAIN, Workers::new()).await;
+    actix_rt::System::new().block_on(async {
+        let few = |settings: &mut Settings| settings.limits.jobs_running_max = 3;
+        let manager = TestManager::with(CHAIN).set(few).await;
         for _ in 0..3 {
-            create(&manager, "chain", "{}").await;
+            manager.create_job("chain", "{}").await;
         }
         let answer = manager.handle().create("chain", None, Message::default()).await;
         assert!(
@@ -271,17 +194,19 @@ fn limits_are_answered_not_suffered() {
 
 #[test]
 fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut full = settings(folder.path());
-        full.journal.pages_max = 60;
-        full.journal.full_retry = DurationSetting(Duration::from_millis(20));
-        let manager = start(full.clone(), CHAIN, Workers::new()).await;
+        let full = |settings: &mut Settings| {
+            settings.journal.pages_max = 60;
+            settings.journal.full_retry = DurationSetting(Duration::from_millis(20));
+            settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
+        };
+        let manager = TestManager::with(CHAIN).folder(folder.path()).set(full).await;
         let text = serde_json::json!({ "filler": "x".repeat(60_000) }).to_string();
         let mut accepted = Vec::new();
         loop {
             let created = manager.handle().create("chain", None, message(&text));
-            let red = || (!manager.common().health.can_accept()).then_some(());
+            let red = || !manager.common().health.can_accept();
             tokio::select! {
                 created = created => accepted.push(created.expect("there is room").id()),
                 () = until("readiness is red", red) => break, // The one that found no room waits.
@@ -295,17 +220,10 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         );
         manager.stop().await;
 
-        let manager = start(
-            settings(folder.path()),
-            CHAIN,
-            Workers::new()
-                .with_worker("a", 1, echo)
-                .with_worker("b", 1, echo)
-                .with_worker("c", 1, echo),
-        )
-        .await;
+        let setup = TestManager::with(CHAIN).folder(folder.path());
+        let manager = setup.echo(["a", "b", "c"]).await;
         for id in accepted {
-            assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+            assert_eq!(manager.until_ended(id).await.state(), JobState::Completed);
         }
         manager.stop().await;
     });
@@ -313,34 +231,25 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
 
 #[test]
 fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(async {
         let workflow = "workflows: [{name: two, steps: [{name: a}, {name: b}]}]";
         let fails = |_: &Publication| -> Result<Bytes, WorkerError> { Err("not today".into()) };
-        let manager =
-            start(settings(folder.path()), workflow, Workers::new().with_worker("a", 1, fails))
-                .await;
+        let manager = TestManager::with(workflow).worker("a", fails).await;
         // Failed, and kept for the reply of b; failed and closed.
         for keeps in [true, false] {
-            let id = create(&manager, "two", "{}").await;
-            ended(&manager, id).await;
+            let id = manager.create_job("two", "{}").await;
+            manager.until_ended(id).await;
             let router = &manager.handles().mailboxes().router;
             if !keeps {
                 router.send(RouterInput::InputForJob(id, error_of("b")));
-                until("it is closed", || {
-                    (!manager.handles().routes.is_under_way(id)).then_some(())
-                })
-                .await;
+                manager.until_closed(id).await;
             }
             let (erased, retried) =
                 (manager.handle().erase(id), manager.handle().operate(id, Operation::Retry));
             assert_eq!(erased.await, Ok(Erased));
             assert_eq!(retried.await, Err(RequestError::NotFound));
-            until("nothing of it is left", || {
-                (!manager.handles().routes.is_under_way(id)).then_some(())
-            })
-            .await;
-            assert!(manager.common().reader.load_job(id).expect("reads").is_none());
+            manager.until_closed(id).await;
+            assert!(manager.find_job(id).is_none(), "nothing of it is left");
         }
         manager.stop().await;
     });
@@ -348,9 +257,8 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
 
 #[test]
 fn a_client_that_goes_takes_its_request_with_it() {
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path()), CHAIN, Workers::new()).await;
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(CHAIN).await;
         let free = || manager.handle().creation_permits().available_permits();
         let all = free();
         {
@@ -367,26 +275,21 @@ fn a_client_that_goes_takes_its_request_with_it() {
 #[test]
 fn items_reach_their_queue_in_the_order_of_the_list() {
     const ITEMS: usize = 1_000;
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
+    actix_rt::System::new().block_on(async {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
         // One thread, so that the worker sees them in the order of the queue.
-        let workers = Workers::new().with_worker("work", 1, move |message: &Publication| {
+        let work = move |message: &Publication| {
             let body = message.body.to_bytes();
             kept.lock().expect("no panic").push(String::from_utf8_lossy(&body).into_owned());
             Ok(body)
-        });
-        let manager = start(settings(folder.path()), FAN, workers).await;
+        };
+        let manager = TestManager::with(FAN).worker("work", work).await;
         let list: Vec<usize> = (0..ITEMS).collect();
         for round in 0..5 {
-            let id = create(
-                &manager,
-                "fan",
-                &serde_json::json!({ "items": list, "round": round }).to_string(),
-            )
-            .await;
-            assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+            let text = serde_json::json!({ "items": list, "round": round }).to_string();
+            let id = manager.create_job("fan", &text).await;
+            assert_eq!(manager.until_ended(id).await.state(), JobState::Completed);
             let expected: Vec<String> =
                 list.iter().map(|n| format!(r#"{{"item":{n},"round":{round}}}"#)).collect();
             assert_eq!(std::mem::take(&mut *seen.lock().expect("no panic")), expected);
@@ -398,21 +301,19 @@ fn items_reach_their_queue_in_the_order_of_the_list() {
 #[test]
 fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
     const ITEMS: usize = 40;
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         for (window_bytes, most) in [(1, 1), (3_500, 3), (u64::MAX, 40)] {
             let folder = tempfile::tempdir().expect("a folder");
-            let mut bounded = settings(folder.path());
-            bounded.fanout.window_bytes = window_bytes;
+            let setup = || {
+                let setup = TestManager::with(FAN).folder(folder.path());
+                setup.set(|settings| settings.fanout.window_bytes = window_bytes)
+            };
             // Nobody works yet: what is started waits.
-            let manager = start(bounded.clone(), FAN, Workers::new()).await;
+            let manager = setup().await;
             let list: Vec<usize> = (0..ITEMS).collect();
-            let id = create(
-                &manager,
-                "fan",
-                &serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string(),
-            )
-            .await;
-            let job = manager.common().reader.load_job(id).expect("reads").expect("there").job;
+            let text = serde_json::json!({ "items": list, "blob": "x".repeat(1_000) }).to_string();
+            let id = manager.create_job("fan", &text).await;
+            let job = manager.job(id);
             let started = job.steps().find_map(|(_, run)| Some(run.fan_out.as_ref()?.started()));
             assert_eq!(started, Some(most), "of {window_bytes} bytes");
             manager.stop().await;
@@ -422,8 +323,8 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
                 seen.fetch_add(1, Ordering::Relaxed);
                 echo(message)
             };
-            let manager = start(bounded, FAN, Workers::new().with_worker("work", 1, work)).await;
-            let job = ended(&manager, id).await;
+            let manager = setup().worker("work", work).await;
+            let job = manager.until_ended(id).await;
             assert_eq!((job.state(), done.load(Ordering::Relaxed)), (JobState::Completed, ITEMS));
             manager.stop().await;
         }
@@ -433,11 +334,10 @@ fn child_jobs_under_way_are_bounded_in_bytes_and_one_is_always_started() {
 #[test]
 fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
     const IN_TWO: &str = "workflows: [{name: w, vhosts: [left, right], steps: [{name: q}]}]";
-    on_a_system(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path()), IN_TWO, Workers::new()).await;
-        let left = create(&manager, "left/w", "{}").await;
-        let right = create(&manager, "right/w", "{}").await;
+    actix_rt::System::new().block_on(async {
+        let manager = TestManager::with(IN_TWO).await;
+        let left = manager.create_job("left/w", "{}").await;
+        let right = manager.create_job("right/w", "{}").await;
         let is_confirmed = async |id: JobId| {
             let look = manager.handle().inspect_job(id, |job| job.step(StepIndex(0)).confirmed);
             look.await.expect("it is under way")
@@ -447,12 +347,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         for id in [left, right] {
             let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
             router.send(RouterInput::InputForJob(id, confirmed));
-            let waited = tokio::time::timeout(DEADLINE, async {
-                while !is_confirmed(id).await {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            });
-            waited.await.expect("confirmed");
+            until_async("it is confirmed", async || is_confirmed(id).await).await;
         }
 
         let (taken, is_taken) = oneshot::channel();

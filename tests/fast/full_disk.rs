@@ -1,23 +1,19 @@
 //! While the disk is full nothing is sent: no worker is late, and what was never sent is withdrawn.
 
 use crate::alone::alone;
-use crate::http::serving_in;
-use crate::waits::{DEADLINE, until};
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::StatusCode;
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
+use support::manager::{Setup, TestManager, echo, message};
+use support::waits::{until, until_async, within};
 use tokio::sync::oneshot;
 use workflow_manager::actors::client_response::OperationResponse;
 use workflow_manager::actors::completion_latch::CompletionLatch;
 use workflow_manager::actors::inputs::{Inspection, JobInput};
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::QueueStatus;
-use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
+use workflow_manager::actors::manager::Manager;
+use workflow_manager::bus::{Publication, QueueStatus};
+use workflow_manager::engine::{Job, JobId, JobState, StepIndex, StepState};
 use workflow_manager::journal::{Reader, Records};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 const WORKFLOWS: &str = "
 workflows:
@@ -47,38 +43,31 @@ async fn seen<T: Send + 'static>(
     seen.await.expect("seen")
 }
 
-/// A manager with these workers, and one on queue `a`: once it has a message the disk is full.
-async fn start(file: &Path, workers: Workers) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = file.to_owned();
-    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
-    let workers = workers.with_worker("a", 1, |message| {
+/// Prepares a manager with a worker on queue `a`: once that has a message the disk is full.
+fn setup(file: &Path) -> Setup {
+    TestManager::with(WORKFLOWS).journal(file).worker("a", |message| {
         fail::cfg("journal::write", "return(full)")?;
-        Ok(message.body.to_bytes())
-    });
-    manager::start(settings, definitions, workers).await.expect("starts")
+        echo(message)
+    })
 }
 
 async fn a_deadline_passes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let workers = Workers::new().with_worker("b", 1, |message| Ok(message.body.to_bytes()));
-    let manager = start(&file, workers).await;
-    let message = || Message::parse(b"{}").expect("a message");
-    let over = manager.handle().create("over", None, message()).await.expect("created").id();
+    let manager = setup(&file).echo(["b"]).await;
+    let over = manager.create_job("over", "{}").await;
     // Not by a look: what waits for the commit would be released in another order.
     let running = manager.common().metrics.jobs.with_label_values(&["over", "running"]);
-    until("the deadline passes", || (running.get() == 0).then_some(())).await;
+    until("the deadline passes", || running.get() == 0).await;
 
     // One commit has the dispatch and the end that withdraws it.
     fail::remove("journal::write");
-    let is_over = |id: JobId| (!manager.handles().routes.is_under_way(id)).then_some(());
-    until("the job ends once there is room", || is_over(over)).await;
+    manager.until_closed(over).await;
     let kept = Reader::new(&file).load_job(over).expect("read").expect("there").job;
     let nobody = kept.step(StepIndex(1));
     assert_eq!((kept.state(), nobody.attempt), (JobState::Failed, 1), "it was dispatched");
-    let later = manager.handle().create("later", None, message()).await.expect("created").id();
-    until("what is sent later has come", || is_over(later)).await;
+    let later = manager.create_job("later", "{}").await;
+    manager.until_closed(later).await;
     let bus = manager.handles().buses.resolve(None, "");
     let looks = manager.handle().inspect_queues(&bus, vec!["nobody".into()]).await;
     assert!(
@@ -89,37 +78,33 @@ async fn a_deadline_passes() {
 }
 
 #[test]
-fn a_message_that_its_own_commit_withdraws_is_not_lent() {
-    alone("full_disk::a_message_that_its_own_commit_withdraws_is_not_lent", a_deadline_passes());
+fn a_message_that_its_own_commit_withdraws_is_not_leased() {
+    alone("full_disk::a_message_that_its_own_commit_withdraws_is_not_leased", a_deadline_passes());
 }
 
 async fn a_timeout_passes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
     let (attempts, seen_by_b) = mpsc::channel();
-    let workers = Workers::new().with_worker("b", 1, move |message| {
+    let counted = move |message: &Publication| {
         attempts.send(message.id.clone())?;
-        Ok(message.body.to_bytes())
-    });
-    let manager = start(&file, workers).await;
-    let message = || Message::parse(b"{}").expect("a message");
-    let late = manager.handle().create("late", None, message()).await.expect("created").id();
-    let two = manager.handle().create("two", None, message()).await.expect("created").id();
+        echo(message)
+    };
+    let manager = setup(&file).worker("b", counted).await;
+    let late = manager.create_job("late", "{}").await;
+    let two = manager.create_job("two", "{}").await;
 
     // The deadline, which waits for nothing, is over long after the timeout.
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while seen(&manager, late, |job| job.state()).await == JobState::Running {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    waited.await.expect("in time");
+    until_async("the deadline passes", async || {
+        seen(&manager, late, |job| job.state()).await != JobState::Running
+    })
+    .await;
     let b = seen(&manager, two, |job| (job.state(), job.step(StepIndex(1)).clone())).await;
     assert_eq!((b.0, b.1.state, b.1.attempt), (JobState::Running, StepState::Running, 1));
     assert!(seen_by_b.try_recv().is_err(), "nothing is sent while the disk is full");
 
     fail::remove("journal::write");
-    let is_over = || (!manager.handles().routes.is_under_way(two)).then_some(());
-    until("the job ends once there is room", is_over).await;
+    manager.until_closed(two).await;
     let kept = Reader::new(&file).load_job(two).expect("read").expect("there").job;
     assert_eq!((kept.state(), kept.step(StepIndex(1)).attempt), (JobState::Completed, 1));
     assert_eq!(seen_by_b.try_iter().count(), 1, "its message was sent once");
@@ -150,27 +135,20 @@ const LISTS: [&str; 12] = [
 
 async fn lists_are_behind() {
     let folder = tempfile::tempdir().expect("a folder");
-    serving_in(
-        folder.path(),
-        WORKFLOWS,
-        Workers::new(),
-        |_| (),
-        |api, common| async move {
+    TestManager::with(WORKFLOWS)
+        .folder(folder.path())
+        .serve_here(|api| async move {
+            let health = &api.state().manager.health();
             fail::cfg("journal::derive", "return(full)").expect("set");
-            let created = api.ask(Method::POST, "/api/workflow/two", &[], "{}").await;
-            assert_eq!(created.status, StatusCode::CREATED);
-            let id = created.json()["id"].as_str().expect("an id").to_owned();
-            until("readiness is red", || {
-                common.manager.health().is_journal_waiting().then_some(())
-            })
-            .await;
-            let words = common.manager.health().checks().remove(0).2;
+            let id = api.create_job("two", "{}").await;
+            until("readiness is red", || health.is_journal_waiting()).await;
+            let words = health.checks().remove(0).2;
             assert!(words.contains("no room on the disk"), "{words}");
             // Without a token it tells why under a name of the manager alone.
             for (host, is_told) in [("localhost:8088", true), ("evil.example", false)] {
                 let answer = api.get("/readyz", &[("host", host)]).await;
                 assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{host}");
-                let text = String::from_utf8_lossy(&answer.body);
+                let text = answer.text();
                 assert_eq!(text.contains(&words), is_told, "{host}: {text}");
                 assert!(text.contains("[-] journal: "), "{host}: {text}");
             }
@@ -187,13 +165,10 @@ async fn lists_are_behind() {
                 assert_eq!(answer.status, StatusCode::OK, "{own}");
             }
             fail::remove("journal::derive");
-            until("there is room", || {
-                (!common.manager.health().is_journal_waiting()).then_some(())
-            })
-            .await;
+            until("there is room", || !health.is_journal_waiting()).await;
             for list in lists {
                 let answer = api.get(&list, &[]).await;
-                let text = String::from_utf8_lossy(&answer.body).into_owned();
+                let text = answer.text();
                 assert_eq!(answer.status, StatusCode::OK, "{list}");
                 let tells = if list.contains("/workflows") || list.contains("/definitions") {
                     text.contains("two") || text.contains("\"running\":1")
@@ -202,9 +177,8 @@ async fn lists_are_behind() {
                 };
                 assert!(tells, "{list}: {text}");
             }
-        },
-    )
-    .await;
+        })
+        .await;
 }
 
 #[test]
@@ -214,26 +188,18 @@ fn while_lists_cannot_follow_they_say_so_and_never_that_there_is_nothing() {
 }
 
 async fn one_waits_for_room() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    settings.journal.pages_max = 100;
-    let text = "workflows: [{name: w, steps: [{name: by-hand, external: true}]}]";
-    let definitions = load_text("test.yaml", text).expect("valid").definitions;
-    let manager = manager::start(settings, definitions, Workers::new()).await.expect("starts");
-    let small = Message::parse(b"{}").expect("a message");
-    let id = manager.handle().create("w", None, small).await.expect("created").id();
+    let setup = TestManager::with("workflows: [{name: w, steps: [{name: sign, external: true}]}]");
+    let manager = setup.set(|settings| settings.journal.pages_max = 100).await;
+    let id = manager.create_job("w", "{}").await;
     // More than the file may have.
-    let large = format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20));
-    let large = Message::parse(large.as_bytes()).expect("a message");
+    let large = message(&format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20)));
     let mut waits = Box::pin(manager.handle().create("w", None, large));
     let health = &manager.common().health;
     tokio::select! {
         _ = &mut waits => panic!("it is answered before its commit"),
-        () = until("readiness is red", || health.is_journal_waiting().then_some(())) => {}
+        () = until("readiness is red", || health.is_journal_waiting()) => {}
     }
-    let cancelled =
-        tokio::time::timeout(DEADLINE, manager.handle().cancel(id, None)).await.expect("in time");
+    let cancelled = within("it is cancelled", manager.handle().cancel(id, None)).await;
     assert_eq!(cancelled, Ok(OperationResponse::Job(JobState::Cancelled)));
 }
 

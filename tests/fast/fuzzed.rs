@@ -1,8 +1,8 @@
 //! Every file of the fuzz targets' committed corpora, through what the fuzzers run: old findings
 //! stay found, on stable.
 
-use crate::targets;
 use std::path::Path;
+use support::fuzz_targets as targets;
 
 fn each(target: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);

@@ -2,8 +2,6 @@
 //! call, what hostile clients can do, and that the generated code is what the `.proto` file says.
 
 mod calls;
-#[path = "../grpc/mod.rs"]
-mod client;
 mod gate;
 mod generated;
 mod hostile;
@@ -12,24 +10,22 @@ mod room;
 mod stops;
 mod stream;
 
-use crate::http::{Answer, Api};
-use crate::waits::DEADLINE;
 use actix_web::http::{Method, StatusCode};
-use client::{GrpcWorker, WorkersClient};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+use support::api::{Answer, Api};
+use support::grpc::{GrpcWorker, WorkersClient, connect, with_bearer};
+use support::manager::TestManager;
+use support::waits::{DEADLINE, until_async, within};
 use tonic::Status;
 use tonic::transport::Channel;
-use workflow_manager::actors::manager;
 use workflow_manager::api::state::ApiState;
-use workflow_manager::bus::embedded::Workers;
 use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::grpc::wire::{Gone, Taken};
 use workflow_manager::grpc::{self, GrpcServer};
-use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Secret, Settings};
 
 const WORKFLOW: &str = "
@@ -46,7 +42,7 @@ workflows:
     steps: [ { name: abroad, bus: hooks } ]
 ";
 
-/// A manager that is asked over both ways.
+/// A manager that is asked over HTTP and gRPC.
 #[derive(Clone)]
 struct Rig {
     api: Api,
@@ -58,20 +54,18 @@ struct Rig {
 /// Runs `test` on a manager with these settings.
 fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl FnOnce(Rig) -> F) {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = Settings::defaults().expect("defaults");
-        settings.journal.file = folder.path().join("j.db");
-        settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
-        settings.grpc.handshake_timeout = DurationSetting(DEADLINE);
-        let hooks = serde_json::json!({
-            "kind": "push",
-            "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } },
-        });
-        settings.buses.insert("hooks".to_owned(), serde_json::from_value(hooks).expect("a bus"));
-        change(&mut settings);
-        let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
-        let manager =
-            manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts");
+        let listens = |settings: &mut Settings| {
+            settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
+            settings.grpc.handshake_timeout = DurationSetting(DEADLINE);
+            let hooks = serde_json::json!({
+                "kind": "push",
+                "endpoints": { "abroad": { "url": "http://127.0.0.1:9/" } },
+            });
+            settings
+                .buses
+                .insert("hooks".to_owned(), serde_json::from_value(hooks).expect("a bus"));
+        };
+        let manager = TestManager::with(WORKFLOW).set(listens).set(change).await;
         manager.common().health.wait_until_ready().await;
         let server = grpc::start(ApiState::new(manager.handle().clone()))
             .await
@@ -81,7 +75,7 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         let rig = Rig {
             api: Api::new(&manager).await,
             address,
-            client: client::client(address).await,
+            client: connect(address).await,
             server: Rc::new(RefCell::new(Some(server))),
         };
         let tested = tokio::time::timeout(4 * DEADLINE, test(rig.clone())).await;
@@ -104,7 +98,7 @@ impl Rig {
     }
 
     async fn post(&self, path: &str, body: &str) -> Answer {
-        self.api.ask(Method::POST, path, &[("authorization", "Bearer secret")], body).await
+        self.api.request(Method::POST, path, &[("authorization", "Bearer secret")], body).await
     }
 
     async fn get(&self, path: &str) -> Value {
@@ -124,16 +118,7 @@ impl Rig {
     }
 
     async fn until(&self, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        let seen = async {
-            loop {
-                let seen = self.get(path).await;
-                if fits(&seen) {
-                    return seen;
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, seen).await.unwrap_or_else(|_| panic!("{path} in time"))
+        until_async(path, async || Some(self.get(path).await).filter(&fits)).await
     }
 
     async fn worker(&self, queues: &[&str]) -> GrpcWorker {
@@ -141,21 +126,21 @@ impl Rig {
     }
 }
 
-/// How many messages of a queue are lent, by what the API tells of it.
-fn lent(queue: &Value) -> usize {
+/// How many messages of a queue are leased, by what the API tells of it.
+fn leased(queue: &Value) -> usize {
     queue["leases"].as_array().map_or(0, Vec::len)
 }
 
 /// What became of something that the worker has said.
 async fn taken(worker: &mut GrpcWorker) -> Taken {
-    match worker.hear().await {
+    match worker.receive().await {
         Ok(Some(Tell::Taken(taken))) => taken,
         other => panic!("expected Taken, heard {other:?}"),
     }
 }
 
 async fn gone(worker: &mut GrpcWorker) -> Gone {
-    match worker.hear().await {
+    match worker.receive().await {
         Ok(Some(Tell::Gone(gone))) => gone,
         other => panic!("expected Gone, heard {other:?}"),
     }
@@ -163,5 +148,5 @@ async fn gone(worker: &mut GrpcWorker) -> Gone {
 
 /// Why the stream ends.
 async fn refused(worker: &mut GrpcWorker) -> Status {
-    worker.hear().await.expect_err("an end with a reason")
+    worker.receive().await.expect_err("an end with a reason")
 }

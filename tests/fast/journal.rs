@@ -1,10 +1,10 @@
 //! The journal on real files: what is appended comes back, damage is found and named, one process
 //! has the file.
 
-use crate::world::LIMITS;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use support::world::LIMITS;
 use workflow_manager::engine::{
     Context, Definition, Graph, Job, JobId, Message, Origin, Reply, Sender, Step, Timestamp,
 };

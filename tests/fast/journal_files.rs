@@ -2,21 +2,19 @@
 //! alone, they are whole after a stop, and it is noticed when somebody takes them away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use crate::waits::DEADLINE;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use workflow_manager::actors::client_response::{CreateResponse, RequestError};
+use support::manager::TestManager;
+use support::waits::until;
+use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::inputs::JournalInput;
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{JobId, Message};
+use workflow_manager::engine::Message;
 use workflow_manager::journal::{
     FileLoss, Journal, JournalError, JournalOptions, Reader, Records, SqliteJournal,
 };
-use workflow_manager::load::load_text;
-use workflow_manager::settings::{DurationSetting, Settings};
+use workflow_manager::settings::DurationSetting;
 
 /// Nobody works for its step.
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: a}]}]";
@@ -50,24 +48,9 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-async fn start(file: &Path) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = file.to_owned();
-    settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
-    let loaded = load_text("test.yaml", WORKFLOW).expect("valid");
-    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
-}
-
-async fn create(manager: &Manager) -> Result<CreateResponse, RequestError> {
-    manager.handle().create("w", None, Message::parse(br#"{"n":1}"#).unwrap()).await
-}
-
-async fn created(manager: &Manager) -> JobId {
-    create(manager).await.expect("created").id()
-}
-
-fn on_a_system(test: impl Future<Output = ()>) {
-    actix_rt::System::new().block_on(test);
+async fn start(file: &Path) -> TestManager {
+    let setup = TestManager::with(WORKFLOW).journal(file);
+    setup.set(|settings| settings.shutdown.grace = DurationSetting(Duration::from_secs(5))).await
 }
 
 // ---- one process, whatever the name
@@ -169,12 +152,15 @@ fn new_files_are_their_owners_alone() {
 
 #[test]
 fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("j.db");
         let manager = start(&file).await;
         let common = manager.common().clone();
-        let ids = [created(&manager).await, created(&manager).await];
+        let ids = [
+            manager.create_job("w", r#"{"n":1}"#).await,
+            manager.create_job("w", r#"{"n":1}"#).await,
+        ];
         // What is read leaves connections open, and a stream of a list may go on reading.
         assert_eq!(common.reader.load_running_jobs(0, 10).unwrap().len(), 2);
         let reading = std::thread::spawn({
@@ -269,19 +255,21 @@ fn cut(file: &Path, bytes: u64) {
 
 #[test]
 fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         for (name, harm, words) in HARMS {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("j.db");
             let manager = start(&file).await;
-            let id = created(&manager).await;
+            let id = manager.create_job("w", r#"{"n":1}"#).await;
             // Nothing is being derived: what is written at the very moment of the harm may hide it.
             let (answer, derived) = tokio::sync::oneshot::channel();
             manager.handles().mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
             derived.await.expect("derived");
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
-            let Err(RequestError::Overloaded(reason)) = create(&manager).await else {
+            let Err(RequestError::Overloaded(reason)) =
+                manager.handle().create("w", None, Message::default()).await
+            else {
                 panic!("{name}: a job was created")
             };
             assert!(
@@ -292,7 +280,13 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let check =
                 common.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
-            assert!(matches!(create(&manager).await, Err(RequestError::Overloaded(_))), "{name}");
+            assert!(
+                matches!(
+                    manager.handle().create("w", None, Message::default()).await,
+                    Err(RequestError::Overloaded(_))
+                ),
+                "{name}"
+            );
             let cancelled = manager.handle().cancel(id, None).await;
             assert!(
                 matches!(cancelled, Err(RequestError::Overloaded(_))),
@@ -322,16 +316,11 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
 
 #[test]
 fn it_is_noticed_also_while_nothing_is_asked() {
-    on_a_system(async {
+    actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let manager = start(&folder.path().join("j.db")).await;
         fs::remove_file(folder.path().join("j.db")).unwrap();
-        let noticed = async {
-            while manager.common().health.can_accept() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, noticed).await.expect("the journal's loss is noticed");
+        until("the journal's loss is noticed", || !manager.common().health.can_accept()).await;
         manager.stop().await;
     });
 }

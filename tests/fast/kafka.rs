@@ -1,26 +1,20 @@
 //! What settings and workflow files say of buses over Kafka, and what is wrong with them.
 
 use std::fs;
+use support::manager::load_settings;
 use workflow_manager::load::{load_files, load_for_manager};
-use workflow_manager::settings::{BusKind, Overrides, Settings};
+use workflow_manager::settings::{BusKind, Settings};
 
 /// Settings that a build without Kafka takes: the bus has no brokers.
 const SECTION: &str = "kafka: { reply_topic: answers, prefix: 'orders.', group: 'w-{topic}' }\n";
 
-fn settings(text: &str) -> Result<Settings, String> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("settings.yaml");
-    fs::write(&file, text).expect("written");
-    Settings::load(Some(&file), &Overrides::default()).map_err(|error| error.to_string())
-}
-
 fn refusal(text: &str) -> String {
-    settings(text).err().unwrap_or_else(|| panic!("{text} was taken"))
+    load_settings(text).err().unwrap_or_else(|| panic!("{text} was taken"))
 }
 
 #[test]
 fn a_queue_has_a_topic_and_a_group_after_it() {
-    let settings = settings(SECTION).expect("valid");
+    let settings = load_settings(SECTION).expect("valid");
     let section = &settings.kafka;
     assert_eq!(section.topic("price"), "orders.price");
     assert_eq!(section.group("price"), "w-orders.price");
@@ -69,7 +63,7 @@ buses:
     properties: { security.protocol: SASL_SSL, sasl.username: me, sasl.password: hunter2 }
 ";
     let has_kafka = cfg!(feature = "kafka");
-    match settings(text) {
+    match load_settings(text) {
         Err(why) => {
             if has_kafka {
                 panic!("{why}");
@@ -102,7 +96,7 @@ fn two_buses_do_not_read_the_same_replies() {
     };
     let why = refusal(&buses("'b:1', 'a:1'"));
     assert!(why.contains("the same servers and the same reply_topic"), "{why}");
-    assert!(settings(&buses("'c:1'")).is_ok());
+    assert!(load_settings(&buses("'c:1'")).is_ok());
 }
 
 /// The warnings about a workflow with this step, or the errors.
@@ -122,7 +116,7 @@ fn checked(step: &str, settings: Option<&Settings>) -> Result<Vec<String>, Strin
 #[test]
 fn a_step_over_kafka_has_a_timeout_and_a_queue_that_can_be_a_topic() {
     let with_brokers = {
-        let mut settings = settings(SECTION).expect("valid");
+        let mut settings = load_settings(SECTION).expect("valid");
         settings.kafka.servers.0.push("k1:9092".to_owned());
         settings
     };

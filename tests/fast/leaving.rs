@@ -1,18 +1,15 @@
 //! How a job that has nothing left to do leaves.
 
 use crate::simulation::relays::relay;
-use crate::waits::DEADLINE;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use support::manager::TestManager;
 use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
 use workflow_manager::actors::inputs::JournalInput;
-use workflow_manager::actors::manager::{self, Parts, Threads};
+use workflow_manager::actors::manager::{Parts, Threads};
 use workflow_manager::bus::embedded::Workers;
-use workflow_manager::engine::{Message, Operation, Reply};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
+use workflow_manager::engine::{Operation, Reply};
 
 const JOBS: usize = 5;
 
@@ -21,15 +18,11 @@ const JOBS: usize = 5;
 #[test]
 fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = Settings::defaults().expect("defaults");
-        settings.journal.file = folder.path().join("j.db");
         let text = "workflows: [{name: one, steps: [{name: sign, external: true}]}]";
-        let definitions = load_text("one.yaml", text).expect("valid").definitions;
         let asked = Rc::new(Cell::new(0));
         let seen = asked.clone();
-        let wiring = move |mailboxes: Mailboxes, ways: &Arc<ActorHandles>| {
-            let journal = relay(mailboxes.journal, ways, move |input| {
+        let wiring = move |mailboxes: Mailboxes, handles: &Arc<ActorHandles>| {
+            let journal = relay(mailboxes.journal, handles, move |input| {
                 let leaves =
                     matches!(&input, JournalInput::Append(append) if append.stop_after.is_some());
                 seen.set(seen.get() + usize::from(leaves));
@@ -38,20 +31,13 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
             Mailboxes { journal, ..mailboxes }
         };
         let parts = Parts { wiring: Box::new(wiring), ..Parts::standard(Workers::new()) };
-        let manager = manager::start_on(Threads::Current, settings, definitions, parts);
-        let manager = manager.expect("starts");
+        let manager = TestManager::with(text).start_on(Threads::Current, parts);
         for _ in 0..JOBS {
-            let message = Message::parse(b"{}").expect("a message");
-            let id = manager.handle().create("one", None, message).await.expect("created").id();
+            let id = manager.create_job("one", "{}").await;
             let reply = Reply::Result(b"{}".as_slice().into());
             let signed = Operation::Reply { step: "sign".to_owned(), reply };
             manager.handle().operate(id, signed).await.expect("signed");
-            let closed = async {
-                while manager.handles().routes.is_under_way(id) {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            tokio::time::timeout(DEADLINE, closed).await.expect("the job is closed");
+            manager.until_closed(id).await;
         }
         manager.stop().await;
         assert_eq!(asked.get(), JOBS, "each asks once");

@@ -9,6 +9,7 @@ mod options;
 mod queues;
 mod random;
 
+use insta::assert_snapshot;
 use std::path::Path;
 use workflow_manager::engine::{Definition, Dependency, StepIndex};
 use workflow_manager::load::{LoadErrors, STEPS_MAX, load_text};
@@ -134,23 +135,7 @@ workflows:
 ",
     )
     .expect("valid");
-    let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        warnings,
-        [
-            "f:3:13: workflow \"w\": no virtual host is listed: the workflow runs in the one that \
-             the broker's address names; remove `vhosts` to say so",
-            "f:5:30: workflow \"w\", step \"a\": \"priority\" works over AMQP only on a queue that \
-             honours it: say \"queueType: quorum\", or \"queueArguments: { x-max-priority: 9 }\" \
-             for a classic one, as the workers of \"a\" declare it",
-            "f:6:36: workflow \"w\", step \"b\": \"queue\" has no effect: a step with a task sends \
-             no message of its own",
-            "f:6:53: workflow \"w\", step \"b\": \"a\" is listed twice, the first time at 6:50; \
-             the first one counts",
-            "f:9:17: workflow \"w\", task \"u\": no step of the workflow leads to this task; \
-             it never runs",
-        ]
-    );
+    assert_snapshot!(lines(&loaded.warnings));
     assert_eq!(loaded.definitions[0].graph().steps[1].depends, [Dependency::Step(StepIndex(0))]);
 }
 
@@ -237,6 +222,12 @@ fn the_conformance_definitions_load_or_are_refused_for_their_unsupported_keys_al
     assert!(loaded >= 40, "only {loaded} definitions loaded");
 }
 
+/// Each on a line of its own.
+fn lines<T: ToString>(texts: impl IntoIterator<Item = T>) -> String {
+    let texts: Vec<String> = texts.into_iter().map(|text| text.to_string()).collect();
+    texts.join("\n")
+}
+
 fn refused(text: &str) -> LoadErrors {
     match load_text("f", text) {
         Ok(loaded) => panic!("{text:?} was taken: {:?}", loaded.definitions),
@@ -249,13 +240,6 @@ fn message(text: &str) -> String {
     let LoadErrors(problems) = refused(text);
     assert_eq!(problems.len(), 1, "{problems:?}");
     problems[0].message.clone()
-}
-
-/// The text is refused with just these problems, one a line; a line that is indented goes on with
-/// the one before it.
-fn assert_refused(text: &str, expected: &str) {
-    let expected = expected.trim().replace("\n    ", " ");
-    assert_eq!(refused(text).to_string(), expected, "of\n{text}");
 }
 
 /// The only definition of a file.

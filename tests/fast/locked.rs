@@ -2,16 +2,15 @@
 //! lets go, and what is decided meanwhile is kept.
 
 use crate::alone::alone;
-use crate::waits::{DEADLINE, until};
-use crate::world::LIMITS;
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use support::manager::{Setup, TestManager};
+use support::waits::{until, within};
+use support::world::LIMITS;
 use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::health::JournalWait;
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, JobState, Message, Millis, Operation, Origin,
@@ -21,8 +20,6 @@ use workflow_manager::journal::{
     Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Records, Remedy,
     SqliteJournal, StoredOffset,
 };
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 /// A program that keeps the file locked until it is dropped.
 struct Lock(Connection);
@@ -154,46 +151,42 @@ fn readers_do_not_wait_for_a_lock_that_is_known() {
     assert!(!store.records().count_root_jobs_by_state().expect("reads").is_empty());
 }
 
-async fn start(file: &Path) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = file.to_owned();
-    let workers = Workers::new().with_worker("a", 1, |message| Ok(message.body.to_bytes()));
+fn setup(file: &Path) -> Setup {
     let text = "workflows: [{name: w, steps: [{name: a}]},
                 {name: by-hand, steps: [{name: b, external: true}]}]";
-    let definitions = load_text("test.yaml", text).expect("valid").definitions;
-    manager::start(settings, definitions, workers).await.expect("starts")
+    TestManager::with(text).journal(file).echo(["a"])
 }
 
 async fn a_lock() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let manager = start(&file).await;
-    let message = || Message::parse(b"{}").expect("a message");
-    let running = manager.handle().create("by-hand", None, message()).await.expect("created").id();
+    let manager = setup(&file).await;
+    let running = manager.create_job("by-hand", "{}").await;
     let lock = Lock::on(&file);
     let handle = manager.handle().clone();
-    let waiting = handle.create("w", None, message());
+    let waiting = handle.create("w", None, Message::default());
     let mut waiting = Box::pin(waiting);
     let health = &manager.common().health;
     tokio::select! {
         _ = &mut waiting => panic!("it is answered before its commit"),
         () = until("readiness tells", || {
-            (health.journal_wait() == Some(JournalWait::Lock)).then_some(())
+            health.journal_wait() == Some(JournalWait::Lock)
         }) => {}
     }
     let told = health.checks().into_iter().find(|(name, ..)| name == "journal").expect("a check");
     assert!(!told.1 && told.2.contains("another program"), "{told:?}");
-    let refused = manager.handle().create("w", None, message()).await.expect_err("is refused");
+    let refused =
+        manager.handle().create("w", None, Message::default()).await.expect_err("is refused");
     assert!(matches!(refused, RequestError::Overloaded(_)), "{refused:?}");
-    let cancelled = tokio::time::timeout(DEADLINE, manager.handle().cancel(running, None)).await;
-    let cancelled = cancelled.expect("nobody waits for its commit");
+    let cancelled =
+        within("nobody waits for its commit", manager.handle().cancel(running, None)).await;
     assert!(matches!(cancelled, Err(RequestError::Overloaded(_))), "{cancelled:?}");
     let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
     let seen = failures.get();
-    until("it tries again and again", || (failures.get() > seen + 1).then_some(())).await;
+    until("it tries again and again", || failures.get() > seen + 1).await;
     drop(lock);
     let id = waiting.as_mut().await.expect("created").id();
-    until("it goes on", || (!manager.handles().routes.is_under_way(id)).then_some(())).await;
+    manager.until_closed(id).await;
     assert!(health.can_accept());
     manager.handle().cancel(running, None).await.expect("cancelled");
     manager.stop().await;
@@ -209,8 +202,7 @@ fn a_manager_waits_for_another_program_s_lock_and_goes_on() {
 async fn a_vacuum() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("j.db");
-    let manager = start(&file).await;
-    let message = || Message::parse(b"{}").expect("a message");
+    let manager = setup(&file).await;
     let mut ids = Vec::new();
     for round in 0..20 {
         let vacuum = file.clone();
@@ -220,12 +212,11 @@ async fn a_vacuum() {
             other.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").expect("vacuums");
         });
         for _ in 0..10 {
-            ids.push(manager.handle().create("w", None, message()).await.expect("created").id());
+            ids.push(manager.create_job("w", "{}").await);
         }
         other.join().unwrap_or_else(|_| panic!("round {round}"));
     }
-    let live = |id: &&JobId| manager.handles().routes.is_under_way(**id);
-    until("all end", || ids.iter().find(live).is_none().then_some(())).await;
+    until("all end", || !ids.iter().any(|id| manager.is_under_way(*id))).await;
     assert!(manager.common().health.journal_loss().is_none(), "a VACUUM is no loss");
     manager.stop().await;
     let mut store = SqliteJournal::open(&options(&file)).expect("whole, and verified");
@@ -242,7 +233,7 @@ fn a_start_waits_for_another_program_s_lock() {
     let test = async {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("j.db");
-        start(&file).await.stop().await;
+        setup(&file).await.stop().await;
         let lock = Connection::open(&file).expect("opens");
         lock.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; COMMIT")
             .expect("locked, also for readers");
@@ -253,9 +244,8 @@ fn a_start_waits_for_another_program_s_lock() {
             std::thread::sleep(Duration::from_secs(6));
             drop(lock);
         });
-        let manager = start(&file).await;
-        let message = Message::parse(b"{}").expect("a message");
-        manager.handle().create("w", None, message).await.expect("created");
+        let manager = setup(&file).await;
+        manager.create_job("w", "{}").await;
         manager.stop().await;
         unlocked.join().expect("unlocked");
     };

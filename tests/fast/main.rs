@@ -56,15 +56,9 @@ mod statuses;
 mod steps;
 #[cfg(feature = "failpoints")]
 mod sweep;
-#[allow(unreachable_pub, missing_docs, reason = "the fuzz targets' crate, as a module")]
-#[path = "../../fuzz/src/lib.rs"]
-mod targets;
 mod traces;
 mod views;
-mod waits;
 #[cfg(feature = "failpoints")]
 mod wal;
+mod window;
 mod worker;
-
-// In one place for both, within the fuzz targets' crate.
-use targets::world;

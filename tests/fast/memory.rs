@@ -1,20 +1,17 @@
 //! What jobs under way hold in memory is bounded, and nothing waits for room that never comes.
 
-use crate::http::Api;
-use crate::waits::until;
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::StatusCode;
 use std::path::Path;
-use std::time::Duration;
+use support::api::Api;
+use support::manager::{TestManager, message};
+use support::waits::{until, until_async};
 use workflow_manager::actors::client_response::{CreateResponse, OperationResponse, RequestError};
 use workflow_manager::actors::inputs::{JobInput, RouterInput};
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::Workers;
+use workflow_manager::actors::manager::Manager;
 use workflow_manager::clock;
 use workflow_manager::engine::{
     Input, JobId, JobState, Message, Millis, Operation, Reply, StepIndex, Timestamp,
 };
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 /// Each job waits for a person; an item waits too.
 const WORKFLOWS: &str = "workflows: [
@@ -30,17 +27,14 @@ const WORKFLOWS: &str = "workflows: [
 
 const KIB: usize = 1 << 10;
 
-async fn start(folder: &Path, jobs_bytes_max: usize) -> Manager {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
-    settings.limits.jobs_bytes_max = jobs_bytes_max;
-    let definitions = load_text("memory.yaml", WORKFLOWS).expect("valid").definitions;
-    manager::start(settings, definitions, Workers::new()).await.expect("starts")
+/// A manager whose journal stays in this folder.
+async fn start(folder: &Path, jobs_bytes_max: usize) -> TestManager {
+    let setup = TestManager::with(WORKFLOWS).folder(folder);
+    setup.set(|settings| settings.limits.jobs_bytes_max = jobs_bytes_max).await
 }
 
 fn of_size(bytes: usize) -> Message {
-    let text = format!("{{\"text\":\"{}\"}}", "x".repeat(bytes));
-    Message::parse(text.as_bytes()).expect("a message")
+    message(&format!("{{\"text\":\"{}\"}}", "x".repeat(bytes)))
 }
 
 /// A job that waits for a person.
@@ -79,7 +73,7 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
             Ok(OperationResponse::Job(JobState::Cancelled))
         );
         let memory = &manager.common().memory;
-        until("it is gone", || (memory.used_bytes() == 0).then_some(())).await;
+        until("it is gone", || memory.used_bytes() == 0).await;
         let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
         let second = create_in_memory(&manager, 30 * KIB).await.expect("room");
         create_in_memory(&manager, 40 * KIB).await.expect_err("too large");
@@ -92,12 +86,11 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
         let failed = Reply::Error(br#"{"error":"why"}"#.as_slice().into());
         let fails = Operation::Reply { step: "work".to_owned(), reply: failed };
         manager.handle().operate(second, fails).await.expect("a reply passes");
-        let has_ended = || !manager.handles().routes.is_under_way(second);
-        until("it has ended", || has_ended().then_some(())).await;
+        manager.until_closed(second).await;
         let again = manager.handle().operate(second, Operation::Retry).await.expect_err("no room");
         assert!(matches!(&again, RequestError::Overloaded(why) if why.contains("jobs_bytes_max")));
         manager.handle().operate(first, signed("then", 1)).await.expect("a reply passes");
-        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
+        until("all is given back", || memory.used_bytes() == 0).await;
         manager.handle().operate(second, Operation::Retry).await.expect("room");
         manager.stop().await;
     });
@@ -111,8 +104,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         let manager = start(folder.path(), 1).await;
         let list: Vec<String> = (0..4).map(|item| format!("{item}{}", "x".repeat(KIB))).collect();
         let body = serde_json::json!({ "items": list }).to_string();
-        let message = Message::parse(body.as_bytes()).expect("a message");
-        let fan = manager.handle().create("fan", None, message).await.expect("created").id();
+        let fan = manager.create_job("fan", &body).await;
         for done in 0..list.len() {
             let running = || {
                 let running = manager.common().reader.load_running_jobs(0, 100).expect("reads");
@@ -125,19 +117,13 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
             assert_eq!(children.len(), 1, "after {done}");
             let id = children[0];
             manager.handle().operate(id, signed("sign", 1)).await.expect("a reply passes");
-            until("it has ended", || (!manager.handles().routes.is_under_way(id)).then_some(()))
-                .await;
+            manager.until_closed(id).await;
         }
-        until("it has ended", || (!manager.handles().routes.is_under_way(fan)).then_some(())).await;
-        let found = manager.common().reader.load_job(fan).expect("reads").expect("is kept");
-        assert_eq!(found.job.state(), JobState::Completed);
+        manager.until_closed(fan).await;
+        assert_eq!(manager.job(fan).state(), JobState::Completed);
         assert_eq!(manager.common().memory.used_bytes(), 0, "all is given back");
         manager.stop().await;
     });
-}
-
-fn state(manager: &Manager, id: JobId) -> JobState {
-    manager.common().reader.load_job(id).expect("reads").expect("is kept").job.state()
 }
 
 #[test]
@@ -148,26 +134,23 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
         let late =
             manager.handle().create("late", None, of_size(40 * KIB)).await.expect("created").id();
         let mut jobs = Vec::new();
-        while jobs.len() < 6 {
-            match create(&manager, 40 * KIB).await {
-                Ok(id) => jobs.push(id),
-                // Those before it are on their way to rest.
-                Err(RequestError::Overloaded(_)) => {
-                    tokio::time::sleep(Duration::from_millis(5)).await
-                }
-                Err(other) => panic!("{other:?}"),
-            }
+        for _ in 0..6 {
+            // Those before it are on their way to rest.
+            let created = async || match create(&manager, 40 * KIB).await {
+                Err(RequestError::Overloaded(_)) => None,
+                created => Some(created.expect("created")),
+            };
+            jobs.push(until_async("there is room", created).await);
         }
         let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
-        until("most of them rest", || (metrics.jobs_passivated.get() >= 5).then_some(())).await;
+        until("most of them rest", || metrics.jobs_passivated.get() >= 5).await;
         assert!(memory.used_bytes() <= 100 * KIB, "{}", memory.render_summary());
         let running = metrics.jobs.with_label_values(&["sign", "running"]);
-        until("all are counted", || (running.get() == 6).then_some(())).await;
+        until("all are counted", || running.get() == 6).await;
         assert_eq!(manager.handles().routes.root_count(), 7);
         assert!(jobs.iter().all(|id| manager.handles().routes.is_under_way(*id)));
         // What is due ends one by itself.
-        until("its deadline passes", || (state(&manager, late) == JobState::Failed).then_some(()))
-            .await;
+        manager.until(late, |job| job.state() == JobState::Failed).await;
         // Under its id a client gets the same job, or a conflict.
         let again = manager.handle().create("sign", Some(jobs[0]), of_size(40 * KIB)).await;
         assert_eq!(again, Ok(CreateResponse::Existing(jobs[0])));
@@ -186,9 +169,9 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
             );
             first.await.expect("a reply passes");
             second.await.expect("a reply passes");
-            assert_eq!(state(&manager, *id), JobState::Completed);
+            assert_eq!(manager.job(*id).state(), JobState::Completed);
         }
-        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
+        until("all is given back", || memory.used_bytes() == 0).await;
         assert_eq!((metrics.jobs_passivated.get(), running.get()), (0, 0));
         assert!(manager.handles().routes.is_empty());
         manager.stop().await;
@@ -209,12 +192,12 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
 
         let manager = start(folder.path(), 100 * KIB).await;
         let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
-        until("two have room", || (metrics.job_trees_waiting.get() == 4).then_some(())).await;
+        until("two have room", || metrics.job_trees_waiting.get() == 4).await;
         let told = memory.render_summary();
         assert!(told.contains("4 are still to be taken up"), "{told}");
         assert!(memory.used_bytes() <= 100 * KIB, "{told}");
         let running = metrics.jobs.with_label_values(&["work", "running"]);
-        until("all are counted", || (running.get() == 6).then_some(())).await;
+        until("all are counted", || running.get() == 6).await;
         let refused = create(&manager, 1).await.expect_err("those of before come first");
         assert!(
             matches!(&refused, RequestError::Overloaded(why) if why.contains("jobs_bytes_max"))
@@ -228,9 +211,9 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         for id in jobs {
             manager.handle().operate(id, signed("work", 1)).await.expect("a reply passes");
             manager.handle().operate(id, signed("then", 1)).await.expect("a reply passes");
-            assert_eq!(state(&manager, id), JobState::Completed);
+            assert_eq!(manager.job(id).state(), JobState::Completed);
         }
-        until("all is given back", || (memory.used_bytes() == 0).then_some(())).await;
+        until("all is given back", || memory.used_bytes() == 0).await;
         assert_eq!((metrics.job_trees_waiting.get(), running.get()), (0, 0));
         create(&manager, 1).await.expect("room");
         manager.stop().await;
@@ -248,15 +231,15 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
             jobs.push(
                 manager.handle().create(queue, None, of_size(1)).await.expect("created").id(),
             );
-            let lent = format!("/api/queue/{queue}/receive?lease=1h");
-            assert_eq!(api.ask(Method::POST, &lent, &[], "").await.status, StatusCode::OK);
+            let path = format!("/api/queue/{queue}/receive?lease=1h");
+            assert_eq!(api.post(&path, "").await.status, StatusCode::OK);
         }
         manager.stop().await;
 
         // One has room.
         let manager = start(folder.path(), 1).await;
         let pending = &manager.common().metrics.job_trees_waiting;
-        until("two are at rest", || (pending.get() == 2).then_some(())).await;
+        until("two are at rest", || pending.get() == 2).await;
         let looked = manager.handle().queue_report().await;
         assert_eq!(pending.get(), 2, "a look brings none back");
         let mut told: Vec<(String, JobId)> = looked
@@ -272,8 +255,8 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
 }
 
 /// Returns when the running attempt of a job times out; none: its time has not begun.
-fn timeout_at(manager: &Manager, id: JobId) -> Option<Timestamp> {
-    manager.common().reader.load_job(id).expect("reads").expect("is kept").job.next_timer()
+fn timeout_at(manager: &TestManager, id: JobId) -> Option<Timestamp> {
+    manager.job(id).next_timer()
 }
 
 #[test]
@@ -290,14 +273,13 @@ fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
         manager.stop().await;
 
         let manager = start(folder.path(), 1).await;
-        let at_rest = |manager: &Manager| {
+        let at_rest = |manager: &TestManager| {
             jobs.iter().copied().find(|id| manager.handles().routes.is_passivated(*id))
         };
         let id = until("one is at rest", || at_rest(&manager)).await;
         assert_eq!(timeout_at(&manager, id), None, "nobody has its message");
         let before = clock::now();
-        let created = manager.common().reader.load_job(id).expect("reads").expect("is kept");
-        let created = created.job.origin().created;
+        let created = manager.job(id).origin().created;
         // As a bus tells it.
         let input = Input::Begun { step: StepIndex(0), attempt: 1 };
         let told = Box::new(JobInput::MessageUpdate { job_created: created, input });

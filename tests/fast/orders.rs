@@ -1,8 +1,8 @@
 //! What a retry and a rerun do with what was under way before: orders to child jobs, their
 //! failures, replies. And orders that a restart makes up for.
 
-use crate::world::{Dispatched, LIMITS, World};
 use std::sync::Arc;
+use support::world::{Dispatched, LIMITS, World};
 use workflow_manager::engine::{
     Context, Definition, FanOutKeys, Graph, Input, Instruction, Job, JobId, JobState, Message,
     OnFailure, Operation, Order, Rejected, Reply, Sender, Step, Timestamp,

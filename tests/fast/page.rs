@@ -1,13 +1,13 @@
 //! The page: how its files are served, what they are made of, and what they must not do.
 
-use crate::http::{Answer, Api, serving};
-use actix_web::http::{Method, StatusCode};
+use actix_web::http::StatusCode;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use workflow_manager::bus::embedded::Workers;
+use support::api::{Answer, Api};
+use support::manager::TestManager;
 use workflow_manager::settings::{Secret, Settings};
 
 const WORKFLOW: &str = "workflows: [{name: single, steps: [{name: work}]}]";
@@ -69,7 +69,7 @@ fn place(index: &Answer) -> String {
 #[test]
 fn the_page_needs_no_token_and_each_of_its_files_is_served_as_it_is() {
     let change = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
-    serving(WORKFLOW, Workers::new(), change, |api, _| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
         // A link on another site may lead here.
         let index = got(&api, "/", &[("sec-fetch-site", "cross-site")]).await;
         assert_eq!(index.header("content-type"), "text/html; charset=utf-8");
@@ -99,7 +99,7 @@ fn the_page_needs_no_token_and_each_of_its_files_is_served_as_it_is() {
             let answer = api.get(&format!("{place}{nothing}"), &[]).await;
             assert_eq!(answer.status, StatusCode::NOT_FOUND, "{nothing}");
         }
-        let posted = api.ask(Method::POST, "/", &[], "").await;
+        let posted = api.post("/", "").await;
         assert_eq!(posted.status, StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(api.get("/api/workflows", &[]).await.status, StatusCode::UNAUTHORIZED);
     });
@@ -107,27 +107,22 @@ fn the_page_needs_no_token_and_each_of_its_files_is_served_as_it_is() {
 
 #[test]
 fn only_the_name_that_says_what_the_files_hold_is_kept() {
-    serving(
-        WORKFLOW,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let place = place(&got(&api, "/", &[]).await);
-            let own = got(&api, &format!("{place}main.js"), &[]).await;
-            assert!(own.header("cache-control").contains("immutable"));
-            let upper = place.to_uppercase().replace("/ASSETS/", "/assets/");
-            for other in ["/assets/x/", "/assets/0123456789abcdef/", "/assets/dev/", &upper] {
-                let answer = got(&api, &format!("{other}main.js"), &[]).await;
-                assert_eq!(answer.header("cache-control"), "no-cache", "{other}");
-            }
-        },
-    );
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        let place = place(&got(&api, "/", &[]).await);
+        let own = got(&api, &format!("{place}main.js"), &[]).await;
+        assert!(own.header("cache-control").contains("immutable"));
+        let upper = place.to_uppercase().replace("/ASSETS/", "/assets/");
+        for other in ["/assets/x/", "/assets/0123456789abcdef/", "/assets/dev/", &upper] {
+            let answer = got(&api, &format!("{other}main.js"), &[]).await;
+            assert_eq!(answer.header("cache-control"), "no-cache", "{other}");
+        }
+    });
 }
 
 #[test]
 fn a_setting_turns_the_page_off() {
     let change = |settings: &mut Settings| settings.http.page = false;
-    serving(WORKFLOW, Workers::new(), change, |api, _| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
         for path in ["/", "/assets/x/main.js"] {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::NOT_FOUND, "{path}");
         }

@@ -2,10 +2,10 @@
 //! job ends as a naive oracle says, each step settles once, and the rebuilt job equals the live one
 //! at every prefix (the world compares).
 
-use crate::world::{Dispatched, World};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use support::world::{Dispatched, World};
 use workflow_manager::engine::{
     Definition, Dependency, FanOutKeys, Graph, Input, Job, JobId, JobState, Limits, Message,
     Operation, Rejected, Step, StepIndex,

@@ -2,21 +2,17 @@
 //! machine.
 
 mod lives;
-pub(crate) mod service;
 mod settings;
 
-use crate::http::{Answer, Api};
-use crate::waits::until;
 use actix_web::http::Method;
-use service::{Act, Called, Service, ok, status};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use workflow_manager::actors::manager::{self, Manager};
-use workflow_manager::bus::embedded::Workers;
+use support::api::{Answer, Api};
+use support::manager::{Setup, TestManager};
+use support::service::{Act, Called, Service, ok, status};
+use workflow_manager::actors::manager::Manager;
 use workflow_manager::clock;
-use workflow_manager::engine::{Job, JobId, JobState, Message};
-use workflow_manager::load::load_text;
+use workflow_manager::engine::{JobId, JobState};
 use workflow_manager::settings::{
     BusSettings, DurationSetting, EndpointSettings, PushBusSection, Secret, Settings,
 };
@@ -29,15 +25,18 @@ workflows:
         retry: { attempts: 2, backoff: 1ms } } ]
 ";
 
-fn settings(folder: &Path, service: &Service) -> Settings {
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.join("j.db");
+/// Has the steps of the bus `hooks` call this service.
+fn with_service(settings: &mut Settings, service: &Service) {
     settings.shutdown.grace = DurationSetting(Duration::from_secs(5));
     settings.push.retry_min = DurationSetting(Duration::from_millis(20));
     let endpoints = [("price".to_owned(), EndpointSettings::from_url(&service.url()))];
     let hooks = PushBusSection { endpoints: endpoints.into() };
     settings.buses.insert("hooks".to_owned(), BusSettings::Push(hooks));
-    settings
+}
+
+/// Prepares a manager whose steps call this service.
+fn setup(workflows: &str, service: &Service) -> Setup {
+    TestManager::with(workflows).set(|settings| with_service(settings, service))
 }
 
 fn endpoint(settings: &mut Settings) -> &mut EndpointSettings {
@@ -45,25 +44,6 @@ fn endpoint(settings: &mut Settings) -> &mut EndpointSettings {
         Some(BusSettings::Push(hooks)) => hooks.endpoints.get_mut("price").expect("it is there"),
         other => panic!("{other:?}"),
     }
-}
-
-async fn start(settings: Settings, workflow: &str) -> Manager {
-    let loaded = load_text("test.yaml", workflow).expect("valid");
-    manager::start(settings, loaded.definitions, Workers::new()).await.expect("starts")
-}
-
-async fn create(manager: &Manager, text: &str) -> JobId {
-    let message = Message::parse(text.as_bytes()).expect("a message");
-    manager.handle().create("one", None, message).await.expect("created").id()
-}
-
-fn job(manager: &Manager, id: JobId) -> Job {
-    manager.common().reader.load_job(id).expect("readable").expect("it is there").job
-}
-
-async fn ended(manager: &Manager, id: JobId) -> Job {
-    until("the job ends", || Some(job(manager, id)).filter(|job| job.state() != JobState::Running))
-        .await
 }
 
 /// One job against a service that answers so: how it ended, its result or reason, and how often the
@@ -78,12 +58,9 @@ fn one_with(
 ) -> (JobState, String, usize) {
     let service = Service::start(act);
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = settings(folder.path(), &service);
-        change(&mut settings);
-        let manager = start(settings, ONE).await;
-        let id = create(&manager, r#"{"n":1.50}"#).await;
-        let job = ended(&manager, id).await;
+        let manager = setup(ONE, &service).set(change).await;
+        let id = manager.create_job("one", r#"{"n":1.50}"#).await;
+        let job = manager.until_ended(id).await;
         manager.stop().await;
         let said = job.reason().map_or_else(|| job.result().to_text(), |why| why.to_string());
         (job.state(), said, service.calls().len())
@@ -166,19 +143,18 @@ fn what_was_not_delivered_is_sent_again_and_no_attempt_is_used() {
 #[test]
 fn nobody_there_is_waited_for() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
-        let mut settings = settings(folder.path(), &Service::start(|_| Act::Never));
-        endpoint(&mut settings).url.0 = format!("http://127.0.0.1:{port}/step");
-        let manager = start(settings, ONE).await;
-        let id = create(&manager, "{}").await;
+        let url = format!("http://127.0.0.1:{port}/step");
+        let setup = setup(ONE, &Service::start(|_| Act::Never));
+        let manager = setup.set(|settings| endpoint(settings).url.0 = url).await;
+        let id = manager.create_job("one", "{}").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(job(&manager, id).state(), JobState::Running);
+        assert_eq!(manager.job(id).state(), JobState::Running);
         let listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("the port");
         let service = Service::on(listener, |_| status(204));
-        let job = ended(&manager, id).await;
+        let job = manager.until_ended(id).await;
         assert_eq!(job.state(), JobState::Completed);
         assert_eq!(service.calls()[0].header("attempt"), "1");
         manager.stop().await;
@@ -234,15 +210,16 @@ fn an_answer_that_says_it_is_too_large_is_not_waited_for() {
 fn a_call_carries_the_message_and_is_signed() {
     let service = Service::start(|_| status(204));
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = settings(folder.path(), &service);
-        let price = endpoint(&mut settings);
-        price.secret = Secret("key".to_owned());
-        price.headers = [("Authorization".to_owned(), Secret("Bearer hunter2".to_owned()))].into();
-        settings.http.public_url = "https://manager.example/base/".to_owned();
-        let manager = start(settings, ONE).await;
-        let id = create(&manager, r#"{"z":12345678901234567890123,"a":0.10}"#).await;
-        ended(&manager, id).await;
+        let change = |settings: &mut Settings| {
+            let price = endpoint(settings);
+            price.secret = Secret("key".to_owned());
+            price.headers =
+                [("Authorization".to_owned(), Secret("Bearer hunter2".to_owned()))].into();
+            settings.http.public_url = "https://manager.example/base/".to_owned();
+        };
+        let manager = setup(ONE, &service).set(change).await;
+        let id = manager.create_job("one", r#"{"z":12345678901234567890123,"a":0.10}"#).await;
+        manager.until_ended(id).await;
         manager.stop().await;
         let calls = service.calls();
         let [called] = calls.as_slice() else { panic!("{calls:?}") };
@@ -286,7 +263,7 @@ async fn ask_why(manager: &Manager, id: JobId) -> String {
 }
 
 async fn post(api: &Api, path: &str, body: &str) -> Answer {
-    api.ask(Method::POST, path, &[("content-type", "application/json")], body).await
+    api.request(Method::POST, path, &[("content-type", "application/json")], body).await
 }
 
 #[test]
@@ -303,13 +280,11 @@ fn the_time_of_each_call_is_measured_by_service_and_outcome() {
         own.url()
     );
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path(), &service), &direct).await;
-        let id = create(&manager, "{}").await;
-        ended(&manager, id).await;
-        let message = Message::parse(b"{}").expect("a message");
-        let id = manager.handle().create("direct", None, message).await.expect("created").id();
-        ended(&manager, id).await;
+        let manager = setup(&direct, &service).await;
+        let id = manager.create_job("one", "{}").await;
+        manager.until_ended(id).await;
+        let id = manager.create_job("direct", "{}").await;
+        manager.until_ended(id).await;
         let text = manager.common().metrics.render();
         manager.stop().await;
         for (bus, service, outcome) in [

@@ -9,14 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use support::manager::TestManager;
 use workflow_manager::actors::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError,
 };
-use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::Publication;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::engine::{JobId, JobState, Message, Operation, Reply};
-use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Settings};
 
 const WORKFLOWS: &str = "
@@ -53,7 +52,7 @@ struct Known {
 type Answered = Pin<Box<dyn Future<Output = Result<OperationResponse, RequestError>>>>;
 
 struct Clients {
-    manager: Manager,
+    manager: TestManager,
     jobs: RefCell<BTreeMap<JobId, Known>>,
     violations: RefCell<Vec<String>>,
 }
@@ -179,19 +178,19 @@ fn worker(
 
 async fn race() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    settings.journal.retention_interval = DurationSetting(Duration::from_millis(50));
-    settings.fanout.window = 3;
+    let file = folder.path().join("j.db");
+    let changed = |settings: &mut Settings| {
+        settings.journal.retention_interval = DurationSetting(Duration::from_millis(50));
+        settings.fanout.window = 3;
+    };
     let (is_calm, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let work = worker(&is_calm, &calls);
     let workers = Workers::new()
         .with_worker("work", 2, work.clone())
         .with_worker("more", 2, work.clone())
         .with_worker("last", 1, work);
-    let definitions = load_text("test.yaml", WORKFLOWS).expect("valid").definitions;
-    let manager =
-        manager::start(settings.clone(), definitions.clone(), workers).await.expect("starts");
+    let setup = TestManager::with(WORKFLOWS).journal(&file).set(changed);
+    let manager = setup.workers(workers).await;
     let clients =
         Rc::new(Clients { manager, jobs: RefCell::default(), violations: RefCell::default() });
     let turns =
@@ -237,7 +236,7 @@ async fn race() {
     assert!(finished.await.is_ok(), "{}", left.join("\n"));
     assert!(clients.violations.borrow().is_empty(), "{}", clients.violations.borrow().join("\n"));
     Rc::into_inner(clients).expect("no client is left").manager.stop().await;
-    let file = rusqlite::Connection::open(&settings.journal.file).expect("opens");
+    let file = rusqlite::Connection::open(&file).expect("opens");
     let open: i64 = file
         .query_row("SELECT count(*) FROM jobs WHERE open = 1", [], |row| row.get(0))
         .expect("counts");

@@ -1,8 +1,8 @@
 //! What a failure says, and when a step began: for nested child jobs the cause comes first; a retry
 //! keeps when a step began.
 
-use crate::world::{Dispatched, World};
 use std::sync::Arc;
+use support::world::{Dispatched, World};
 use workflow_manager::engine::{
     ChildOutcome, Definition, Dependency, Effect, Entry, FanOutKeys, Graph, Input, Job, JobId,
     JobState, Message, Operation, Origin, ParentItem, Recorded, Reply, Sender, Step, StepIndex,

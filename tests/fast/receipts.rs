@@ -1,17 +1,15 @@
 //! What the broker tells of a message is for the job that sent it, not for one that got its id
 //! later.
 
-use crate::waits::DEADLINE;
 use futures_util::future::LocalBoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-use workflow_manager::actors::manager::{self, Manager, Parts, Threads};
+use support::manager::TestManager;
+use support::waits::until;
+use workflow_manager::actors::manager::{Manager, Parts, Threads};
 use workflow_manager::actors::transport::BusMaker;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::bus::{Bus, BusEvent, EventSink, Publication, QueueStatus, ServedQueues};
 use workflow_manager::engine::{Job, JobId, Message};
-use workflow_manager::load::load_text;
-use workflow_manager::settings::Settings;
 
 /// A bus whose broker takes nothing until the test says so.
 #[derive(Clone, Default)]
@@ -23,12 +21,7 @@ impl Held {
     }
 
     async fn until_published(&self, count: usize) {
-        let published = async {
-            while self.parts().0.len() < count {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, published).await.expect("published in time");
+        until("they are published", || self.parts().0.len() >= count).await;
     }
 
     /// The broker takes the oldest message.
@@ -65,8 +58,7 @@ impl Bus for Held {
 }
 
 async fn create(manager: &Manager, id: JobId) {
-    let message = Message::parse(b"{}").expect("a message");
-    manager.handle().create("one", Some(id), message).await.expect("created");
+    manager.handle().create("one", Some(id), Message::default()).await.expect("created");
 }
 
 /// Whether the job's step counts as confirmed, once all that it has heard is committed.
@@ -78,11 +70,7 @@ async fn is_confirmed(manager: &Manager, id: JobId) -> bool {
 #[test]
 fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = Settings::defaults().expect("defaults");
-        settings.journal.file = folder.path().join("j.db");
         let text = "workflows: [{name: one, steps: [{name: work}]}]";
-        let definitions = load_text("one.yaml", text).expect("valid").definitions;
         let held = Held::default();
         let bus = held.clone();
         let parts = Parts {
@@ -96,8 +84,7 @@ fn a_late_confirm_is_not_for_a_job_that_got_the_id_of_the_one_before() {
             }),
             ..Parts::standard(Workers::new())
         };
-        let manager = manager::start_on(Threads::Current, settings, definitions, parts);
-        let manager = manager.expect("starts");
+        let manager = TestManager::with(text).start_on(Threads::Current, parts);
         let id = JobId(uuid::Uuid::from_u128(7));
         create(&manager, id).await;
         held.until_published(1).await;

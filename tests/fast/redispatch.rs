@@ -1,8 +1,8 @@
 //! Redispatch: the message of a running step goes out once more, as the same attempt, and nothing
 //! else changes.
 
-use crate::world::{Dispatched, World};
 use std::sync::Arc;
+use support::world::{Dispatched, World};
 use workflow_manager::engine::{
     Definition, Effect, FanOutKeys, Graph, Input, JobId, JobState, Message, Millis, Operation,
     OperationError, Rejected, Reply, Retry, Sender, Step, StepIndex,

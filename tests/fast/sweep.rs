@@ -2,25 +2,25 @@
 //! them.
 
 use crate::alone::{Log, alone};
-use crate::waits::{DEADLINE, until};
-use crate::world::LIMITS;
 use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use support::manager::TestManager;
+use support::waits::{until, within};
+use support::world::LIMITS;
 use workflow_manager::actors::bulk_requests::BulkRedispatch;
-use workflow_manager::actors::manager;
 use workflow_manager::bus::Address;
-use workflow_manager::bus::embedded::Workers;
 use workflow_manager::clock;
 use workflow_manager::engine::{
     Context, Definition, Graph, Input, Job, JobId, Message, Millis, Operation, Origin, Step,
     Timestamp,
 };
 use workflow_manager::journal::{Journal, JournalOptions, NewJob, Record, SqliteJournal, back_up};
-use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Settings};
+
+const ONE: &str = "workflows: [{name: w, steps: [{name: a}]}]";
 
 /// Jobs past their retention; each has a row of its own, and two of its record.
 const EXPIRED: i64 = 500;
@@ -92,28 +92,19 @@ async fn a_sweep(at_once: usize, linger: Duration) {
         counted.fetch_add(1, Ordering::SeqCst);
     })
     .expect("a failpoint");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = file;
-    settings.journal.linger = DurationSetting(linger);
-    let definitions =
-        load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
-    let manager =
-        manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
+    let lingers = |settings: &mut Settings| settings.journal.linger = DurationSetting(linger);
+    let manager = TestManager::with(ONE).journal(&file).set(lingers).await;
     let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
     let (mut answered, mut longest) = (0, 0);
-    let swept = tokio::time::timeout(DEADLINE, async {
+    within("all are deleted, and counted", async {
         while deleted.get() < EXPIRED as u64 {
             let before = parts.load(Ordering::SeqCst);
-            let message = || Message::parse(b"{}").expect("a message");
-            let created = (0..at_once).map(|_| manager.handle().create("w", None, message()));
-            for created in join_all(created).await {
-                created.expect("created");
-            }
+            join_all((0..at_once).map(|_| manager.create_job("w", "{}"))).await;
             longest = longest.max(parts.load(Ordering::SeqCst) - before);
             answered += 1;
         }
-    });
-    swept.await.expect("all are deleted, and counted, in time");
+    })
+    .await;
     let all = parts.load(Ordering::SeqCst);
     assert!(all >= EXPIRED as usize * ROWS_EACH / 500 + 4, "small parts: {all}");
     if at_once == 1 {
@@ -122,11 +113,11 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     assert!(longest <= 2, "an answer has waited for {longest} of {all} parts");
     until("the sweep is over, and counted", || {
         let text = manager.common().metrics.render();
-        text.contains("workflow_journal_deletion_seconds_count").then_some(())
+        text.contains("workflow_journal_deletion_seconds_count")
     })
     .await;
     until("the log tells", || {
-        log.has(&format!("deleted ended jobs past their retention jobs={EXPIRED}")).then_some(())
+        log.has(&format!("deleted ended jobs past their retention jobs={EXPIRED}"))
     })
     .await;
     assert!(
@@ -172,26 +163,16 @@ fn what_waits_for_more_records_is_committed_before_the_next_part() {
 }
 
 async fn a_redispatch() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = Settings::defaults().expect("defaults");
-    settings.journal.file = folder.path().join("j.db");
-    let definitions =
-        load_text("test.yaml", "workflows: [{name: w, steps: [{name: a}]}]").expect("valid");
-    let manager =
-        manager::start(settings, definitions.definitions, Workers::new()).await.expect("starts");
-    let message = || Message::parse(b"{}").expect("a message");
-    let created = (0..WAITING).map(|_| manager.handle().create("w", None, message()));
-    for created in join_all(created).await {
-        created.expect("created");
-    }
+    let manager = TestManager::with(ONE).await;
+    join_all((0..WAITING).map(|_| manager.create_job("w", "{}"))).await;
     let parts = Arc::new(AtomicUsize::new(0));
     let counted = parts.clone();
     fail::cfg_callback("router::part", move || {
         counted.fetch_add(1, Ordering::SeqCst);
     })
     .expect("a failpoint");
-    let ways = manager.handles();
-    let queue = Address { bus: ways.buses.resolve(None, ""), queue: "a".into() };
+    let handles = manager.handles();
+    let queue = Address { bus: handles.buses.resolve(None, ""), queue: "a".into() };
     manager.handle().redispatch(BulkRedispatch::new(queue)).await.expect("answered");
     assert_eq!(parts.load(Ordering::SeqCst), 3, "so many jobs are told in parts");
     manager.stop().await;

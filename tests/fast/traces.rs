@@ -5,9 +5,6 @@ mod bounds;
 mod receiver;
 mod states;
 
-use crate::http::{Api, serving, serving_in};
-use crate::push::service::{Act, Service, ok, status};
-use crate::waits::{DEADLINE, until};
 use actix_web::http::Method;
 use receiver::{Receiver, Told, read, resource};
 use serde_json::Value;
@@ -15,6 +12,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use support::api::Api;
+use support::manager::TestManager;
+use support::service::{Act, Service, ok, status};
+use support::waits::until;
 use workflow_manager::api::state::ApiState;
 use workflow_manager::bus::embedded::{WorkerError, Workers};
 use workflow_manager::bus::{Header, Publication};
@@ -55,7 +56,7 @@ async fn spans(receiver: &Receiver, count: usize) -> Vec<Told> {
 }
 
 async fn post(api: &Api, path: &str, body: &str) -> Value {
-    let answer = api.ask(Method::POST, path, &[], body).await;
+    let answer = api.post(path, body).await;
     assert!(answer.status.is_success(), "{path}: {}", String::from_utf8_lossy(&answer.body));
     answer.json()
 }
@@ -69,22 +70,16 @@ async fn operate(api: &Api, operation: &str) {
 }
 
 async fn state_is(api: &Api, state: &str) {
-    let path = format!("/api/job/{ID}?view=light");
-    let seen = async {
-        while api.get(&path, &[]).await.json()["state"] != state {
-            actix_rt::task::yield_now().await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, seen).await.unwrap_or_else(|_| panic!("never {state}"));
+    api.until(&format!("/api/job/{ID}?view=light"), |job| job["state"] == state).await;
 }
 
 /// Creates a job, and gives its result.
-async fn run(api: &Api, common: &ApiState, workflow: &str, headers: &[(&str, &str)]) -> Value {
+async fn run(api: &Api, workflow: &str, headers: &[(&str, &str)]) -> Value {
     let path = format!("/api/workflow/{workflow}?id={ID}");
-    let created = api.ask(Method::POST, &path, headers, "{}").await;
+    let created = api.request(Method::POST, &path, headers, "{}").await;
     assert!(created.status.is_success());
     state_is(api, "completed").await;
-    let job = common.reader.load_job(ID.parse().expect("an id")).expect("readable");
+    let job = api.state().reader.load_job(ID.parse().expect("an id")).expect("readable");
     let result = job.expect("it is there").job.result().to_text();
     serde_json::from_str(&result).expect("JSON")
 }
@@ -97,13 +92,13 @@ fn one<'s>(spans: &'s [Told], name: &str) -> &'s Told {
 }
 
 /// When the entries that fit were recorded, in nanoseconds.
-fn times(common: &ApiState, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
+fn times(state: &ApiState, fits: impl Fn(&Entry) -> bool) -> Vec<u64> {
     let (mut at, id) = (Vec::new(), ID.parse::<JobId>().expect("an id"));
     let each = &mut |row: workflow_manager::engine::Recorded| {
         let fitting = row.entries.iter().filter(|entry| fits(entry));
         at.extend(fitting.map(|_| u64::try_from(row.at.0).expect("after 1970")));
     };
-    common.reader.for_each_row(id, each).expect("readable").expect("it is there");
+    state.reader.for_each_row(id, each).expect("readable").expect("it is there");
     at
 }
 
@@ -122,8 +117,9 @@ fn a_job_is_a_trace_of_itself_its_steps_and_their_attempts_at_their_times() {
         }
         tell_trace(message)
     });
-    serving(WORKFLOW, workers, receiver.heard(), |api, common| async move {
-        let result = run(&api, &common, "two", &[]).await;
+    TestManager::with(WORKFLOW).workers(workers).set(receiver.settings()).serve(|api| async move {
+        let common = api.state();
+        let result = run(&api, "two", &[]).await;
         let told = spans(&receiver, 6).await;
         assert!(told.iter().all(|span| span.trace == TRACE && span.flags & 1 == 1), "{told:#?}");
         let ids: BTreeSet<&str> = told.iter().map(|span| &*span.id).collect();
@@ -132,17 +128,17 @@ fn a_job_is_a_trace_of_itself_its_steps_and_their_attempts_at_their_times() {
         let (job, a, b) = (one(&told, "two"), one(&told, "a"), one(&told, "b"));
         assert_eq!((&*job.parent, job.kind, &job.error), ("", 1, &None));
         assert_eq!((job.get("workflow.job.id"), job.get("workflow.job.state")), (ID, "completed"));
-        let ended = times(&common, |entry| matches!(entry, Entry::Job(JobEntry::Completed)));
+        let ended = times(common, |entry| matches!(entry, Entry::Job(JobEntry::Completed)));
         assert_eq!(vec![job.ended], ended);
         assert_eq!((&a.parent, a.kind, a.get("workflow.step.state")), (&job.id, 1, "completed"));
         assert_eq!((&b.parent, b.get("workflow.step.state")), (&job.id, "skipped"));
         assert_eq!(b.started, b.ended);
 
         let attempts = receiver.named("send q");
-        let started = times(&common, |e| matches!(e, Entry::Step(_, StepEntry::Started { .. })));
+        let started = times(common, |e| matches!(e, Entry::Step(_, StepEntry::Started { .. })));
         let mut over =
-            times(&common, |e| matches!(e, Entry::Step(_, StepEntry::AttemptFailed { .. })));
-        over.extend(times(&common, |e| matches!(e, Entry::Step(_, StepEntry::Completed(_)))));
+            times(common, |e| matches!(e, Entry::Step(_, StepEntry::AttemptFailed { .. })));
+        over.extend(times(common, |e| matches!(e, Entry::Step(_, StepEntry::Completed(_)))));
         assert_eq!(attempts.iter().map(|span| span.started).collect::<Vec<_>>(), started);
         assert_eq!(attempts.iter().map(|span| span.ended).collect::<Vec<_>>(), over);
         assert_eq!((a.started, a.ended), (started[0], over[2]));
@@ -168,11 +164,11 @@ fn an_export_says_who_sends_it_and_with_which_headers() {
     let receiver = Receiver::start();
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.headers = Secret("x-key=open%20sesame".to_owned());
         settings.traces.resource = "host.name=here,service.version=other".to_owned();
     };
-    serving(ONE, of_q(echo), change, |api, _| async move {
+    TestManager::with(ONE).workers(of_q(echo)).set(change).serve(|api| async move {
         create(&api, "one", r#"{"secret":"a value of the message"}"#).await;
         spans(&receiver, 3).await;
         let call = &receiver.0.calls()[0];
@@ -194,7 +190,7 @@ fn an_export_says_who_sends_it_and_with_which_headers() {
 #[test]
 fn failed_and_cancelled_jobs_tell_how_they_ended() {
     let receiver = Receiver::start();
-    serving(ONE, of_q(fail), receiver.heard(), |api, _| async move {
+    TestManager::with(ONE).workers(of_q(fail)).set(receiver.settings()).serve(|api| async move {
         create(&api, "one", "{}").await;
         let told = spans(&receiver, 3).await;
         for name in ["one", "a", "send q"] {
@@ -203,7 +199,7 @@ fn failed_and_cancelled_jobs_tell_how_they_ended() {
         }
     });
     let receiver = Receiver::start();
-    serving(ONE, Workers::new(), receiver.heard(), |api, _| async move {
+    TestManager::with(ONE).set(receiver.settings()).serve(|api| async move {
         create(&api, "one", "{}").await;
         operate(&api, "pause").await;
         operate(&api, "cancel").await;
@@ -226,7 +222,7 @@ fn a_job_that_goes_on_after_its_end_is_told_once_more_for_what_is_new() {
     let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
         if of_worker.load(Ordering::SeqCst) { echo(message) } else { fail(message) }
     });
-    serving(ONE, workers, receiver.heard(), |api, _| async move {
+    TestManager::with(ONE).workers(workers).set(receiver.settings()).serve(|api| async move {
         create(&api, "one", "{}").await;
         let first = spans(&receiver, 3).await;
         is_well.store(true, Ordering::SeqCst);
@@ -248,22 +244,24 @@ const FAN: &str = "workflows: [{name: fan, steps: [{name: each, task: piece}],
 #[test]
 fn child_jobs_are_in_the_trace_of_their_root_below_their_step() {
     let receiver = Receiver::start();
-    serving(FAN, of_q(tell_trace), receiver.heard(), |api, _| async move {
-        create(&api, "fan", r#"{"items":[1,2]}"#).await;
-        let told = spans(&receiver, 8).await;
-        let (job, each) = (one(&told, "fan"), one(&told, "each"));
-        assert_eq!((&each.parent, each.get("workflow.items")), (&job.id, "2"));
-        let pieces: Vec<&Told> = told.iter().filter(|span| span.name == "piece").collect();
-        for (item, piece) in pieces.iter().enumerate() {
-            assert_eq!((&*piece.trace, &piece.parent), (TRACE, &each.id));
-            assert_eq!(piece.get("workflow.item.index"), item.to_string());
-            assert_eq!(piece.get("workflow.root.id"), ID);
-            let work: Vec<&Told> = told.iter().filter(|span| span.parent == piece.id).collect();
-            assert_eq!((work.len(), &*work[0].name), (1, "work"));
-            assert_eq!(told.iter().filter(|span| span.parent == work[0].id).count(), 1);
-        }
-        assert_eq!(pieces.len(), 2);
-    });
+    TestManager::with(FAN).workers(of_q(tell_trace)).set(receiver.settings()).serve(
+        |api| async move {
+            create(&api, "fan", r#"{"items":[1,2]}"#).await;
+            let told = spans(&receiver, 8).await;
+            let (job, each) = (one(&told, "fan"), one(&told, "each"));
+            assert_eq!((&each.parent, each.get("workflow.items")), (&job.id, "2"));
+            let pieces: Vec<&Told> = told.iter().filter(|span| span.name == "piece").collect();
+            for (item, piece) in pieces.iter().enumerate() {
+                assert_eq!((&*piece.trace, &piece.parent), (TRACE, &each.id));
+                assert_eq!(piece.get("workflow.item.index"), item.to_string());
+                assert_eq!(piece.get("workflow.root.id"), ID);
+                let work: Vec<&Told> = told.iter().filter(|span| span.parent == piece.id).collect();
+                assert_eq!((work.len(), &*work[0].name), (1, "work"));
+                assert_eq!(told.iter().filter(|span| span.parent == work[0].id).count(), 1);
+            }
+            assert_eq!(pieces.len(), 2);
+        },
+    );
 }
 
 #[test]
@@ -271,7 +269,7 @@ fn of_a_large_job_as_many_spans_are_sent_as_the_limit_says_failures_first() {
     let receiver = Receiver::start();
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.job_spans_max = 10;
         settings.traces.batch_spans_max = 4;
     };
@@ -279,7 +277,8 @@ fn of_a_large_job_as_many_spans_are_sent_as_the_limit_says_failures_first() {
         let is_last = String::from_utf8_lossy(&message.body.to_bytes()).contains("\"last\"");
         if is_last { fail(message) } else { echo(message) }
     });
-    serving(FAN, workers, change, |api, common| async move {
+    TestManager::with(FAN).workers(workers).set(change).serve(|api| async move {
+        let common = api.state();
         let items: Vec<String> = (1..50).map(|item| item.to_string()).collect();
         let message = format!(r#"{{"items":[{},"last"]}}"#, items.join(","));
         create(&api, "fan", &message).await;
@@ -311,20 +310,22 @@ fn a_trace_that_comes_with_a_job_goes_on_in_it_and_in_the_workflows_that_it_call
          tasks: [{name: piece, itemListKey: items, tolerate: 1, steps: [{name: work, \
              queue: q}]}]}]";
     let receiver = Receiver::start();
-    serving(WORKFLOWS, of_q(echo), receiver.heard(), |api, _| async move {
-        let path = format!("/api/workflow/outer?id={ID}");
-        let headers = [("traceparent", ASKED)];
-        api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
-        let told = spans(&receiver, 8).await;
-        assert!(told.iter().all(|span| span.trace == ASKED[3..35]), "{told:#?}");
-        let outer = one(&told, "outer");
-        assert_eq!((&*outer.parent, outer.flags), (&ASKED[36..52], 0x301));
-        let call = one(&told, "send workflow.inner");
-        let inner = one(&told, "inner");
-        assert_eq!((&inner.parent, inner.flags), (&call.id, 0x301));
-        let (each, piece) = (one(&told, "each"), one(&told, "piece"));
-        assert_eq!((&each.parent, &piece.parent), (&inner.id, &each.id));
-    });
+    TestManager::with(WORKFLOWS).workers(of_q(echo)).set(receiver.settings()).serve(
+        |api| async move {
+            let path = format!("/api/workflow/outer?id={ID}");
+            let headers = [("traceparent", ASKED)];
+            api.request(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
+            let told = spans(&receiver, 8).await;
+            assert!(told.iter().all(|span| span.trace == ASKED[3..35]), "{told:#?}");
+            let outer = one(&told, "outer");
+            assert_eq!((&*outer.parent, outer.flags), (&ASKED[36..52], 0x301));
+            let call = one(&told, "send workflow.inner");
+            let inner = one(&told, "inner");
+            assert_eq!((&inner.parent, inner.flags), (&call.id, 0x301));
+            let (each, piece) = (one(&told, "each"), one(&told, "piece"));
+            assert_eq!((&each.parent, &piece.parent), (&inner.id, &each.id));
+        },
+    );
 }
 
 #[test]
@@ -332,50 +333,41 @@ fn what_is_not_sampled_is_not_sent_and_workers_are_told_so() {
     let receiver = Receiver::start();
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.sampled = 0.0;
     };
-    serving(ONE, of_q(tell_trace), change, |api, common| async move {
-        let result = run(&api, &common, "one", &[]).await;
+    TestManager::with(ONE).workers(of_q(tell_trace)).set(change).serve(|api| async move {
+        let common = api.state();
+        let result = run(&api, "one", &[]).await;
         assert!(result["trace"].as_str().expect("a text").ends_with("-00"), "{result}");
         assert_eq!(common.metrics.traces_jobs_waiting.get(), 0);
     });
     let of_test = receiver.clone();
-    serving(ONE, of_q(tell_trace), of_test.heard(), |api, common| async move {
-        let result = run(&api, &common, "one", &[("traceparent", NOT_SAMPLED)]).await;
-        let told = result["trace"].as_str().expect("a text");
-        assert!(told.starts_with(&ASKED[..35]) && told.ends_with("-00"), "{told}");
-        assert_eq!(common.metrics.traces_jobs_waiting.get(), 0);
-    });
+    TestManager::with(ONE).workers(of_q(tell_trace)).set(of_test.settings()).serve(
+        |api| async move {
+            let common = api.state();
+            let result = run(&api, "one", &[("traceparent", NOT_SAMPLED)]).await;
+            let told = result["trace"].as_str().expect("a text");
+            assert!(told.starts_with(&ASKED[..35]) && told.ends_with("-00"), "{told}");
+            assert_eq!(common.metrics.traces_jobs_waiting.get(), 0);
+        },
+    );
     assert_eq!(receiver.0.connections(), 0);
 }
 
 #[test]
 fn without_a_receiver_the_callers_span_is_handed_on_as_it_is() {
-    serving(
-        ONE,
-        of_q(tell_trace),
-        |_| {},
-        |api, common| async move {
-            assert_eq!(run(&api, &common, "one", &[("traceparent", ASKED)]).await["trace"], ASKED);
-        },
-    );
+    TestManager::with(ONE).workers(of_q(tell_trace)).serve(|api| async move {
+        assert_eq!(run(&api, "one", &[("traceparent", ASKED)]).await["trace"], ASKED);
+    });
     for headers in
         [&[][..], &[("traceparent", ASKED), ("traceparent", ASKED)], &[("traceparent", "x")]]
     {
-        serving(
-            ONE,
-            of_q(tell_trace),
-            |_| {},
-            |api, common| async move {
-                let result = run(&api, &common, "one", headers).await;
-                let told = result["trace"].as_str().expect("a text");
-                assert!(
-                    told.starts_with(&format!("00-{TRACE}-")) && told.ends_with("-01"),
-                    "{told}"
-                );
-            },
-        );
+        TestManager::with(ONE).workers(of_q(tell_trace)).serve(|api| async move {
+            let result = run(&api, "one", headers).await;
+            let told = result["trace"].as_str().expect("a text");
+            assert!(told.starts_with(&format!("00-{TRACE}-")) && told.ends_with("-01"), "{told}");
+        });
     }
 }
 
@@ -387,8 +379,8 @@ fn a_call_of_a_web_service_is_a_clients_span_and_keeps_its_path() {
         service.url().replace("127.0.0.1", "localhost")
     );
     let receiver = Receiver::start();
-    serving(&workflow, Workers::new(), receiver.heard(), |api, common| async move {
-        run(&api, &common, "one", &[]).await;
+    TestManager::with(&workflow).set(receiver.settings()).serve(|api| async move {
+        run(&api, "one", &[]).await;
         let told = spans(&receiver, 3).await;
         let call = one(&told, "POST localhost");
         assert_eq!((call.kind, call.get("server.address")), (3, "localhost"));
@@ -397,8 +389,8 @@ fn a_call_of_a_web_service_is_a_clients_span_and_keeps_its_path() {
     });
 }
 
-fn counted(common: &ApiState, outcome: &str) -> u64 {
-    common.metrics.traces_exports.with_label_values(&[outcome]).get()
+fn counted(state: &ApiState, outcome: &str) -> u64 {
+    state.metrics.traces_exports.with_label_values(&[outcome]).get()
 }
 
 #[test]
@@ -414,22 +406,23 @@ fn what_is_refused_for_good_is_dropped_and_what_is_not_taken_now_is_sent_again()
     });
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.headers = Secret("x-key=open%20sesame".to_owned());
     };
-    serving(ONE, of_q(echo), change, |api, common| async move {
+    TestManager::with(ONE).workers(of_q(echo)).set(change).serve(|api| async move {
+        let common = api.state();
         let begun = workflow_manager::clock::instant();
         create(&api, "one", "{}").await;
-        until("it is taken", || Some(()).filter(|()| counted(&common, "taken") == 1)).await;
+        until("it is taken", || Some(()).filter(|()| counted(common, "taken") == 1)).await;
         assert!(begun.elapsed() > Duration::from_secs(1), "Retry-After was not waited for");
-        assert_eq!(counted(&common, "failed"), 3);
+        assert_eq!(counted(common, "failed"), 3);
         let bodies: BTreeSet<Vec<u8>> =
             receiver.0.calls().into_iter().map(|call| call.body).collect();
         assert_eq!(bodies.len(), 1, "the same is sent again");
         assert_eq!(common.metrics.traces_spans_sent.get(), 3);
 
         post(&api, "/api/workflow/one", "{}").await;
-        until("it is refused", || Some(()).filter(|()| counted(&common, "refused") == 1)).await;
+        until("it is refused", || Some(()).filter(|()| counted(common, "refused") == 1)).await;
         let dropped =
             |reason: &str| common.metrics.traces_spans_dropped.with_label_values(&[reason]).get();
         assert_eq!(dropped("refused"), 3);
@@ -444,13 +437,14 @@ fn a_receiver_that_hangs_holds_up_no_job_and_what_does_not_fit_is_dropped() {
     let receiver = Receiver::with(|_| Act::Never);
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.jobs_waiting_max = 5;
         settings.traces.batch_spans_max = 3;
         settings.traces.timeout = DurationSetting(Duration::from_secs(30));
     };
-    serving(ONE, of_q(echo), change, |api, common| async move {
-        run(&api, &common, "one", &[]).await;
+    TestManager::with(ONE).workers(of_q(echo)).set(change).serve(|api| async move {
+        let common = api.state();
+        run(&api, "one", &[]).await;
         until("the first export", || receiver.0.calls().pop()).await;
         for _ in 0..20 {
             post(&api, "/api/workflow/one", "{}").await;
@@ -469,11 +463,12 @@ fn what_is_not_taken_for_too_long_is_dropped() {
     let receiver = Receiver::with(|_| status(503));
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.age_max = DurationSetting(Duration::from_millis(100));
     };
-    serving(ONE, of_q(echo), change, |api, common| async move {
-        run(&api, &common, "one", &[]).await;
+    TestManager::with(ONE).workers(of_q(echo)).set(change).serve(|api| async move {
+        let common = api.state();
+        run(&api, "one", &[]).await;
         let dropped = common.metrics.traces_spans_dropped.with_label_values(&["expired"]);
         until("they are dropped", || Some(()).filter(|()| dropped.get() == 3)).await;
         assert!(receiver.0.calls().len() > 1);
@@ -485,12 +480,13 @@ fn a_stop_sends_what_is_left() {
     let receiver = Receiver::start();
     let of_test = receiver.clone();
     let change = |settings: &mut Settings| {
-        of_test.hear(settings);
+        of_test.listen(settings);
         settings.traces.delay = DurationSetting(Duration::from_secs(3600));
         settings.traces.interval = DurationSetting(Duration::from_secs(3600));
     };
-    serving(ONE, of_q(echo), change, |api, common| async move {
-        run(&api, &common, "one", &[]).await;
+    TestManager::with(ONE).workers(of_q(echo)).set(change).serve(|api| async move {
+        let common = api.state();
+        run(&api, "one", &[]).await;
         assert_eq!(common.metrics.traces_jobs_waiting.get(), 1);
     });
     assert_eq!(receiver.spans().len(), 3);
@@ -501,14 +497,18 @@ fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with
     let folder = tempfile::tempdir().expect("a folder");
     let receiver = Receiver::start();
     actix_rt::System::new().block_on(async {
-        let begun = |api: Api, common: Arc<ApiState>| async move {
+        let begun = |api: Api| async move {
             let path = format!("/api/workflow/fan?id={ID}");
             let headers = [("traceparent", ASKED)];
-            api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
-            let runs = || Some(()).filter(|()| common.metrics.child_jobs.get() == 1);
-            until("the child job runs", runs).await;
+            api.request(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
+            let children = &api.state().metrics.child_jobs;
+            until("the child job runs", || children.get() == 1).await;
         };
-        serving_in(folder.path(), FAN, Workers::new(), receiver.heard(), begun).await;
+        TestManager::with(FAN)
+            .folder(folder.path())
+            .set(receiver.settings())
+            .serve_here(begun)
+            .await;
         let seen = Arc::new(Mutex::new(String::new()));
         let of_worker = seen.clone();
         let workers = Workers::new().with_worker("q", 1, move |message: &Publication| {
@@ -517,8 +517,13 @@ fn after_a_restart_a_job_and_its_child_jobs_are_in_the_trace_that_they_came_with
             echo(message)
         });
         let of_test = receiver.clone();
-        let ended = |_: Api, _: Arc<ApiState>| async move { spans(&of_test, 5).await };
-        let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
+        let ended = |_| async move { spans(&of_test, 5).await };
+        let told = TestManager::with(FAN)
+            .folder(folder.path())
+            .workers(workers)
+            .set(receiver.settings())
+            .serve_here(ended)
+            .await;
         assert!(told.iter().all(|span| span.trace == ASKED[3..35]), "{told:#?}");
         assert_eq!(one(&told, "fan").parent, ASKED[36..52]);
         let attempt = format!("00-{}-{}-01", &ASKED[3..35], one(&told, "send q").id);

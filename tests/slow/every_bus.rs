@@ -29,7 +29,7 @@ use crate::harness::eventually;
 #[cfg(feature = "kafka")]
 use crate::kafka::{self, Brokers};
 use crate::load::LONG;
-use crate::service::{self, Service};
+use support::service::{self, Service};
 
 const WORKFLOWS: &str = "
 workflows:

@@ -1,10 +1,6 @@
 //! Workers over gRPC while the manager and they themselves are killed: nothing is lost, and what is
 //! given out again is no more than what they had in hand.
 
-#[path = "../grpc/mod.rs"]
-mod client;
-
-use client::GrpcWorker;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use support::grpc::{GrpcWorker, try_connect};
 use tokio::sync::watch;
 use uuid::Uuid;
 use workflow_manager::grpc::wire::Kind;
@@ -98,7 +95,7 @@ async fn serve(
     unanswered: &mut HashMap<String, Vec<u8>>,
     mut until: watch::Receiver<Until>,
 ) -> bool {
-    let Some(client) = client::try_client(address).await else { return false };
+    let Some(client) = try_connect(address).await else { return false };
     let Ok(mut worker) = GrpcWorker::open(&client, queues).await else { return false };
     for (receipt, body) in unanswered.iter() {
         worker.reply(receipt, Kind::Result, body.clone());
@@ -106,13 +103,13 @@ async fn serve(
     worker.want(credit);
     loop {
         let heard = tokio::select! {
-            heard = worker.hear() => heard,
+            heard = worker.receive() => heard,
             changed = until.changed() => {
                 if changed.is_err() || *until.borrow() == Until::Killed {
                     return true;
                 }
-                worker.farewell();
-                while let Ok(Some(_)) = worker.hear().await {}
+                worker.close();
+                while let Ok(Some(_)) = worker.receive().await {}
                 return true;
             }
         };

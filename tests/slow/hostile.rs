@@ -10,10 +10,11 @@ use std::{
 
 use serde_json::Value;
 
+use support::service::{Act, Service, status};
+
 use crate::{
     attacks::{beside, raw, request},
     harness::{Daemon, Setup, eventually, when},
-    service::{Act, Service, status},
     tls::Authority,
 };
 

@@ -56,9 +56,6 @@ mod refusals;
 mod renewed;
 mod reply_users;
 mod retries;
-#[allow(dead_code, reason = "the fast suite uses all of it")]
-#[path = "../fast/push/service.rs"]
-mod service;
 mod service_manager;
 mod shown;
 mod soak;

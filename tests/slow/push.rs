@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::harness::{Daemon, Setup, when, within};
 use crate::load::{LONG, create_through_crashes};
-use crate::service::{Act, Called, Service, ok, status};
 use crate::tls::{Authority, serve_with_tls};
+use support::service::{Act, Called, Service, ok, status};
 
 /// The addresses at which replies are due, with the replies.
 type Replies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;

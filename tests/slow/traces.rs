@@ -8,10 +8,11 @@ use opentelemetry_proto::tonic::{
 use prost::Message;
 use uuid::Uuid;
 
+use support::service::{Act, Service, status};
+
 use crate::{
     amqp::{Vhost, Worker},
     harness::{Daemon, Setup, eventually, when},
-    service::{Act, Service, status},
     tls::{Authority, serve_with_tls},
 };
 

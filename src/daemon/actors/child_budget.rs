@@ -25,6 +25,11 @@ impl ChildBudget {
         ChildBudget { max, used: AtomicU32::new(0) }
     }
 
+    /// Returns how many child jobs are under way.
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Returns the permits of a job without child jobs.
     pub fn no_permits(self: &Arc<Self>) -> ChildPermits {
         ChildPermits { budget: self.clone(), count: 0 }
@@ -34,7 +39,7 @@ impl ChildBudget {
 impl ChildPermits {
     /// Returns how many child jobs the job may have under way.
     pub fn max(&self) -> u32 {
-        let left = self.budget.max.saturating_sub(self.budget.used.load(Ordering::Relaxed));
+        let left = self.budget.max.saturating_sub(self.budget.used());
         self.count.saturating_add(left).max(CHILDREN_MIN)
     }
 

@@ -10,7 +10,7 @@
 //! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
 //! | | [`passivation`], [`inputs`] |
 //! | shared state: settings, limits, metrics, definitions, health | `losses`, |
-//! | | [`queue_report`], [`health`], `child_budget`, [`common`] |
+//! | | [`queue_report`], [`health`], [`child_budget`], [`common`] |
 //! | handles: mailboxes, buses, a view of the route table | [`routes`], [`buses`], |
 //! | | [`handles`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
@@ -29,7 +29,7 @@ pub mod bus;
 pub mod buses;
 pub mod call;
 mod call_check;
-mod child_budget;
+pub mod child_budget;
 pub mod client_response;
 pub mod common;
 pub mod completion_latch;

@@ -36,15 +36,15 @@ fn a_call_without_the_right_token_is_refused() {
         let none = client.receive(receive("price")).await.expect_err("no token");
         assert_eq!(none.code(), Code::Unauthenticated);
         assert!(none.message().contains("Authorization: Bearer <token>"), "{none}");
-        let wrong = client.receive(client::with_token(receive("price"), "other")).await;
+        let wrong = client.receive(with_bearer(receive("price"), "other")).await;
         assert_eq!(wrong.expect_err("another token").code(), Code::Unauthenticated);
         for token in ["", "other"] {
-            let refused = GrpcWorker::greet(&rig.client, hello("price"), token).await;
+            let refused = GrpcWorker::open_with(&rig.client, hello("price"), token).await;
             assert_eq!(refused.err().map(|status| status.code()), Some(Code::Unauthenticated));
         }
-        let right = client.receive(client::with_token(receive("price"), "secret")).await;
+        let right = client.receive(with_bearer(receive("price"), "secret")).await;
         assert!(right.expect("taken").into_inner().messages.is_empty());
-        assert!(GrpcWorker::greet(&rig.client, hello("price"), "secret").await.is_ok());
+        assert!(GrpcWorker::open_with(&rig.client, hello("price"), "secret").await.is_ok());
     });
 }
 
@@ -61,7 +61,7 @@ fn a_stream_ends_when_its_token_is_taken_away() {
         settings.http.file_tokens.insert("pricing".to_owned(), token);
     };
     served(with_file, |rig| async move {
-        let greet = |token| GrpcWorker::greet(&rig.client, hello("price"), token);
+        let greet = |token| GrpcWorker::open_with(&rig.client, hello("price"), token);
         let mut kept = greet("secret").await.expect("a stream");
         let mut taken = greet("the-token-of-pricing").await.expect("a stream");
         assert_eq!(rig.post("/api/reload", "").await.status, StatusCode::OK);
@@ -76,20 +76,20 @@ fn a_stream_ends_when_its_token_is_taken_away() {
 fn a_workers_token_is_for_its_queues_alone() {
     served(with_worker, |rig| async move {
         let mut client = rig.client.clone();
-        let with = client::with_token::<ReceiveRequest>;
+        let with = with_bearer::<ReceiveRequest>;
         assert!(client.receive(with(receive("price"), "pricing")).await.is_ok());
         let foreign = client.receive(with(receive("stock"), "pricing")).await.expect_err("foreign");
         assert_eq!(foreign.code(), Code::PermissionDenied);
         assert!(foreign.message().contains("of the queue \"price\" alone"), "{foreign}");
         let mut stream =
-            GrpcWorker::greet(&rig.client, hello("stock"), "pricing").await.expect("a stream");
+            GrpcWorker::open_with(&rig.client, hello("stock"), "pricing").await.expect("a stream");
         assert_eq!(refused(&mut stream).await.code(), Code::PermissionDenied);
 
         // Neither by its own stream nor by a call may it answer for another queue.
         let mut own =
-            GrpcWorker::greet(&rig.client, hello("price"), "pricing").await.expect("a stream");
+            GrpcWorker::open_with(&rig.client, hello("price"), "pricing").await.expect("a stream");
         let mut other =
-            GrpcWorker::greet(&rig.client, hello("stock"), "secret").await.expect("a stream");
+            GrpcWorker::open_with(&rig.client, hello("stock"), "secret").await.expect("a stream");
         other.want(1);
         rig.create("other", "{}").await;
         let message = other.message().await;
@@ -104,13 +104,13 @@ fn a_workers_token_is_for_its_queues_alone() {
             own.nack(receipt, false);
             assert_eq!(taken(&mut own).await.why_not, "forbidden", "{receipt}");
             let reply = ReplyRequest { receipt: receipt.clone(), ..ReplyRequest::default() };
-            let denied = client.reply(client::with_token(reply, "pricing")).await;
+            let denied = client.reply(with_bearer(reply, "pricing")).await;
             assert_eq!(denied.expect_err("denied").code(), Code::PermissionDenied, "{receipt}");
             // Nor over HTTP.
             let headers = [("authorization", "Bearer pricing")];
             for word in ["reply", "extend", "nack"] {
                 let path = receipt.replace("/reply", &format!("/{word}"));
-                let answer = rig.api.ask(Method::POST, &path, &headers, "{}").await;
+                let answer = rig.api.request(Method::POST, &path, &headers, "{}").await;
                 assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path}");
             }
         }
@@ -124,8 +124,9 @@ fn a_worker_whose_reply_does_not_count_has_the_message_until_its_stream_ends() {
     served(with_token, |rig| async move {
         rig.create("guarded", "{}").await;
         for delivery in 1..=2 {
-            let mut worker =
-                GrpcWorker::greet(&rig.client, hello("vault"), "secret").await.expect("a stream");
+            let mut worker = GrpcWorker::open_with(&rig.client, hello("vault"), "secret")
+                .await
+                .expect("a stream");
             worker.want(1);
             let message = worker.message().await;
             assert_eq!(message.delivery, delivery);
@@ -161,7 +162,7 @@ fn a_queue_must_be_one_of_the_embedded_bus() {
                 assert!(told.message().contains("grpc.stream_queues_max"), "{told}");
             }
             let hello = Hello { worker: "w".repeat(101), ..hello("price") };
-            let mut stream = GrpcWorker::greet(&rig.client, hello, "").await.expect("a stream");
+            let mut stream = GrpcWorker::open_with(&rig.client, hello, "").await.expect("a stream");
             assert!(refused(&mut stream).await.message().contains("worker has 101 characters"));
         },
     );
@@ -251,19 +252,19 @@ fn calls_are_counted_by_method_and_code() {
             let wait = Some(prost_types::Duration::default());
             let queue = "price".to_owned();
             let request = ReceiveRequest { queue, wait, ..ReceiveRequest::default() };
-            client::with_token(request, token)
+            with_bearer(request, token)
         };
         let mut client = rig.client.clone();
         client.receive(receive("secret")).await.expect("an answer");
         client.receive(receive("wrong-wrong-wrong")).await.expect_err("a refusal");
         let unknown = ReceiveRequest { queue: "nothing".to_owned(), ..ReceiveRequest::default() };
-        client.receive(client::with_token(unknown, "secret")).await.expect_err("no such queue");
+        client.receive(with_bearer(unknown, "secret")).await.expect_err("no such queue");
         let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
         let mut leaves =
-            GrpcWorker::greet(&client, hello.clone(), "secret").await.expect("a stream");
-        leaves.farewell();
-        assert!(matches!(leaves.hear().await, Ok(None)));
-        let breaks = GrpcWorker::greet(&client, hello, "secret").await.expect("a stream");
+            GrpcWorker::open_with(&client, hello.clone(), "secret").await.expect("a stream");
+        leaves.close();
+        assert!(matches!(leaves.receive().await, Ok(None)));
+        let breaks = GrpcWorker::open_with(&client, hello, "secret").await.expect("a stream");
         // It counts when it ends.
         assert_eq!(counted("Work", "CANCELLED").await, 0);
         drop(breaks);
@@ -274,13 +275,8 @@ fn calls_are_counted_by_method_and_code() {
             ("Work", "OK"),
             ("Work", "CANCELLED"),
         ] {
-            let once = async {
-                while counted(method, code).await != 1 {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-            };
-            let once = tokio::time::timeout(DEADLINE, once).await;
-            once.unwrap_or_else(|_| panic!("{method} {code} is counted once"));
+            let what = format!("{method} {code} is counted once");
+            until_async(&what, async || counted(method, code).await == 1).await;
         }
     });
 }

@@ -43,7 +43,7 @@ fn the_generated_code_is_what_the_proto_file_says() {
             format!("{GENERATED}use super::messages::*;\n{SERVER}{service}"),
         ),
         (
-            "tests/grpc/client.rs",
+            "tests/support/src/grpc/client.rs",
             format!("{GENERATED}use workflow_manager::grpc::wire::*;\n{CLIENT}{client}"),
         ),
     ];

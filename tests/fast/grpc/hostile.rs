@@ -27,15 +27,15 @@ async fn closes(socket: TcpStream) -> usize {
     read.await.expect("read")
 }
 
-fn connect(rig: &Rig) -> TcpStream {
+fn open_socket(rig: &Rig) -> TcpStream {
     TcpStream::connect(rig.address).expect("connected")
 }
 
 /// A worker finds everything in order.
 async fn all_is_well(rig: &Rig, token: &str) {
-    let client = client::client(rig.address).await;
+    let client = connect(rig.address).await;
     let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
-    let mut worker = GrpcWorker::greet(&client, hello, token).await.expect("a stream");
+    let mut worker = GrpcWorker::open_with(&client, hello, token).await.expect("a stream");
     worker.want(1);
     rig.create("orders", "{}").await;
     let message = worker.message().await;
@@ -52,13 +52,13 @@ fn bytes_that_are_no_http2_end_their_connection() {
             for round in 0..60 {
                 let mut bytes = if round % 2 == 0 { BEGIN.to_vec() } else { Vec::new() };
                 bytes.extend((0..chance.usize(1..4000)).map(|_| chance.u8(..)));
-                let mut socket = connect(&rig);
+                let mut socket = open_socket(&rig);
                 // The other end may have closed it already.
                 let _ = socket.write_all(&bytes);
                 let _ = socket.shutdown(std::net::Shutdown::Write);
                 closes(socket).await;
             }
-            let mut socket = connect(&rig);
+            let mut socket = open_socket(&rig);
             socket.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("written");
             closes(socket).await;
             all_is_well(&rig, "").await;
@@ -75,7 +75,7 @@ fn a_connection_without_an_admitted_call_is_closed() {
     served(short, |rig| async move {
         // Says nothing; begins and says nothing more; begins half.
         for bytes in [&b""[..], BEGIN, &BEGIN[..10]] {
-            let mut socket = connect(&rig);
+            let mut socket = open_socket(&rig);
             socket.write_all(bytes).expect("written");
             closes(socket).await;
         }
@@ -87,15 +87,15 @@ fn a_connection_without_an_admitted_call_is_closed() {
         let watched = health.watch(tonic_health::pb::HealthCheckRequest::default()).await;
         let mut watched = watched.expect("a stream").into_inner();
         let ends = async { while let Ok(Some(_)) = watched.message().await {} };
-        tokio::time::timeout(DEADLINE, ends).await.expect("its connection is closed");
+        within("its connection is closed", ends).await;
         // A worker that was admitted stays, however long it is silent.
         let hello = Hello { queues: vec!["price".to_owned()], ..Hello::default() };
-        let client = client::client(rig.address).await;
-        let mut worker = GrpcWorker::greet(&client, hello, "secret").await.expect("a stream");
-        let silence = tokio::time::timeout(Duration::from_millis(500), worker.hear()).await;
+        let client = connect(rig.address).await;
+        let mut worker = GrpcWorker::open_with(&client, hello, "secret").await.expect("a stream");
+        let silence = tokio::time::timeout(Duration::from_millis(500), worker.receive()).await;
         assert!(silence.is_err(), "{silence:?}");
         // One that does not say hello has no such time.
-        let mut silent = GrpcWorker::silent(&client, "secret").await.expect("a stream");
+        let mut silent = GrpcWorker::open_silent(&client, "secret").await.expect("a stream");
         let told = refused(&mut silent).await;
         assert_eq!(told.code(), Code::DeadlineExceeded);
         assert!(told.message().contains("no Hello came within 200ms"), "{told}");
@@ -109,13 +109,13 @@ fn connections_beyond_the_limit_wait() {
         |settings| settings.grpc.connections_max = 3,
         |rig| async move {
             // The rig has one.
-            let mut others = vec![connect(&rig), connect(&rig)];
+            let mut others = vec![open_socket(&rig), open_socket(&rig)];
             for other in &mut others {
                 other.write_all(BEGIN).expect("written");
                 let mut first = [0; 9];
                 other.read_exact(&mut first).expect("settings");
             }
-            let mut late = connect(&rig);
+            let mut late = open_socket(&rig);
             late.write_all(BEGIN).expect("written");
             late.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
             assert!(late.read_exact(&mut [0; 9]).is_err(), "it waits");
@@ -134,12 +134,12 @@ fn a_newcomer_has_the_place_of_an_idle_connection_and_of_no_busy_one() {
             // Half have workers on streams; the others say nothing any more.
             let mut workers = Vec::new();
             for _ in 0..6 {
-                let client = client::client(rig.address).await;
+                let client = connect(rig.address).await;
                 workers.push(GrpcWorker::open(&client, &["price"]).await.expect("a stream"));
             }
             let mut silent = Vec::new();
             for number in 0..40 {
-                let mut other = connect(&rig);
+                let mut other = open_socket(&rig);
                 other.write_all(BEGIN).expect("written");
                 other.set_read_timeout(Some(DEADLINE)).expect("a limit");
                 other.read_exact(&mut [0; 9]).unwrap_or_else(|error| {
@@ -176,12 +176,8 @@ fn streams_and_calls_beyond_the_limits_are_refused() {
             assert_eq!(third.code(), Code::Unavailable);
             assert!(third.message().contains("grpc.streams_max"), "{third}");
             drop(first);
-            let admitted = async {
-                while GrpcWorker::open(&rig.client, &["price"]).await.is_err() {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-            };
-            tokio::time::timeout(DEADLINE, admitted).await.expect("there is room again");
+            let is_open = async || GrpcWorker::open(&rig.client, &["price"]).await.is_ok();
+            until_async("there is room again", is_open).await;
         },
     );
 }
@@ -204,12 +200,12 @@ fn a_worker_that_does_not_read_loses_its_stream() {
             rig.create("orders", &message).await;
         }
         worker.want(100);
-        // It is lent some, not all that it wants: as many as it reads. They are given back.
-        let lent = |queue: &Value| queue["leases"].as_array().map_or(0, Vec::len);
+        // It is leased some, not all that it wants: as many as it reads. They are given back.
+        let leased = |queue: &Value| queue["leases"].as_array().map_or(0, Vec::len);
         let most = std::cell::Cell::new(0);
         let all_back = |queue: &Value| {
-            most.set(most.get().max(lent(queue)));
-            most.get() > 0 && lent(queue) == 0
+            most.set(most.get().max(leased(queue)));
+            most.get() > 0 && leased(queue) == 0
         };
         rig.until("/api/queue/price", all_back).await;
         assert!(most.get() < 10, "{}", most.get());
@@ -285,7 +281,7 @@ fn a_call_that_is_cancelled_at_once_keeps_no_room() {
                 said.extend(frame_of((3, 0), 1, &CANCEL));
                 said.extend(frame_of((1, 4), 3, &head));
                 said.extend(frame_of((0, 1), 3, &framed(&second)));
-                let mut socket = connect(&rig);
+                let mut socket = open_socket(&rig);
                 socket.write_all(&said).expect("written");
                 let read = tokio::task::spawn_blocking(move || until_the_end(socket));
                 read.await.expect("answered");
@@ -337,7 +333,7 @@ fn head_of_call(rig: &Rig, method: &str) -> Vec<u8> {
 
 /// A stream on a connection of its own: the Hello, and the head of a message of 290,000 bytes.
 fn half_a_reply(rig: &Rig, hello: Hello) -> TcpStream {
-    let mut socket = connect(rig);
+    let mut socket = open_socket(rig);
     socket.write_all(BEGIN).expect("written");
     frame(&mut socket, 1, 4, &head_of_call(rig, "Work"));
     let say = workflow_manager::grpc::wire::from_worker::Say::Hello(hello);

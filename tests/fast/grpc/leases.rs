@@ -36,7 +36,8 @@ fn the_end_that_is_told_is_the_one_that_the_queue_has() {
     served(
         |_| {},
         |rig| async move {
-            let mut worker = GrpcWorker::greet(&rig.client, hello(60), "").await.expect("a stream");
+            let mut worker =
+                GrpcWorker::open_with(&rig.client, hello(60), "").await.expect("a stream");
             worker.want(1);
             rig.create("orders", "{}").await;
             let message = worker.message().await;
@@ -51,7 +52,7 @@ fn the_end_that_is_told_is_the_one_that_the_queue_has() {
             let first = at(message.lease_until);
             known(first).await;
             worker.extend(&message.receipt);
-            let Some(Tell::Lease(lease)) = worker.hear().await.expect("heard") else {
+            let Some(Tell::Lease(lease)) = worker.receive().await.expect("heard") else {
                 panic!("no lease")
             };
             let extended = at(lease.until);
@@ -103,7 +104,8 @@ fn a_message_goes_to_nobody_else_before_the_end_that_was_told_also_under_load() 
                     }
                 }
             });
-            let mut first = GrpcWorker::greet(&rig.client, hello(5), "").await.expect("a stream");
+            let mut first =
+                GrpcWorker::open_with(&rig.client, hello(5), "").await.expect("a stream");
             first.want(MESSAGES);
             let mut had = Vec::new();
             for _ in 0..MESSAGES {
@@ -113,13 +115,13 @@ fn a_message_goes_to_nobody_else_before_the_end_that_was_told_also_under_load() 
             assert_eq!(told.len(), MESSAGES as usize);
 
             let mut second =
-                GrpcWorker::greet(&rig.client, hello(3600), "").await.expect("a stream");
+                GrpcWorker::open_with(&rig.client, hello(3600), "").await.expect("a stream");
             second.want(MESSAGES);
             while !told.is_empty() {
                 let message = second.message().await;
                 let now = clock::now();
-                let until = told.remove(&message.message_id).expect("one that was lent before");
-                assert!(now >= until, "lent until {until:?}, and lent again at {now:?}");
+                let until = told.remove(&message.message_id).expect("one that was leased before");
+                assert!(now >= until, "leased until {until:?}, and leased again at {now:?}");
                 assert_eq!(message.delivery, 2);
             }
             load.abort();

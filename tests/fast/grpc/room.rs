@@ -35,12 +35,7 @@ async fn sending(rig: &Rig) -> usize {
 }
 
 pub(super) async fn until_nothing_is_sent(rig: &Rig) {
-    let empty = async {
-        while sending(rig).await > 0 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, empty).await.expect("all room is given back");
+    until_async("all room is given back", async || sending(rig).await == 0).await;
 }
 
 #[test]
@@ -58,8 +53,8 @@ fn all_streams_together_stay_within_the_room() {
         for _ in 0..MESSAGES {
             rig.create("orders", &large()).await;
         }
-        let full = rig.until("/api/queue/price", |queue| lent(queue) >= 3).await;
-        assert_eq!(lent(&full), 3, "{full}");
+        let full = rig.until("/api/queue/price", |queue| leased(queue) >= 3).await;
+        assert_eq!(leased(&full), 3, "{full}");
         // Small ones have a room of their own.
         let mut other = rig.worker(&["stock"]).await;
         other.want(1);
@@ -67,7 +62,7 @@ fn all_streams_together_stay_within_the_room() {
         let small = other.message().await;
         other.reply(&small.receipt, Kind::Result, "{}");
         assert!(taken(&mut other).await.changed);
-        // What waits is not lent to anybody, whichever way it comes.
+        // What waits is not leased to anybody, whichever way it comes.
         let wait = Some(prost_types::Duration::default());
         let request = ReceiveRequest { queue: "price".into(), wait, ..ReceiveRequest::default() };
         let answer = rig.client.clone().receive(request).await.expect("an answer");
@@ -75,14 +70,14 @@ fn all_streams_together_stay_within_the_room() {
         let answer = rig.post("/api/queue/price/receive?wait=0s", "").await;
         assert_eq!(answer.status, StatusCode::NO_CONTENT);
         let still = rig.get("/api/queue/price").await;
-        assert_eq!(lent(&still), 3, "{still}");
+        assert_eq!(leased(&still), 3, "{still}");
         assert!(sending(&rig).await <= 4 << 20);
         // As workers read, the others come.
         let (heard, mut all) = tokio::sync::mpsc::unbounded_channel();
         for mut worker in workers {
             let heard = heard.clone();
             actix_rt::spawn(async move {
-                while let Ok(Some(told)) = worker.hear().await {
+                while let Ok(Some(told)) = worker.receive().await {
                     if let Tell::Message(message) = told {
                         assert!(message.body.len() > LETTERS);
                         worker.reply(&message.receipt, Kind::Result, "{}");
@@ -94,7 +89,7 @@ fn all_streams_together_stay_within_the_room() {
             });
         }
         for _ in 0..MESSAGES {
-            tokio::time::timeout(DEADLINE, all.recv()).await.expect("all come");
+            within("all come", all.recv()).await;
         }
         until_nothing_is_sent(&rig).await;
     });
@@ -114,12 +109,12 @@ fn who_does_not_read_gives_the_room_back() {
             let mut worker = GrpcWorker::open(&client, &["price"]).await.expect("a stream");
             worker.want(1);
             rig.create("orders", &large()).await;
-            rig.until("/api/queue/price", |queue| lent(queue) > 0).await;
+            rig.until("/api/queue/price", |queue| leased(queue) > 0).await;
             if is_closed {
-                worker.farewell();
+                worker.close();
             }
             workers.push((client, worker));
-            rig.until("/api/queue/price", |queue| lent(queue) == 0).await;
+            rig.until("/api/queue/price", |queue| leased(queue) == 0).await;
             until_nothing_is_sent(&rig).await;
             // The message is there for others.
             let mut good = rig.worker(&["price"]).await;

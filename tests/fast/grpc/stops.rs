@@ -20,16 +20,16 @@ fn at_a_stop_workers_finish_what_they_have() {
                 async move { rig.stop().await }
             });
             for worker in [&mut idle, &mut busy] {
-                assert!(matches!(worker.hear().await, Ok(Some(Tell::Drain(_)))));
+                assert!(matches!(worker.receive().await, Ok(Some(Tell::Drain(_)))));
             }
-            assert_eq!(idle.hear().await.expect("ends well"), None, "it has nothing in hand");
-            // It is lent no more.
+            assert_eq!(idle.receive().await.expect("ends well"), None, "it has nothing in hand");
+            // It is leased no more.
             rig.create("orders", "{}").await;
             rig.until("/api/queue/price", |queue| queue["messages"] == 1).await;
             busy.want(5);
             busy.reply(&message.receipt, Kind::Result, "{}");
             assert!(taken(&mut busy).await.changed);
-            assert_eq!(busy.hear().await.expect("ends well"), None);
+            assert_eq!(busy.receive().await.expect("ends well"), None);
             stop.await.expect("stopped");
             rig.job(&id, |job| job["state"] == "completed").await;
         },
@@ -46,7 +46,7 @@ fn a_worker_that_is_slow_at_a_stop_is_told_to_come_back() {
             rig.create("orders", "{}").await;
             busy.message().await;
             rig.stop().await;
-            assert!(matches!(busy.hear().await, Ok(Some(Tell::Drain(_)))));
+            assert!(matches!(busy.receive().await, Ok(Some(Tell::Drain(_)))));
             let told = refused(&mut busy).await;
             assert_eq!(told.code(), Code::Unavailable);
             assert!(told.message().contains("connect again"), "{told}");

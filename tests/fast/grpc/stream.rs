@@ -35,8 +35,8 @@ fn a_worker_takes_messages_and_replies_on_one_stream() {
             worker.reply(&message.receipt, Kind::Result, "{}");
             let told = taken(&mut worker).await;
             assert!(!told.changed && told.why_not == "unknown_job", "{told:?}");
-            worker.farewell();
-            assert_eq!(worker.hear().await.expect("ends well"), None);
+            worker.close();
+            assert_eq!(worker.receive().await.expect("ends well"), None);
         },
     );
 }
@@ -50,7 +50,7 @@ fn no_more_messages_come_than_are_wanted() {
             for _ in 0..9 {
                 rig.create("orders", "{}").await;
             }
-            let lent = |lent: u64| move |queue: &Value| queue["unacknowledged"] == lent;
+            let leased = |leased: u64| move |queue: &Value| queue["unacknowledged"] == leased;
             rig.until("/api/queue/price", |queue| queue["messages"] == 9).await;
             worker.want(1);
             worker.want(2);
@@ -58,10 +58,10 @@ fn no_more_messages_come_than_are_wanted() {
             for _ in 0..3 {
                 had.push(worker.message().await);
             }
-            // An answer comes behind what was lent before it.
+            // An answer comes behind what was leased before it.
             worker.extend(&had[0].receipt);
-            assert!(matches!(worker.hear().await, Ok(Some(Tell::Lease(_)))));
-            let queue = rig.until("/api/queue/price", lent(3)).await;
+            assert!(matches!(worker.receive().await, Ok(Some(Tell::Lease(_)))));
+            let queue = rig.until("/api/queue/price", leased(3)).await;
             assert_eq!(queue["messages"], 6);
             // More than the limit is the limit.
             worker.want(u32::MAX);
@@ -69,8 +69,8 @@ fn no_more_messages_come_than_are_wanted() {
                 had.push(worker.message().await);
             }
             worker.extend(&had[0].receipt);
-            assert!(matches!(worker.hear().await, Ok(Some(Tell::Lease(_)))));
-            let queue = rig.until("/api/queue/price", lent(7)).await;
+            assert!(matches!(worker.receive().await, Ok(Some(Tell::Lease(_)))));
+            let queue = rig.until("/api/queue/price", leased(7)).await;
             assert_eq!(
                 (&queue["messages"], &queue["consumers"]),
                 (&Value::from(2), &Value::from(1))
@@ -115,8 +115,8 @@ fn the_end_of_a_stream_gives_all_back_at_once() {
                 let mut worker = rig.worker(&["price"]).await;
                 worker.want(10);
                 assert_eq!(worker.message().await.delivery, 3);
-                worker.farewell();
-                assert_eq!(worker.hear().await.expect("ends well"), None);
+                worker.close();
+                assert_eq!(worker.receive().await.expect("ends well"), None);
             }
             // Another one waits already.
             let mut waits = rig.worker(&["price"]).await;
@@ -204,7 +204,7 @@ fn a_lease_ends_is_extended_and_is_taken_up_again() {
             let second = prost_types::Duration { seconds: 1, nanos: 0 };
             let queues = vec!["price".to_owned()];
             let hello = Hello { queues, lease: Some(second), ..Hello::default() };
-            let mut worker = GrpcWorker::greet(&rig.client, hello, "").await.expect("a stream");
+            let mut worker = GrpcWorker::open_with(&rig.client, hello, "").await.expect("a stream");
             worker.want(1);
             rig.create("orders", "{}").await;
             let message = worker.message().await;
@@ -212,7 +212,7 @@ fn a_lease_ends_is_extended_and_is_taken_up_again() {
             assert_eq!((&told.receipt, told.reason.as_str()), (&message.receipt, "lease expired"));
             // Nobody else has it: it is this worker's again.
             worker.extend(&message.receipt);
-            let until = match worker.hear().await {
+            let until = match worker.receive().await {
                 Ok(Some(Tell::Lease(Lease { receipt, until }))) if receipt == message.receipt => {
                     until
                 }
@@ -280,7 +280,7 @@ fn a_bad_message_costs_itself_alone() {
             ] {
                 let (to, body) = (receipt.to_owned(), body.into());
                 let reply = workflow_manager::grpc::wire::ReplyRequest { receipt: to, kind, body };
-                worker.say(workflow_manager::grpc::wire::from_worker::Say::Reply(reply));
+                worker.send(workflow_manager::grpc::wire::from_worker::Say::Reply(reply));
                 let told = taken(&mut worker).await;
                 assert_eq!((told.receipt.as_str(), told.why_not.as_str()), (receipt, why));
                 assert!(!told.changed && told.detail.contains(detail), "{told:?}");
@@ -373,7 +373,7 @@ fn bad_progress_leaves_the_message_with_its_worker() {
                     assert_eq!((told.changed, told.why_not.as_str()), (false, "bad_progress"));
                 }
                 worker.extend(&message.receipt);
-                let extended = worker.hear().await;
+                let extended = worker.receive().await;
                 assert!(matches!(extended, Ok(Some(Tell::Lease(_)))), "{extended:?}");
             }
         },
@@ -382,28 +382,21 @@ fn bad_progress_leaves_the_message_with_its_worker() {
 
 /// Opens a stream as soon as there is a place for it: then one that was broken off has ended.
 async fn open_when_free(rig: &Rig) -> GrpcWorker {
-    let opened = async {
-        loop {
-            if let Ok(worker) = GrpcWorker::open(&rig.client, &["price"]).await {
-                return worker;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, opened).await.expect("a place")
+    let open = async || GrpcWorker::open(&rig.client, &["price"]).await.ok();
+    until_async("a place", open).await
 }
 
 #[test]
 fn a_message_belongs_to_the_stream_that_spoke_of_it_last() {
     type Say = fn(&mut GrpcWorker, &str);
-    let ways: [Say; 2] = [GrpcWorker::extend, |worker, receipt| {
+    let says: [Say; 2] = [GrpcWorker::extend, |worker, receipt| {
         worker.reply(receipt, Kind::Progress, r#"{"progress":0.5}"#);
     }];
     let long = |settings: &mut Settings| {
         settings.embedded.lease = DurationSetting(Duration::from_secs(3600));
         settings.grpc.streams_max = 2;
     };
-    for say in ways {
+    for say in says {
         served(long, |rig| async move {
             rig.create("orders", "{}").await;
             // By a call of its own first: then no stream has it.
@@ -412,23 +405,23 @@ fn a_message_belongs_to_the_stream_that_spoke_of_it_last() {
             let receipt = given.into_inner().messages[0].receipt.clone();
             let mut worker = open_when_free(&rig).await;
             say(&mut worker, &receipt);
-            worker.hear().await.expect("an answer");
+            worker.receive().await.expect("an answer");
             for round in 0..20 {
                 let mut next = open_when_free(&rig).await;
                 say(&mut next, &receipt);
-                next.hear().await.expect("an answer");
+                next.receive().await.expect("an answer");
                 // With that it is gone, whether the worker reads so or not.
                 if round % 2 == 0 {
                     assert_eq!(gone(&mut worker).await.reason, "lease expired");
                 }
                 drop(worker);
                 drop(open_when_free(&rig).await);
-                assert_eq!(lent(&rig.get("/api/queue/price").await), 1, "round {round}");
+                assert_eq!(leased(&rig.get("/api/queue/price").await), 1, "round {round}");
                 worker = next;
             }
-            // The last one gives it back at once, although it was never lent to that stream.
+            // The last one gives it back at once, although it was never leased to that stream.
             drop(worker);
-            rig.until("/api/queue/price", |queue| lent(queue) == 0).await;
+            rig.until("/api/queue/price", |queue| leased(queue) == 0).await;
             let mut last = open_when_free(&rig).await;
             last.want(1);
             assert_eq!(last.message().await.delivery, 2);

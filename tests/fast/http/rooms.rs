@@ -1,8 +1,10 @@
 //! Bodies, reads and answers have a bounded room each.
 
-use super::{Answer, ID, with_manager};
-use actix_web::http::{Method, StatusCode};
+use super::{ID, WORKFLOW};
+use actix_web::http::StatusCode;
 use std::time::Duration;
+use support::api::Answer;
+use support::manager::TestManager;
 use workflow_manager::settings::{DurationSetting, Settings};
 
 /// The call is refused for now, and the answer names the setting.
@@ -18,31 +20,29 @@ fn assert_full(answer: &Answer, setting: &str) {
 
 #[test]
 fn bodies_have_room_large_ones_apart_from_small_ones() {
-    with_manager(
-        |_| {},
-        |api, common| async move {
-            let create = |length: usize| {
-                let api = api.clone();
-                let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
-                async move { api.ask(Method::POST, "/api/workflow/single", &[], &body).await }
-            };
-            let all = common.budgets.large_bodies.try_acquire(usize::MAX).expect("free");
-            assert_full(&create(100_000).await, "http.bodies_bytes_max");
-            assert_eq!(create(10).await.status, StatusCode::CREATED);
-            drop(all);
-            let small = common.budgets.small_bodies.try_acquire(usize::MAX).expect("free");
-            assert_full(&create(10).await, "http.bodies_bytes_max");
-            drop(small);
-            for length in [10, 60_000, 66_000, 1_000_000] {
-                assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
-            }
-            assert!(
-                common.budgets.large_bodies.try_acquire(usize::MAX).is_some()
-                    && common.budgets.small_bodies.try_acquire(usize::MAX).is_some(),
-                "all is given back"
-            );
-        },
-    );
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        let budgets = &api.state().budgets;
+        let create = |length: usize| {
+            let api = api.clone();
+            let body = format!(r#"{{"k":"{}"}}"#, "x".repeat(length));
+            async move { api.post("/api/workflow/single", &body).await }
+        };
+        let all = budgets.large_bodies.try_acquire(usize::MAX).expect("free");
+        assert_full(&create(100_000).await, "http.bodies_bytes_max");
+        assert_eq!(create(10).await.status, StatusCode::CREATED);
+        drop(all);
+        let small = budgets.small_bodies.try_acquire(usize::MAX).expect("free");
+        assert_full(&create(10).await, "http.bodies_bytes_max");
+        drop(small);
+        for length in [10, 60_000, 66_000, 1_000_000] {
+            assert_eq!(create(length).await.status, StatusCode::CREATED, "{length}");
+        }
+        assert!(
+            budgets.large_bodies.try_acquire(usize::MAX).is_some()
+                && budgets.small_bodies.try_acquire(usize::MAX).is_some(),
+            "all is given back"
+        );
+    });
 }
 
 /// 200,000 keys take more memory than their text.
@@ -52,16 +52,14 @@ fn what_is_made_of_a_body_needs_room_too() {
         settings.http.body_bytes_max = 6_000_000;
         settings.http.bodies_bytes_max = 16_000_000;
     };
-    with_manager(change, |api, common| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
+        let budgets = &api.state().budgets;
         let keys: Vec<String> = (0..200_000).map(|number| format!("\"{number}\":1")).collect();
         let body = format!("{{{}}}", keys.join(","));
-        let other = common.budgets.large_bodies.try_acquire(9_000_000).expect("free");
-        assert_full(
-            &api.ask(Method::POST, "/api/workflow/single", &[], &body).await,
-            "http.bodies_bytes_max",
-        );
+        let other = budgets.large_bodies.try_acquire(9_000_000).expect("free");
+        assert_full(&api.post("/api/workflow/single", &body).await, "http.bodies_bytes_max");
         drop(other);
-        let alone = api.ask(Method::POST, "/api/workflow/single", &[], &body).await;
+        let alone = api.post("/api/workflow/single", &body).await;
         assert_eq!(
             alone.status,
             StatusCode::CREATED,
@@ -75,9 +73,10 @@ fn reads_wait_for_their_turn_a_moment() {
     let change = |settings: &mut Settings| {
         settings.http.reads_wait = DurationSetting(Duration::from_millis(20))
     };
-    with_manager(change, |api, common| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
+        let budgets = &api.state().budgets;
         let message = format!(r#"{{"k":"{}"}}"#, "x".repeat(300_000));
-        api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], &message).await;
+        api.post(&format!("/api/workflow/single?id={ID}"), &message).await;
         let job = format!("/api/job/{ID}");
         let paths = [
             "/api/jobs?limit=10",
@@ -87,12 +86,12 @@ fn reads_wait_for_their_turn_a_moment() {
             &job,
         ];
 
-        let places = common.budgets.reads.try_acquire(usize::MAX).expect("free");
+        let places = budgets.reads.try_acquire(usize::MAX).expect("free");
         for path in paths {
             assert_full(&api.get(path, &[]).await, "http.reads_max");
         }
         drop(places);
-        let room = common.budgets.answers.try_acquire(usize::MAX).expect("free");
+        let room = budgets.answers.try_acquire(usize::MAX).expect("free");
         for path in ["/api/jobs/search", &job] {
             assert_full(&api.get(path, &[]).await, "http.reads_bytes_max");
         }
@@ -106,8 +105,8 @@ fn reads_wait_for_their_turn_a_moment() {
             assert_eq!(api.get(path, &[]).await.status, StatusCode::OK, "{path}");
         }
         assert!(
-            common.budgets.reads.try_acquire(usize::MAX).is_some()
-                && common.budgets.answers.try_acquire(usize::MAX).is_some(),
+            budgets.reads.try_acquire(usize::MAX).is_some()
+                && budgets.answers.try_acquire(usize::MAX).is_some(),
             "all is given back"
         );
     });

@@ -1,66 +1,65 @@
 //! Pages of other sites and names that are not the manager's are refused.
 
-use super::{Headers, with_api};
+use super::WORKFLOW;
 use actix_web::http::{Method, StatusCode, Version};
 use actix_web::test::TestRequest;
+use support::api::Headers;
+use support::manager::TestManager;
 use workflow_manager::settings::{Secret, Settings};
 
 #[test]
 fn a_page_of_another_site_is_refused_and_a_program_is_not() {
-    with_api(
-        |_| {},
-        |api| async move {
-            let calls = [
-                (Method::POST, "/api/workflow/single", r#"{"k":1}"#),
-                (Method::POST, "/api/jobs/cancel?workflow=single", ""),
-                (Method::POST, "/api/jobs/delete?workflow=single", ""),
-                (Method::GET, "/api/jobs", ""),
-                (Method::GET, "/readyz?verbose", ""),
-                (Method::GET, "/api/", ""),
-            ];
-            let refused: [Headers; 12] = [
-                &[("sec-fetch-site", "cross-site")],
-                &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
-                &[("sec-fetch-site", "same-site")],
-                &[("sec-fetch-site", "same-origin, cross-site")],
-                &[("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
-                &[("origin", "null")],
-                &[("origin", "http://evil.example")],
-                &[("origin", "http://127.0.0.1:3000")],
-                &[("origin", "http://127.0.0.1")],
-                &[("origin", "http://evil.example@127.0.0.1:8088")],
-                &[("origin", "file://127.0.0.1:8088")],
-                &[("origin", "http://127.0.0.1:8088"), ("origin", "http://evil.example")],
-            ];
-            for (method, path, body) in &calls {
-                for headers in refused {
-                    let answer = api.ask(method.clone(), path, headers, body).await;
-                    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {headers:?}");
-                    assert!(
-                        answer.detail().contains("a page of another site sent this"),
-                        "{}",
-                        answer.detail()
-                    );
-                }
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        let calls = [
+            (Method::POST, "/api/workflow/single", r#"{"k":1}"#),
+            (Method::POST, "/api/jobs/cancel?workflow=single", ""),
+            (Method::POST, "/api/jobs/delete?workflow=single", ""),
+            (Method::GET, "/api/jobs", ""),
+            (Method::GET, "/readyz?verbose", ""),
+            (Method::GET, "/api/", ""),
+        ];
+        let refused: [Headers; 12] = [
+            &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
+            &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "same-origin, cross-site")],
+            &[("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
+            &[("origin", "null")],
+            &[("origin", "http://evil.example")],
+            &[("origin", "http://127.0.0.1:3000")],
+            &[("origin", "http://127.0.0.1")],
+            &[("origin", "http://evil.example@127.0.0.1:8088")],
+            &[("origin", "file://127.0.0.1:8088")],
+            &[("origin", "http://127.0.0.1:8088"), ("origin", "http://evil.example")],
+        ];
+        for (method, path, body) in &calls {
+            for headers in refused {
+                let answer = api.request(method.clone(), path, headers, body).await;
+                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{method} {path} {headers:?}");
+                assert!(
+                    answer.detail().contains("a page of another site sent this"),
+                    "{}",
+                    answer.detail()
+                );
             }
-            let jobs = api.get("/api/jobs", &[]).await;
-            assert_eq!(jobs.json(), serde_json::json!({ "jobs": [] }), "nothing was created");
+        }
+        let jobs = api.get("/api/jobs", &[]).await;
+        assert_eq!(jobs.json(), serde_json::json!({ "jobs": [] }), "nothing was created");
 
-            let taken: [Headers; 6] = [
-                &[],
-                &[("content-type", "application/x-www-form-urlencoded")],
-                &[("sec-fetch-site", "none")],
-                &[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8088")],
-                &[("host", "localhost"), ("origin", "http://localhost:80")],
-                &[("host", "LOCALHOST:443"), ("origin", "https://localhost")],
-            ];
-            for headers in taken {
-                let answer =
-                    api.ask(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
-                assert_eq!(answer.status, StatusCode::CREATED, "{headers:?}");
-            }
-        },
-    );
+        let taken: [Headers; 6] = [
+            &[],
+            &[("content-type", "application/x-www-form-urlencoded")],
+            &[("sec-fetch-site", "none")],
+            &[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8088")],
+            &[("host", "localhost"), ("origin", "http://localhost:80")],
+            &[("host", "LOCALHOST:443"), ("origin", "https://localhost")],
+        ];
+        for headers in taken {
+            let answer =
+                api.request(Method::POST, "/api/workflow/single", headers, r#"{"k":1}"#).await;
+            assert_eq!(answer.status, StatusCode::CREATED, "{headers:?}");
+        }
+    });
 }
 
 #[test]
@@ -69,11 +68,14 @@ fn a_page_behind_a_proxy_that_changes_the_host_is_the_managers_own() {
         settings.http.hosts = vec!["manager.lan".to_owned(), "other.lan:8443".to_owned()];
         settings.http.public_url = "https://manager.example/base".to_owned();
     };
-    with_api(change, |api| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
         // Host is what the proxy has made of it: the address of the manager.
         let post = |headers: Headers<'static>| {
             let api = api.clone();
-            async move { api.ask(Method::POST, "/api/workflow/single", headers, "{}").await.status }
+            async move {
+                let path = "/api/workflow/single";
+                api.request(Method::POST, path, headers, "{}").await.status
+            }
         };
         let own: [Headers; 7] = [
             // The browser has compared the names itself.
@@ -124,7 +126,7 @@ fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
         settings.http.hosts = vec!["manager.example".to_owned(), "other.example:81".to_owned()];
         settings.http.public_url = "https://public.example/base".to_owned();
     };
-    with_api(change, |api| async move {
+    TestManager::with(WORKFLOW).set(change).serve(|api| async move {
         for own in [
             "127.0.0.1:8088",
             "127.0.0.1",
@@ -201,7 +203,7 @@ fn a_name_that_is_not_the_managers_is_refused_without_a_token() {
 #[test]
 fn with_a_token_or_on_all_addresses_more_names_are_taken() {
     let token = |settings: &mut Settings| settings.http.token = Secret("secret".to_owned());
-    with_api(token, |api| async move {
+    TestManager::with(WORKFLOW).set(token).serve(|api| async move {
         for scheme in ["Bearer", "bearer", "BEARER"] {
             let headers =
                 [("host", "anything.example"), ("authorization", &format!("{scheme} secret"))];
@@ -218,7 +220,7 @@ fn with_a_token_or_on_all_addresses_more_names_are_taken() {
     let everywhere = |settings: &mut Settings| {
         settings.http.listen = "0.0.0.0:8088".parse().expect("an address")
     };
-    with_api(everywhere, |api| async move {
+    TestManager::with(WORKFLOW).set(everywhere).serve(|api| async move {
         for (host, status) in [
             ("10.1.2.3:8088", StatusCode::OK),
             ("[fd00::1]", StatusCode::OK),

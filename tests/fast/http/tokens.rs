@@ -1,10 +1,11 @@
 //! What a token allows, and what is known of who has sent a call.
 
-use super::{Answer, Api, ID, serving, with_api};
+use super::{ID, WORKFLOW};
 use actix_web::http::{Method, StatusCode};
 use serde_json::json;
+use support::api::{Answer, Api};
+use support::manager::TestManager;
 use workflow_manager::access::hash_token;
-use workflow_manager::bus::embedded::Workers;
 use workflow_manager::settings::{Names, Scope, Settings, TokenSettings};
 
 const READER: &str = "reader-0123456789";
@@ -32,12 +33,12 @@ fn tokens(settings: &mut Settings) {
 
 async fn ask(api: &Api, token: &str, method: Method, path: &str) -> Answer {
     let bearer = format!("Bearer {token}");
-    api.ask(method, path, &[("authorization", &bearer)], "").await
+    api.request(method, path, &[("authorization", &bearer)], "").await
 }
 
 #[test]
 fn each_scope_allows_what_it_says_and_no_more() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         let (created, cancelled) =
             (format!("/api/workflow/single?id={ID}"), format!("/api/job/{ID}/cancel"));
         let (job, deleted) = (format!("/api/job/{ID}"), format!("/api/job/{ID}?erase=true"));
@@ -91,7 +92,7 @@ fn a_token_of_a_queue_is_for_one_virtual_host() {
         };
         settings.http.tokens.insert("far".to_owned(), far);
     };
-    serving(workflow, Workers::new(), change, |api, _| async move {
+    TestManager::with(workflow).set(change).serve(|api| async move {
         for (name, vhost) in [("single", ""), ("other", "far"), ("third", "farther")] {
             let path = format!("/api/workflow/{name}?vhost={vhost}");
             assert_eq!(ask(&api, ADMIN, Method::POST, &path).await.status, StatusCode::CREATED);
@@ -123,7 +124,7 @@ fn a_token_of_a_queue_is_for_one_virtual_host() {
 
 #[test]
 fn a_call_with_two_tokens_is_malformed() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         let (reader, wrong) = (format!("Bearer {READER}"), "Bearer nobody-0123456789");
         for both in [[&*reader, wrong], [wrong, &reader], [&reader, &reader]] {
             let headers = both.map(|value| ("authorization", value));
@@ -138,7 +139,7 @@ fn a_call_with_two_tokens_is_malformed() {
 
 #[test]
 fn a_token_that_is_good_for_other_calls_is_told_which() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         let told = ask(&api, BOTH, Method::POST, "/api/workflow/single").await.detail();
         for words in
             ["\"robot\"", "the scope read", "the queue \"work\"", "needs the scope operate"]
@@ -152,7 +153,7 @@ fn a_token_that_is_good_for_other_calls_is_told_which() {
 
 #[test]
 fn who_asks_is_told_and_who_asked_is_in_the_record() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         let robot = ask(&api, BOTH, Method::GET, "/api/whoami").await.json();
         let expected =
             json!({ "asksForToken": true, "name": "robot", "scope": "read", "queues": ["work"] });
@@ -184,17 +185,14 @@ fn who_asks_is_told_and_who_asked_is_in_the_record() {
 
 #[test]
 fn without_tokens_nobody_is_named() {
-    with_api(
-        |_| {},
-        |api| async move {
-            let anybody = api.get("/api/whoami", &[]).await.json();
-            assert_eq!(anybody, json!({ "asksForToken": false, "scope": "admin", "queues": [] }));
-            api.ask(Method::POST, &format!("/api/workflow/single?id={ID}"), &[], "").await;
-            api.ask(Method::POST, &format!("/api/job/{ID}/pause"), &[], "").await;
-            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
-            assert!(record.contains("job.asked") && !record.contains("\"by\""), "{record}");
-        },
-    );
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        let anybody = api.get("/api/whoami", &[]).await.json();
+        assert_eq!(anybody, json!({ "asksForToken": false, "scope": "admin", "queues": [] }));
+        api.post(&format!("/api/workflow/single?id={ID}"), "").await;
+        api.post(&format!("/api/job/{ID}/pause"), "").await;
+        let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
+        assert!(record.contains("job.asked") && !record.contains("\"by\""), "{record}");
+    });
 }
 
 /// A path with one of its letters as a percent-encoded octet, for each of them.
@@ -207,7 +205,7 @@ fn encodings(path: &str) -> Vec<String> {
 
 #[test]
 fn a_path_in_another_spelling_needs_what_it_needs() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         ask(&api, OPERATOR, Method::POST, &format!("/api/workflow/single?id={ID}")).await;
         for (token, method, path) in [
             (OPERATOR, Method::POST, "/api/reload"),
@@ -245,7 +243,7 @@ fn a_path_in_another_spelling_needs_what_it_needs() {
 
 #[test]
 fn a_cancel_by_delete_names_who_asked() {
-    with_api(tokens, |api| async move {
+    TestManager::with(WORKFLOW).set(tokens).serve(|api| async move {
         ask(&api, OPERATOR, Method::POST, &format!("/api/workflow/single?id={ID}")).await;
         ask(&api, ADMIN, Method::DELETE, &format!("/api/job/{ID}")).await;
         let record = ask(&api, READER, Method::GET, &format!("/api/job/{ID}/entries")).await;

@@ -1,5 +1,6 @@
 //! What the command `check` prints.
 
+use insta::assert_snapshot;
 use workflow_manager::cli::check::check;
 
 #[test]
@@ -26,42 +27,7 @@ workflows:
 ";
     let (valid, shown) = checked(text, false);
     assert!(valid);
-    assert_eq!(
-        shown,
-        "\
-workflow book-word-counts in the virtual hosts prod, test
-
-  step                   waits for              goes to
-  book-split             -                      queue book-split
-  section-counts         book-split             task word-counts for each of bookSections → \
-      bookSection, at most 50 at once
-    segment-word-counts  -                      queue segment-word-counts
-    parts                segment-word-counts    task word-counts for each of bookSections → \
-        bookSection, at most 50 at once (recursion: see above)
-    lines                -                      task line-counts for each of data → data
-      count-line         -                      queue count-line
-  sum-splits             section-counts         queue sum-splits
-  store-title            __start__, book-split  queue titles, priority 3
-
-  queues  sum-splits, book-split, titles, segment-word-counts, count-line
-  result  of sum-splits, store-title
-
-warning: f.yaml:2:11: workflow \"book-word-counts\": the steps \"sum-splits\", \"book-split\" and \
-    \"store-title\" have no \"timeout\": nothing else notices a worker that acknowledges a message \
-    and dies before it replies
-warning: f.yaml:8:91: workflow \"book-word-counts\", step \"store-title\": \"priority\" works over \
-    AMQP only on a queue that honours it: say \"queueType: quorum\", or \"queueArguments: { \
-    x-max-priority: 9 }\" for a classic one, as the workers of \"titles\" declare it
-warning: f.yaml:10:15: workflow \"book-word-counts\", task \"word-counts\": the step \
-    \"segment-word-counts\" has no \"timeout\": nothing else notices a worker that acknowledges a \
-    message and dies before it replies
-warning: f.yaml:17:17: workflow \"book-word-counts\", task \"line-counts\": the step \
-    \"count-line\" has no \"timeout\": nothing else notices a worker that acknowledges a message \
-    and dies before it replies
-
-valid: 1 workflow, 4 warnings
-"
-    );
+    assert_snapshot!(shown);
 
     let (valid, shown) = checked(text, true);
     assert!(valid);
@@ -99,16 +65,7 @@ fn check_prints_every_error() {
     let text = "workflows:\n- { name: a, steps: [ { nam: b } ] }\n- { steps: [] }\n";
     let (valid, shown) = checked(text, false);
     assert!(!valid);
-    assert_eq!(
-        shown,
-        "\
-f.yaml:2:25: workflow \"a\": unknown key \"nam\" in a step; did you mean \"name\"?
-f.yaml:3:3: the key \"name\" is missing; a workflow has a name
-f.yaml:3:12: the list \"steps\" is empty; a workflow has at least one step
-
-not valid: 3 errors in 1 file
-"
-    );
+    assert_snapshot!(shown);
     let (valid, shown) = checked(text, true);
     assert!(!valid);
     let view: serde_json::Value = serde_json::from_str(&shown).expect("JSON");

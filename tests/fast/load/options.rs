@@ -1,7 +1,8 @@
 //! The optional keys: what they mean, what is refused, what is warned of.
 
 use super::check::checked;
-use super::{assert_refused, message, only, refused};
+use super::{lines, message, only, refused};
+use insta::assert_snapshot;
 use workflow_manager::engine::{Definition, Expression, Millis, OnFailure, Retry, Tolerate};
 use workflow_manager::load::{STATUSES_MAX, load_text};
 
@@ -167,7 +168,7 @@ fn how_many_children_may_fail_is_a_number_or_a_share() {
 
 #[test]
 fn optional_keys_are_checked_all_at_once() {
-    assert_refused(
+    assert_snapshot!(refused(
         "\
 workflows:
   - name: w
@@ -186,58 +187,8 @@ workflows:
     tasks:
       - { name: t, itemListKey: as, tolerate: many, steps: [ { name: h, tolerate: 5, deadline: 5s, \
           backoff: 1s } ] }
-",
-        r#"
-f:3:15: workflow "w": "deadline" takes a duration, such as 30s or 1h30m, found the number 5;
-    write its unit: 5s, 5m or 5h
-f:4:16: workflow "w": "retention" takes a duration, such as 30s or 1h30m, found the text "soon";
-    write whole numbers with the units d, h, m, s or ms, the larger unit first
-f:6:27: workflow "w", step "a": expected a retry, such as `{ attempts: 3 }`, found the number 3
-f:6:41: workflow "w", step "a": "onFailure" takes "fail" or "continue", found the text "contnue";
-    did you mean "continue"?
-f:6:60: workflow "w", step "a": "external" takes true or false, found the boolean yes
-f:6:76: workflow "w", step "a": expected the key of a status, found an empty text
-f:6:90: workflow "w", step "a": the list "statuses" is empty; its first word is the status while the
-    step runs
-f:7:29: workflow "w", step "b": unknown key "attempt" in a retry; did you mean "attempts"?
-f:7:41: workflow "w", step "b": unknown key "backof" in a retry; did you mean "backoff"?
-f:7:65: workflow "w", step "b": "external" takes true or false, found the text "true";
-    remove the quotes
-f:7:91: workflow "w", step "b": the status "A" is listed twice; the first is at 7:85
-f:7:94: workflow "w", step "b": expected a status, found NO, which YAML may take for a boolean;
-    put it into quotes: "NO"
-f:7:98: workflow "w", step "b": expected a status, found an empty text
-f:7:104: workflow "w", step "b": expected a status ("" for an empty one), found nothing
-f:8:39: workflow "w", step "c": "attempts" takes a whole number from 1 to 1000, found the number 0
-f:8:51: workflow "w", step "c": "backoff" takes a duration, such as 30s or 1h30m, found the number
-    5; write its unit: 5s, 5m or 5h
-f:8:62: workflow "w", step "c": "factor" takes a number from 1 to 100 with at most three decimals,
-    found the number 0.5
-f:8:79: workflow "w", step "c": "maxBackoff" takes a duration, such as 30s or 1h30m, found the text
-    "1w"; write whole numbers with the units d, h, m, s or ms, the larger unit first
-f:9:51: workflow "w", step "d": "maxBackoff" is 5m, its default, less than the "backoff" of 10m
-f:10:39: workflow "w", step "e": "attempts" takes a whole number from 1 to 1000, found the number
-    1001
-f:10:66: workflow "w", step "e": "factor" takes a number from 1 to 100 with at most three decimals,
-    found the number 1.2345
-f:10:86: workflow "w", step "e": "maxBackoff" is 999ms, less than the "backoff" of 1s
-f:11:50: workflow "w", step "f": "factor" takes a number from 1 to 100 with at most three decimals,
-    found the number 101
-f:11:68: workflow "w", step "f": "onFailure" takes "fail" or "continue", found the boolean true
-f:11:84: workflow "w", step "f": "statuses" takes a list, found the text "A"; write [ A ]
-f:11:104: workflow "w", step "f": expected a status ("" for an empty one), found 5, which YAML may
-    take for a number; put it into quotes: "5"
-f:12:27: workflow "w", step "g": the key "attempts" is missing; it says how often the step is tried
-    in all
-f:12:41: workflow "w", step "g": a step is either external or starts a task, and this one names the
-    task "t"
-f:14:47: workflow "w", task "t": "tolerate" takes a number of child jobs, such as 5, or a share of
-    them, such as 10% or 2.5%, at most 100%; found the text "many"
-f:14:73: workflow "w", task "t", step "h": "tolerate" is a key of a task, not of a step
-f:14:86: workflow "w", task "t", step "h": "deadline" is a key of a workflow, not of a step
-f:14:100: workflow "w", task "t", step "h": "backoff" is a key of a retry, not of a step
-"#,
-    );
+"
+    ));
 }
 
 #[test]
@@ -276,23 +227,7 @@ workflows:
 ",
     )
     .expect("valid");
-    let shown: Vec<String> =
-        loaded.warnings.iter().chain(&loaded.advice).map(ToString::to_string).collect();
-    assert_eq!(
-        shown,
-        [
-            "f:4:43: workflow \"w\", step \"a\": \"queue\" has no effect: an external step \
-             sends no message",
-            "f:4:56: workflow \"w\", step \"a\": \"priority\" has no effect: an external step \
-             sends no message",
-            "f:5:30: workflow \"w\", step \"b\": no reply reports one of these: a \"statusKey\" is \
-             missing; without it only progress messages do",
-            "f:5:55: workflow \"w\", step \"b\": \"skippedStatus\" has no effect: only a step with \
-             a \"when\" is skipped",
-            "f:2:11: workflow \"w\": the step \"b\" has no \"timeout\": nothing else notices a \
-             worker that acknowledges a message and dies before it replies",
-        ]
-    );
+    assert_snapshot!(lines(loaded.warnings.iter().chain(&loaded.advice)));
     assert_eq!(
         loaded.definitions[0].queues().iter().map(|queue| &**queue).collect::<Vec<&str>>(),
         ["b", "c"]
@@ -381,23 +316,7 @@ workflows:
 ";
     let (valid, shown) = checked(text, false);
     assert!(valid, "{shown}");
-    let expected = "\
-workflow w
-
-  step  waits for  goes to
-  a     -          queue a, priority 3, timeout 1m30s, 5 attempts, its failure does not fail the job
-  b     a          a call of the API, timeout 3d, status from outcome
-  c     a, b       task t for each of lines → line, at most 7 at once, 2.5% may fail, when \
-      steps.b.status == \"DONE\" && input.n > 3, cancelled when job.stop
-    d   -          queue d, timeout 1s, 1 attempt
-
-  queues  a, d
-  result  of c
-  fails   when not done within 1h30m
-  kept    30d after its end
-
-warning: f.yaml:6:102: workflow \"w\", step \"a\": \"priority\" works";
-    assert!(shown.starts_with(expected), "{shown}");
+    assert_snapshot!(shown);
 
     let (_, shown) = checked(text, true);
     let view: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
@@ -436,21 +355,8 @@ workflows:
         { name: by-hand, external: true, queue: workflow.ends } ]
 ";
     let loaded = load_text("f", text).expect("valid");
-    let told: Vec<String> = loaded
-        .warnings
-        .iter()
-        .map(ToString::to_string)
-        .filter(|warning| warning.contains("for ever"))
-        .collect();
-    assert_eq!(
-        told,
-        [
-            "f:3:36: workflow \"own\", step \"again\": the workflow calls itself: each of its jobs \
-             asks for another one, for ever; a \"when\" can end it",
-            "f:5:72: workflow \"a\", step \"to-b\": workflows call each other in a circle, \"a\" → \
-             \"b\" → \"a\": each job asks for another one, for ever; a \"when\" can end it",
-        ]
-    );
+    let told = loaded.warnings.iter().map(ToString::to_string);
+    assert_snapshot!(lines(told.filter(|warning| warning.contains("for ever"))));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! How queues are declared: the keys of steps and workflows, and what is wrong with them.
 
 use super::check::checked;
-use super::{assert_refused, only};
+use super::{only, refused};
+use insta::assert_snapshot;
 use workflow_manager::engine::{QueueArgument, QueueDeclaration, QueueType};
 use workflow_manager::load::{load_for_manager, load_text};
 use workflow_manager::settings::{ServerAddress, Settings};
@@ -64,7 +65,7 @@ workflows:
 
 #[test]
 fn wrong_types_and_arguments_are_refused_with_what_is_expected() {
-    assert_refused(
+    assert_snapshot!(refused(
         "\
 workflows:
   - name: w
@@ -78,41 +79,13 @@ workflows:
       - { name: e, queueType: quorum, queueArguments: { x-max-priority: 9 } }
       - { name: f, queueArguments: { x-max-length: 1.5, durable: true } }
       - { name: g, quequeType: quorum }
-",
-        r#"
-f:3:16: workflow "w": "queueType" takes "classic" or "quorum", as the workers of the queue declare
-    it, found a list
-f:4:21: workflow "w": "queueArguments" takes a mapping, such as { x-max-length: 10000 }, found the
-    text "x-max-length"
-f:6:31: workflow "w", step "a": "queueType" takes "classic" or "quorum", as the workers of the
-    queue declare it, found the text "qorum"; did you mean "quorum"?
-f:7:31: workflow "w", step "b": "queueType" takes "classic" or "quorum", as the workers of the
-    queue declare it, found the text "stream"; a stream keeps what was acknowledged, and gives it to
-    workers again
-f:8:38: workflow "w", step "c": unknown argument "x-max-lenght" of a queue; did you mean
-    "x-max-length"?
-f:8:69: workflow "w", step "c": "x-max-length" takes a whole number of at least 0, found the text
-    "5"
-f:8:88: workflow "w", step "c": the type of a queue is said by "queueType"
-f:9:50: workflow "w", step "d": "x-overflow" takes "drop-head", "reject-publish" or
-    "reject-publish-dlx", found the text "reject"
-f:9:69: workflow "w", step "d": "x-expires" takes a whole number of at least 1, found the number 0
-f:9:87: workflow "w", step "d": the argument "x-message-ttl" takes a whole number, a text, or true
-    or false, found a list
-f:10:55: workflow "w", step "e": "x-max-priority" is for classic queues alone, and this one is
-    quorum
-f:11:52: workflow "w", step "f": the argument "x-max-length" takes a whole number, a text, or true
-    or false, found the number 1.5
-f:11:57: workflow "w", step "f": unknown argument "durable" of a queue: their names begin with x-,
-    such as x-max-length
-f:12:20: workflow "w", step "g": unknown key "quequeType" in a step; did you mean "queueType"?
-"#,
-    );
+"
+    ));
 }
 
 #[test]
 fn two_steps_of_one_queue_say_the_same_of_it() {
-    assert_refused(
+    assert_snapshot!(refused(
         "\
 workflows:
   - name: v
@@ -127,16 +100,8 @@ workflows:
   - name: x
     queueType: classic
     steps: [ { name: f, queue: o, queueArguments: { x-delivery-limit: 3 } } ]
-",
-        r#"
-f:5:21: workflow "w", step "b": the queue "q" is declared x-max-length 10 here, and quorum at
-    f:3:46: a queue has one type and one set of arguments
-f:9:46: workflow "w", step "d": the queue "p" is declared x-max-length 11 here, and x-max-length 10
-    at f:5:21: a queue has one type and one set of arguments
-f:13:51: workflow "x", step "f": "x-delivery-limit" is for quorum queues alone, and this one is
-    classic
-"#,
-    );
+"
+    ));
     // One that says nothing agrees with all; and other buses and virtual hosts have other queues.
     let text = "
 workflows:

@@ -1,11 +1,11 @@
 //! Services that reply later, that are busy or away, and jobs that end while they are called.
 
-use super::service::{Act, Called, Service, ok, status};
-use super::{ONE, ask_why, create, ended, endpoint, job, one, post, settings, start};
-use crate::http::Api;
-use crate::waits::{DEADLINE, until};
+use super::{ONE, ask_why, endpoint, one, post, setup, with_service};
 use std::sync::Arc;
 use std::time::Duration;
+use support::api::Api;
+use support::service::{Act, Called, Service, ok, status};
+use support::waits::{until, until_async};
 use workflow_manager::actors::manager::Manager;
 use workflow_manager::actors::transport::{BusOptions, settings_transport};
 use workflow_manager::bus::embedded::Workers;
@@ -13,7 +13,7 @@ use workflow_manager::bus::{
     Address, Addressee, Bus, BusEvent, BusKey, ConfirmPayload, ConfirmToken, EndpointFailure,
     EventSink, Lifetime, Publication, QueueStatus,
 };
-use workflow_manager::engine::{JobState, Message, StepIndex};
+use workflow_manager::engine::{JobState, StepIndex};
 use workflow_manager::settings::{DurationSetting, Settings};
 
 /// The path in the `Reply-To` of a call, without the address of the API.
@@ -43,31 +43,23 @@ fn a_service_that_takes_over_replies_later_and_is_not_called_again_after_a_resta
     });
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let begin = || async {
-            let mut settings = settings(folder.path(), &service);
-            with_way_back(&mut settings);
-            start(settings, ONE).await
-        };
-        let manager = begin().await;
-        let id = create(&manager, "{}").await;
-        until("the service has taken it over", || {
-            job(&manager, id).step(StepIndex(0)).confirmed.then_some(())
-        })
-        .await;
+        let setup = || setup(ONE, &service).folder(folder.path()).set(with_way_back);
+        let manager = setup().await;
+        let id = manager.create_job("one", "{}").await;
+        manager.until(id, |job| job.step(StepIndex(0)).confirmed).await;
         let why = ask_why(&manager, id).await;
         assert!(why.contains("took the message of step \"a\" over (202)"), "{why}");
         manager.stop().await;
 
-        let manager = begin().await;
+        let manager = setup().await;
         let api = Api::new(&manager).await;
         let path = reply_to(&service.calls()[0]);
-        let is_ready = || manager.common().health.checks().iter().all(|(_, good, _)| *good);
-        until("the manager is ready", || is_ready().then_some(())).await;
+        manager.common().health.wait_until_ready().await;
         let progress = post(&api, &format!("{path}&type=progress"), r#"{"percent":50}"#).await;
         assert_eq!(progress.json()["taken"], true, "{}", progress.json());
         let taken = post(&api, &path, r#"{"price":0.10}"#).await;
         assert_eq!((taken.status.as_u16(), taken.json()["taken"].clone()), (200, true.into()));
-        let job = ended(&manager, id).await;
+        let job = manager.until_ended(id).await;
         assert_eq!(
             (job.state(), &*job.result().to_text()),
             (JobState::Completed, r#"{"price":0.10}"#)
@@ -95,12 +87,10 @@ fn who_was_not_told_where_cannot_reply_later() {
 fn a_service_that_never_replies_has_the_timeout_of_the_step() {
     let service = Service::start(|_| status(202));
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = settings(folder.path(), &service);
-        with_way_back(&mut settings);
-        let manager = start(settings, &ONE.replace("90s", "300ms")).await;
-        let id = create(&manager, "{}").await;
-        let job = ended(&manager, id).await;
+        let workflow = ONE.replace("90s", "300ms");
+        let manager = setup(&workflow, &service).set(with_way_back).await;
+        let id = manager.create_job("one", "{}").await;
+        let job = manager.until_ended(id).await;
         assert_eq!((job.state(), service.calls().len()), (JobState::Failed, 2));
         assert!(job.reason_text().contains("no reply within"), "{}", job.reason_text());
         manager.stop().await;
@@ -111,23 +101,20 @@ fn a_service_that_never_replies_has_the_timeout_of_the_step() {
 fn a_cancelled_or_timed_out_attempt_breaks_the_call_off() {
     let service = Service::start(|_| Act::Never);
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let patient = || {
-            let mut settings = settings(folder.path(), &service);
-            endpoint(&mut settings).timeout = Some(DurationSetting(Duration::from_secs(600)));
-            settings
+        let patient = |settings: &mut Settings| {
+            endpoint(settings).timeout = Some(DurationSetting(Duration::from_secs(600)));
         };
-        let manager = start(patient(), ONE).await;
-        let id = create(&manager, "{}").await;
-        until("the service is called", || (service.calls().len() == 1).then_some(())).await;
+        let manager = setup(ONE, &service).set(patient).await;
+        let id = manager.create_job("one", "{}").await;
+        until("the service is called", || service.calls().len() == 1).await;
         manager.handle().cancel(id, None).await.expect("cancelled");
-        until("the call is broken off", || (service.gone() == 1).then_some(())).await;
+        until("the call is broken off", || service.gone() == 1).await;
         manager.stop().await;
 
-        let manager = start(patient(), &ONE.replace("90s", "50ms")).await;
-        let id = create(&manager, "{}").await;
-        ended(&manager, id).await;
-        until("two attempts are broken off", || (service.gone() == 3).then_some(())).await;
+        let manager = setup(&ONE.replace("90s", "50ms"), &service).set(patient).await;
+        let id = manager.create_job("one", "{}").await;
+        manager.until_ended(id).await;
+        until("two attempts are broken off", || service.gone() == 3).await;
         assert_eq!(service.calls().len(), 3);
         manager.stop().await;
     });
@@ -140,31 +127,25 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
         _ => status(204),
     });
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path(), &service), ONE).await;
-        let cancelled = create(&manager, "{}").await;
+        let manager = setup(ONE, &service).await;
+        let cancelled = manager.create_job("one", "{}").await;
         let queue: Arc<str> = "price".into();
         let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
-        let waiting = |count: usize| {
-            let (queue, bus, manager) = (queue.clone(), bus.clone(), &manager);
-            async move {
-                let begun = workflow_manager::clock::instant();
-                loop {
-                    let queues = vec![queue.clone()];
-                    let look = manager.handle().inspect_queues(&bus, queues).await;
-                    if let [QueueStatus::Endpoint { waiting, calls: 0, failure: Some(failure) }] =
-                        &look[..]
-                        && *waiting == count
-                    {
-                        return failure.clone();
+        let waiting = async |count: usize| {
+            until_async("so many calls wait", async || {
+                let queues = vec![queue.clone()];
+                let look = manager.handle().inspect_queues(&bus, queues).await;
+                match &look[..] {
+                    [QueueStatus::Endpoint { waiting, calls: 0, failure }] if *waiting == count => {
+                        failure.clone()
                     }
-                    assert!(begun.elapsed() < DEADLINE, "{look:?}");
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    _ => None,
                 }
-            }
+            })
+            .await
         };
         assert!(waiting(1).await.reason.contains("503 Service Unavailable"));
-        let by_hand = create(&manager, "{}").await;
+        let by_hand = manager.create_job("one", "{}").await;
         waiting(2).await;
         let why = ask_why(&manager, by_hand).await;
         assert!(why.starts_with("not delivered: the web service of queue \"price\""), "{why}");
@@ -175,7 +156,7 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
         let api = Api::new(&manager).await;
         let said = post(&api, &format!("/api/job/{by_hand}/step/a"), r#"{"by":"hand"}"#).await;
         assert_eq!(said.status.as_u16(), 200);
-        assert_eq!(ended(&manager, by_hand).await.state(), JobState::Completed);
+        assert_eq!(manager.until_ended(by_hand).await.state(), JobState::Completed);
         waiting(0).await;
         assert_eq!(service.calls().len(), 1);
         manager.stop().await;
@@ -187,17 +168,17 @@ fn a_service_has_no_more_calls_at_once_than_it_may() {
     let service = Service::start(|_| Act::Later(Duration::from_millis(30), Box::new(status(204))));
     for (concurrency, calls_max, most) in [(3, 256, 3), (8, 2, 2)] {
         actix_rt::System::new().block_on(async {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut settings = settings(folder.path(), &service);
-            endpoint(&mut settings).concurrency = Some(concurrency);
-            settings.push.calls_max = calls_max;
-            let manager = start(settings, ONE).await;
+            let narrow = |settings: &mut Settings| {
+                endpoint(settings).concurrency = Some(concurrency);
+                settings.push.calls_max = calls_max;
+            };
+            let manager = setup(ONE, &service).set(narrow).await;
             let mut jobs = Vec::new();
             for _ in 0..20 {
-                jobs.push(create(&manager, "{}").await);
+                jobs.push(manager.create_job("one", "{}").await);
             }
             for id in jobs {
-                assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+                assert_eq!(manager.until_ended(id).await.state(), JobState::Completed);
             }
             manager.stop().await;
         });
@@ -213,15 +194,14 @@ fn while_nothing_is_delivered_one_call_at_a_time_finds_out() {
         _ => status(204),
     });
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path(), &service), ONE).await;
-        let mut jobs = vec![create(&manager, "{}").await];
-        until("the first is refused", || (service.calls().len() == 1).then_some(())).await;
+        let manager = setup(ONE, &service).await;
+        let mut jobs = vec![manager.create_job("one", "{}").await];
+        until("the first is refused", || service.calls().len() == 1).await;
         for _ in 0..10 {
-            jobs.push(create(&manager, "{}").await);
+            jobs.push(manager.create_job("one", "{}").await);
         }
         for id in jobs {
-            let job = ended(&manager, id).await;
+            let job = manager.until_ended(id).await;
             assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Completed, 1));
         }
         let alone = |called: &Called| called.at_once == 1;
@@ -253,12 +233,9 @@ fn nothing_is_sent_to_a_refused_address_whatever_names_it() {
     let changes: [&dyn Fn(&mut Settings); 5] = [&deny, &named, &always, &mapped, &decimal];
     for (number, change) in changes.into_iter().enumerate() {
         let (state, reason) = actix_rt::System::new().block_on(async {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut settings = settings(folder.path(), &service);
-            change(&mut settings);
-            let manager = start(settings, ONE).await;
-            let id = create(&manager, "{}").await;
-            let job = ended(&manager, id).await;
+            let manager = setup(ONE, &service).set(change).await;
+            let id = manager.create_job("one", "{}").await;
+            let job = manager.until_ended(id).await;
             manager.stop().await;
             (job.state(), job.reason_text().to_string())
         });
@@ -277,13 +254,9 @@ fn a_step_names_the_address_itself_in_a_virtual_host_too() {
         service.url()
     );
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut settings = settings(folder.path(), &service);
-        with_way_back(&mut settings);
-        let manager = start(settings, &workflow).await;
-        let message = Message::parse(br#"{"n":1.50}"#).expect("a message");
-        let id = manager.handle().create("v/one", None, message).await.expect("created").id();
-        let job = ended(&manager, id).await;
+        let manager = setup(&workflow, &service).set(with_way_back).await;
+        let id = manager.create_job("v/one", r#"{"n":1.50}"#).await;
+        let job = manager.until_ended(id).await;
         assert_eq!((job.state(), &*job.result().to_text()), (JobState::Completed, r#"{"n":1.50}"#));
         let called = service.calls()[0].clone();
         assert_eq!(called.path, "/step?x=%20y");
@@ -301,15 +274,14 @@ fn a_step_names_the_address_itself_in_a_virtual_host_too() {
 /// What is wrong with the service, as soon as something is.
 async fn trouble(manager: &Manager) -> EndpointFailure {
     let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
-    let begun = workflow_manager::clock::instant();
-    loop {
-        let look = manager.handle().inspect_queues(&bus, vec!["price".into()]).await;
-        if let Some(QueueStatus::Endpoint { failure: Some(trouble), .. }) = look.first() {
-            return trouble.clone();
+    until_async("something is wrong", async || {
+        let queues = vec!["price".into()];
+        match &manager.handle().inspect_queues(&bus, queues).await[..] {
+            [QueueStatus::Endpoint { failure, .. }] => failure.clone(),
+            _ => None,
         }
-        assert!(begun.elapsed() < DEADLINE, "{look:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    })
+    .await
 }
 
 #[test]
@@ -324,15 +296,13 @@ fn without_a_connection_a_name_or_tls_nothing_is_delivered_and_no_attempt_is_use
         (format!("https://127.0.0.1:{}/", plain.port), "no connection: "),
     ] {
         actix_rt::System::new().block_on(async {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut settings = settings(folder.path(), &plain);
-            endpoint(&mut settings).url.0 = url.clone();
-            let manager = start(settings, ONE).await;
-            let id = create(&manager, "{}").await;
+            let setup = setup(ONE, &plain);
+            let manager = setup.set(|settings| endpoint(settings).url.0 = url.clone()).await;
+            let id = manager.create_job("one", "{}").await;
             let EndpointFailure { reason: why, retry_at: next } = trouble(&manager).await;
             assert!(why.starts_with(said) && next.is_some(), "{url}: {why}");
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let job = job(&manager, id);
+            let job = manager.job(id);
             assert_eq!((job.state(), job.step(StepIndex(0)).attempt), (JobState::Running, 1));
             manager.handle().cancel(id, None).await.expect("cancelled");
             manager.stop().await;
@@ -348,12 +318,12 @@ fn a_call_under_way_at_a_stop_is_waited_for() {
     });
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let manager = start(settings(folder.path(), &service), ONE).await;
-        let id = create(&manager, "{}").await;
-        until("the service is called", || (service.calls().len() == 1).then_some(())).await;
+        let manager = setup(ONE, &service).folder(folder.path()).await;
+        let id = manager.create_job("one", "{}").await;
+        until("the service is called", || service.calls().len() == 1).await;
         manager.stop().await;
-        let manager = start(settings(folder.path(), &service), ONE).await;
-        assert_eq!(ended(&manager, id).await.state(), JobState::Completed);
+        let manager = setup(ONE, &service).folder(folder.path()).await;
+        assert_eq!(manager.until_ended(id).await.state(), JobState::Completed);
         assert_eq!(service.calls().len(), 1);
         manager.stop().await;
     });
@@ -363,8 +333,8 @@ fn a_call_under_way_at_a_stop_is_waited_for() {
 fn a_message_that_is_under_way_is_not_sent_beside_itself() {
     let service = Service::start(|_| Act::Later(Duration::from_millis(100), Box::new(status(204))));
     actix_rt::System::new().block_on(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let settings = settings(folder.path(), &service);
+        let mut settings = Settings::defaults().expect("defaults");
+        with_service(&mut settings, &service);
         let key = BusKey { name: "hooks".into(), vhost: "".into() };
         let (sink, replies) = replies();
         let made = settings_transport(Workers::new(), Arc::default());
@@ -388,11 +358,10 @@ fn a_message_that_is_under_way_is_not_sent_beside_itself() {
         };
         bus.publish(message("one"));
         bus.publish(message("one"));
-        until("it is called", || (service.calls().len() == 1).then_some(())).await;
+        until("it is called", || service.calls().len() == 1).await;
         bus.publish(message("one"));
         bus.publish(message("two"));
-        until("both are answered", || (replies.lock().expect("no panic").len() == 2).then_some(()))
-            .await;
+        until("both are answered", || replies.lock().expect("no panic").len() == 2).await;
         assert_eq!(service.calls().len(), 2);
         bus.close().await;
     });

@@ -1,16 +1,9 @@
 //! What settings and workflow files say of web services, and what is wrong with them.
 
 use std::fs;
+use support::manager::load_settings;
 use workflow_manager::load::{load_for_manager, load_text};
-use workflow_manager::settings::{Overrides, Settings};
-
-/// Settings with these lines, as a file has them.
-fn settings(text: &str) -> Result<Settings, String> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("settings.yaml");
-    fs::write(&file, text).expect("written");
-    Settings::load(Some(&file), &Overrides::default()).map_err(|error| error.to_string())
-}
+use workflow_manager::settings::Settings;
 
 const HOOKS: &str = "
 buses:
@@ -24,7 +17,7 @@ buses:
 
 #[test]
 fn an_endpoint_has_the_defaults_of_the_section_and_its_secrets_are_never_shown() {
-    let settings = settings(&format!("{HOOKS}\npush: {{ timeout: 45s, concurrency: 5 }}"));
+    let settings = load_settings(&format!("{HOOKS}\npush: {{ timeout: 45s, concurrency: 5 }}"));
     let settings = settings.expect("valid");
     let endpoints = settings.push_bus("hooks").expect("it is there");
     let (price, stock) = (&endpoints["price"], &endpoints["stock"]);
@@ -81,7 +74,7 @@ fn what_is_wrong_with_web_services_is_told() {
         ),
         ("http: { public_url: manager.example }".to_owned(), "http.public_url: it does not start"),
     ] {
-        let told = settings(&text).err().unwrap_or_else(|| panic!("{text} was taken"));
+        let told = load_settings(&text).err().unwrap_or_else(|| panic!("{text} was taken"));
         assert!(told.contains(said), "{text}: {told}");
         assert!(!told.contains("hunter"), "{text}: {told}");
     }
@@ -140,7 +133,7 @@ fn a_queue_that_is_an_address_is_a_web_service() {
 
 #[test]
 fn a_queue_of_a_bus_of_web_services_is_one_of_its_endpoints() {
-    let settings = settings(HOOKS).expect("valid");
+    let settings = load_settings(HOOKS).expect("valid");
     let of = |step: &str| checked(step, Some(&settings));
     assert_eq!(of("bus: hooks, queue: price, timeout: 1m"), Ok(Vec::new()));
     let open = of("bus: hooks, queue: stock, timeout: 1m").expect("valid");

@@ -1,6 +1,5 @@
 //! A receiver of OTLP over HTTP: it reads what it is sent with the protocol's own types.
 
-use crate::push::service::{Act, Called, Service, status};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -8,6 +7,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use support::service::{Act, Called, Service, status};
 use workflow_manager::settings::{DurationSetting as Time, ServerAddress, Settings};
 
 /// A span, to be compared.
@@ -92,7 +92,7 @@ impl Receiver {
     }
 
     /// Sends the traces of a manager here, soon.
-    pub(crate) fn hear(&self, settings: &mut Settings) {
+    pub(crate) fn listen(&self, settings: &mut Settings) {
         let traces = &mut settings.traces;
         traces.endpoint = ServerAddress(format!("http://127.0.0.1:{}", self.0.port));
         let soon = Time(Duration::from_millis(20));
@@ -101,9 +101,9 @@ impl Receiver {
     }
 
     /// The same, as a change of settings.
-    pub(crate) fn heard(&self) -> impl FnOnce(&mut Settings) + use<> {
+    pub(crate) fn settings(&self) -> impl FnOnce(&mut Settings) + use<> {
         let receiver = self.clone();
-        move |settings| receiver.hear(settings)
+        move |settings| receiver.listen(settings)
     }
 
     /// All spans that came.

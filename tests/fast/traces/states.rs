@@ -18,17 +18,19 @@ fn it_goes_on_to_messages_and_spans_of_the_job_its_child_jobs_and_the_workflows_
         {name: inner, steps: [{name: each, task: piece}],
          tasks: [{name: piece, itemListKey: items, steps: [{name: work, queue: q}]}]}]";
     let receiver = Receiver::start();
-    serving(WORKFLOWS, of_q(tell_state), receiver.heard(), |api, common| async move {
-        let headers = [("traceparent", ASKED), ("tracestate", STATE)];
-        let path = format!("/api/workflow/outer?id={ID}");
-        let created = api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
-        assert!(created.status.is_success());
-        let told = spans(&receiver, 8).await;
-        assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
-        let job = common.reader.load_job(ID.parse().expect("an id")).expect("readable");
-        let result = job.expect("it is there").job.result().to_text();
-        assert!(result.contains(STATE), "the worker of the child job had it: {result}");
-    });
+    TestManager::with(WORKFLOWS).workers(of_q(tell_state)).set(receiver.settings()).serve(
+        |api| async move {
+            let headers = [("traceparent", ASKED), ("tracestate", STATE)];
+            let path = format!("/api/workflow/outer?id={ID}");
+            let created = api.request(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
+            assert!(created.status.is_success());
+            let told = spans(&receiver, 8).await;
+            assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
+            let job = api.state().reader.load_job(ID.parse().expect("an id")).expect("readable");
+            let result = job.expect("it is there").job.result().to_text();
+            assert!(result.contains(STATE), "the worker of the child job had it: {result}");
+        },
+    );
 }
 
 #[test]
@@ -48,49 +50,39 @@ fn what_comes_in_two_headers_is_one_and_what_cannot_be_read_is_left_out() {
         (&[asked, state(&many)], "none"),
     ];
     for (headers, told) in cases {
-        serving(
-            ONE,
-            of_q(tell_state),
-            |_| {},
-            |api, common| async move {
-                assert_eq!(run(&api, &common, "one", headers).await["state"], told, "{headers:?}");
-            },
-        );
+        TestManager::with(ONE).workers(of_q(tell_state)).serve(|api| async move {
+            assert_eq!(run(&api, "one", headers).await["state"], told, "{headers:?}");
+        });
     }
 }
 
 #[test]
 fn a_worker_over_http_has_it_in_a_header_and_in_a_list_of_messages() {
-    serving(
-        ONE,
-        Workers::new(),
-        |_| {},
-        |api, _| async move {
-            let headers = [("traceparent", ASKED), ("tracestate", STATE)];
-            for _ in 0..2 {
-                api.ask(Method::POST, "/api/workflow/one", &headers, "{}").await;
-            }
-            let path = "/api/queue/q/receive?wait=30s";
-            let message = api.ask(Method::POST, path, &[], "").await;
-            assert_eq!(message.header("tracestate"), STATE);
-            let listed = api.ask(Method::POST, &format!("{path}&max=2"), &[], "").await.json();
-            assert_eq!(listed[0]["tracestate"], STATE, "{listed}");
-        },
-    );
+    TestManager::with(ONE).serve(|api| async move {
+        let headers = [("traceparent", ASKED), ("tracestate", STATE)];
+        for _ in 0..2 {
+            api.request(Method::POST, "/api/workflow/one", &headers, "{}").await;
+        }
+        let path = "/api/queue/q/receive?wait=30s";
+        let message = api.post(path, "").await;
+        assert_eq!(message.header("tracestate"), STATE);
+        let listed = api.post(&format!("{path}&max=2"), "").await.json();
+        assert_eq!(listed[0]["tracestate"], STATE, "{listed}");
+    });
 }
 
 #[test]
 fn it_survives_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     actix_rt::System::new().block_on(async {
-        let begun = |api: Api, common: Arc<ApiState>| async move {
+        let begun = |api: Api| async move {
             let path = format!("/api/workflow/fan?id={ID}");
             let headers = [("traceparent", ASKED), ("tracestate", STATE)];
-            api.ask(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
-            let runs = || Some(()).filter(|()| common.metrics.child_jobs.get() == 1);
-            until("the child job runs", runs).await;
+            api.request(Method::POST, &path, &headers, r#"{"items":[1]}"#).await;
+            let children = &api.state().metrics.child_jobs;
+            until("the child job runs", || children.get() == 1).await;
         };
-        serving_in(folder.path(), FAN, Workers::new(), |_| {}, begun).await;
+        TestManager::with(FAN).folder(folder.path()).serve_here(begun).await;
         let receiver = Receiver::start();
         let seen = Arc::new(Mutex::new(String::new()));
         let of_worker = seen.clone();
@@ -100,8 +92,13 @@ fn it_survives_a_restart() {
             echo(message)
         });
         let of_test = receiver.clone();
-        let ended = |_: Api, _: Arc<ApiState>| async move { spans(&of_test, 5).await };
-        let told = serving_in(folder.path(), FAN, workers, receiver.heard(), ended).await;
+        let ended = |_| async move { spans(&of_test, 5).await };
+        let told = TestManager::with(FAN)
+            .folder(folder.path())
+            .workers(workers)
+            .set(receiver.settings())
+            .serve_here(ended)
+            .await;
         assert!(told.iter().all(|span| span.state == STATE), "{told:#?}");
         assert_eq!(*seen.lock().expect("a text"), STATE, "of the message");
     });

@@ -1,13 +1,14 @@
 //! Queues that the files no longer name, and that jobs under way still use: the definition with
 //! which a job began is its own until its end.
 
-use super::{DEADLINE, ID, create, post, receive, reply, until};
-use crate::http::{Answer, Api, serving_in};
+use super::{ID, receive, reply, until};
 use actix_web::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use workflow_manager::bus::embedded::Workers;
+use support::api::{Answer, Api};
+use support::manager::TestManager;
+use support::waits::until_async;
 use workflow_manager::settings::{Names, Secret, Settings, WorkerToken};
 
 const BEFORE: &str = "
@@ -31,27 +32,19 @@ async fn loaded<F: Future>(
         settings.workflows = vec![file];
         change(settings);
     };
-    serving_in(folder, text, Workers::new(), named, |api, _| test(api)).await
+    TestManager::with(text).folder(folder).set(named).serve_here(test).await
 }
 
 async fn reload(api: &Api, folder: &Path, text: &str) {
     fs::write(folder.join("workflows.yaml"), text).expect("written");
-    let reloaded = post(api, "/api/reload", "").await;
+    let reloaded = api.post("/api/reload", "").await;
     assert_eq!(reloaded.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reloaded.body));
 }
 
 /// The queues as they are told, once that fits: a look is kept for some seconds.
 async fn told(api: &Api, fits: impl Fn(&Value) -> bool) -> Value {
-    let seen = async {
-        loop {
-            let told = api.get("/api/queues", &[]).await.json()["queues"].clone();
-            if fits(&told) {
-                return told;
-            }
-            actix_rt::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    actix_rt::time::timeout(DEADLINE, seen).await.expect("in time")
+    let told = api.until("/api/queues", |told| fits(&told["queues"])).await;
+    told["queues"].clone()
 }
 
 fn named<'t>(told: &'t Value, queue: &str) -> &'t Value {
@@ -87,15 +80,15 @@ fn whatever_is_renamed_a_job_under_way_goes_on_in_the_queues_that_it_began_with(
                 BEFORE,
                 |_| {},
                 |api| async move {
-                    create(&api, "orders", "{}").await;
+                    api.create_job(&format!("orders?id={ID}"), "{}").await;
                     reload(&api, folder, after).await;
                     // The second queue has no message yet.
-                    let early = post(&api, "/api/queue/ship/receive?wait=0s", "").await;
+                    let early = api.post("/api/queue/ship/receive?wait=0s", "").await;
                     assert_eq!(early.status, StatusCode::NO_CONTENT, "{what}");
                     let why = api.get(&format!("/api/job/{ID}/why"), &[]).await.json();
                     let why = why["why"].as_str().expect("a sentence").to_owned();
                     assert!(why.contains("workflow-manager work prices"), "{what}: {why}");
-                    let dry = post(&api, "/api/queue/prices/redispatch?dryRun=true", "").await;
+                    let dry = api.post("/api/queue/prices/redispatch?dryRun=true", "").await;
                     assert_eq!(dry.status, StatusCode::OK, "{what}");
                     work(&api, &["prices", "ship"]).await;
                     until(&api, |job| job["state"] == "completed").await;
@@ -104,12 +97,10 @@ fn whatever_is_renamed_a_job_under_way_goes_on_in_the_queues_that_it_began_with(
                         ["prices", "ship"].into_iter().filter(|queue| !after.contains(queue))
                     {
                         let path = format!("/api/queue/{queue}/receive?wait=0s");
-                        let is_forgotten = async {
-                            while post(&api, &path, "").await.status != StatusCode::NOT_FOUND {
-                                actix_rt::task::yield_now().await;
-                            }
-                        };
-                        actix_rt::time::timeout(DEADLINE, is_forgotten).await.expect("in time");
+                        until_async("it is forgotten", async || {
+                            api.post(&path, "").await.status == StatusCode::NOT_FOUND
+                        })
+                        .await;
                     }
                 },
             )
@@ -128,7 +119,7 @@ fn lists_show_such_a_queue_and_say_that_the_files_do_not_have_it() {
             BEFORE,
             |_| {},
             |api| async move {
-                create(&api, "orders", "{}").await;
+                api.create_job(&format!("orders?id={ID}"), "{}").await;
                 let after = BEFORE.replace("queue: prices", "queue: costs");
                 reload(&api, folder, &after).await;
                 let has_both = |told: &Value| {
@@ -177,7 +168,7 @@ workflows:
             tasks,
             |_| {},
             |api| async move {
-                create(&api, "orders", "{}").await;
+                api.create_job(&format!("orders?id={ID}"), "{}").await;
             },
         )
         .await;
@@ -191,7 +182,7 @@ workflows:
                 reply(&api, &message, "", r#"{"parcels":[1,2]}"#).await;
                 work(&api, &["packers", "packers"]).await;
                 until(&api, |job| job["state"] == "completed").await;
-                let wrong: Answer = post(&api, "/api/queue/elsee/receive?wait=0s", "").await;
+                let wrong: Answer = api.post("/api/queue/elsee/receive?wait=0s", "").await;
                 assert_eq!(wrong.status, StatusCode::NOT_FOUND);
                 let said = "no step waits on queue elsee, and neither a loaded workflow nor a job \
                         under way has it; did you mean \"else\"?";
@@ -219,19 +210,19 @@ fn the_token_of_a_worker_is_good_for_its_queue_after_a_rename_and_for_no_other()
             let operator = [("authorization", "Bearer the-token-of-the-operator")];
             let worker = [("authorization", "Bearer a-token-of-the-prices")];
             let create = format!("/api/workflow/orders?id={ID}");
-            api.ask(Method::POST, &create, &operator, "{}").await;
+            api.request(Method::POST, &create, &operator, "{}").await;
             let after = BEFORE.replace("queue: prices", "queue: costs").replace("ship", "send");
             fs::write(folder.join("workflows.yaml"), after).expect("written");
-            api.ask(Method::POST, "/api/reload", &operator, "").await;
+            api.request(Method::POST, "/api/reload", &operator, "").await;
             for queue in ["costs", "ship", "send"] {
                 let path = format!("/api/queue/{queue}/receive?wait=0s");
-                let refused = api.ask(Method::POST, &path, &worker, "").await;
+                let refused = api.request(Method::POST, &path, &worker, "").await;
                 assert_eq!(refused.status, StatusCode::FORBIDDEN, "{queue}");
             }
-            let taken = api.ask(Method::POST, "/api/queue/prices/receive", &worker, "").await;
+            let taken = api.request(Method::POST, "/api/queue/prices/receive", &worker, "").await;
             assert_eq!(taken.status, StatusCode::OK);
             let path = taken.header("reply-to").to_owned();
-            let replied = api.ask(Method::POST, &path, &worker, "{}").await;
+            let replied = api.request(Method::POST, &path, &worker, "{}").await;
             assert_eq!(replied.json(), json!({ "taken": true }));
         })
         .await;
@@ -257,7 +248,7 @@ workflows:
             CALLS,
             |_| {},
             |api| async move {
-                create(&api, "orders", "{}").await;
+                api.create_job(&format!("orders?id={ID}"), "{}").await;
                 told(&api, |told| named(told, "workflow.prices")["messages"] == 1).await;
                 reload(&api, folder, BOTH).await;
                 work(&api, &["price"]).await;

@@ -1,13 +1,10 @@
 //! Leases: they end, are taken up again, and outlive the process.
 
-use super::{
-    ID, WORKFLOW, create, give_back, none_waits, post, receive, reply, served, tell, until,
-    until_page,
-};
-use crate::http::{Answer, Api, serving_in};
+use super::{ID, WORKFLOW, give_back, none_waits, receive, reply, tell, until};
 use actix_web::http::StatusCode;
 use serde_json::{Value, json};
-use workflow_manager::bus::embedded::Workers;
+use support::api::{Answer, Api};
+use support::manager::TestManager;
 use workflow_manager::settings::Settings;
 
 /// Waits until the journal has the lease of a delivery.
@@ -16,7 +13,7 @@ async fn until_journaled(api: &Api, message: &Answer) {
     let is_lease = |entry: &Value| entry["kind"] == "step.leased" && entry["delivery"] == delivery;
     let has_lease =
         |record: &Value| record["entries"].as_array().expect("a list").iter().any(is_lease);
-    until_page(api, &format!("/api/job/{ID}/entries"), has_lease).await;
+    api.until(&format!("/api/job/{ID}/entries"), has_lease).await;
 }
 
 /// One manager after the other on the same journal; the second gets what the first leaves.
@@ -26,19 +23,17 @@ fn restarted<F: Future<Output = Answer>, S: Future<Output = ()>>(
 ) {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let (place, none) = (folder.path(), Workers::new);
-        let begun = serving_in(place, WORKFLOW, none(), |_| {}, |api, _| first(api));
-        let message = begun.await;
-        serving_in(place, WORKFLOW, none(), |_| {}, |api, _| second(api, message)).await;
+        let setup = || TestManager::with(WORKFLOW).folder(folder.path());
+        let message = setup().serve_here(first).await;
+        setup().serve_here(|api| second(api, message)).await;
     });
 }
 
 #[test]
 fn a_lease_that_has_ended_is_taken_up_again_while_nobody_else_has_the_message() {
-    served(
-        |settings| settings.embedded.deliveries_max = 3,
+    TestManager::with(WORKFLOW).set(|settings| settings.embedded.deliveries_max = 3).serve(
         |api| async move {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             let first = receive(&api, "price/receive").await;
             give_back(&api, &first).await;
             assert_eq!(tell(&api, &first, "extend").await.status, StatusCode::OK);
@@ -75,10 +70,10 @@ fn a_lease_is_taken_up_again_after_a_restart() {
     for others in [100, 1000] {
         let first_start = async |api: Api| {
             for _ in 0..others {
-                let other = post(&api, "/api/workflow/ranked", "{}").await;
+                let other = api.post("/api/workflow/ranked", "{}").await;
                 assert_eq!(other.status, StatusCode::CREATED);
             }
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             give_back(&api, &receive(&api, "price/receive").await).await;
             receive(&api, "price/receive").await
         };
@@ -101,7 +96,7 @@ fn a_lease_is_taken_up_again_after_a_restart() {
 fn a_restart_gives_out_nothing_that_a_worker_has() {
     restarted(
         async |api| {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             give_back(&api, &receive(&api, "price/receive").await).await;
             let message = receive(&api, "price/receive?lease=10m&worker=first").await;
             until_journaled(&api, &message).await;
@@ -129,7 +124,7 @@ fn a_restart_gives_out_nothing_that_a_worker_has() {
 fn a_lease_ends_after_a_restart_as_well() {
     restarted(
         async |api| {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             let message = receive(&api, "price/receive?lease=2s").await;
             until_journaled(&api, &message).await;
             message
@@ -145,7 +140,7 @@ fn a_lease_ends_after_a_restart_as_well() {
 fn what_was_given_back_waits_after_a_restart() {
     restarted(
         async |api| {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             let message = receive(&api, "price/receive?lease=10m").await;
             until_journaled(&api, &message).await;
             give_back(&api, &message).await;
@@ -160,33 +155,29 @@ fn what_was_given_back_waits_after_a_restart() {
 
 #[test]
 fn extensions_within_the_journaled_time_write_nothing() {
-    served(
-        |_| {},
-        |api| async move {
-            create(&api, "orders", "{}").await;
-            let message = receive(&api, "price/receive?lease=10m").await;
-            until_journaled(&api, &message).await;
-            for _ in 0..100 {
-                assert_eq!(tell(&api, &message, "extend").await.status, StatusCode::OK);
-            }
-            reply(&api, &message, "", "{}").await;
-            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
-            assert_eq!(record.matches("step.leased").count(), 1, "{record}");
-        },
-    );
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        api.create_job(&format!("orders?id={ID}"), "{}").await;
+        let message = receive(&api, "price/receive?lease=10m").await;
+        until_journaled(&api, &message).await;
+        for _ in 0..100 {
+            assert_eq!(tell(&api, &message, "extend").await.status, StatusCode::OK);
+        }
+        reply(&api, &message, "", "{}").await;
+        let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
+        assert_eq!(record.matches("step.leased").count(), 1, "{record}");
+    });
 }
 
 #[test]
 fn a_delivery_that_cannot_be_takes_nothing_up() {
-    served(
-        |settings| settings.embedded.deliveries_max = 3,
+    TestManager::with(WORKFLOW).set(|settings| settings.embedded.deliveries_max = 3).serve(
         |api| async move {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             let first = receive(&api, "price/receive").await;
             give_back(&api, &first).await;
             let extend = async |queue: &str, delivery: u32| {
                 let path = format!("/api/queue/{queue}/message/{ID}:price:1/{delivery}/extend");
-                post(&api, &path, "").await
+                api.post(&path, "").await
             };
             for (queue, delivery) in
                 [("price", 0), ("price", 4), ("price", 4_000_000_000), ("ship", 1), ("nowhere", 1)]
@@ -201,7 +192,7 @@ fn a_delivery_that_cannot_be_takes_nothing_up() {
             give_back(&api, &second).await;
             assert_eq!(extend("price", 3).await.status, StatusCode::OK);
             let path = format!("/api/queue/price/message/{ID}:price:1/3/nack?requeue=true");
-            assert_eq!(post(&api, &path, "").await.status, StatusCode::OK);
+            assert_eq!(api.post(&path, "").await.status, StatusCode::OK);
             assert_eq!(receive(&api, "price/receive").await.header("attempt"), "2");
         },
     );
@@ -215,7 +206,7 @@ fn restarts_do_not_add_to_the_deliveries_that_a_message_has() {
         for delivery in ["1", "2"] {
             let lend = async |api: Api| {
                 if delivery == "1" {
-                    create(&api, "orders", "{}").await;
+                    api.create_job(&format!("orders?id={ID}"), "{}").await;
                 }
                 let message = receive(&api, "price/receive?wait=50s&lease=1s").await;
                 assert_eq!(
@@ -224,13 +215,13 @@ fn restarts_do_not_add_to_the_deliveries_that_a_message_has() {
                 );
                 until_journaled(&api, &message).await;
             };
-            serving_in(folder.path(), WORKFLOW, Workers::new(), twice, |api, _| lend(api)).await;
+            TestManager::with(WORKFLOW).folder(folder.path()).set(twice).serve_here(lend).await;
         }
         let last = async |api: Api| {
             let message = receive(&api, "price/receive?wait=50s").await;
             assert_eq!((message.header("delivery"), message.header("attempt")), ("1", "2"));
         };
-        serving_in(folder.path(), WORKFLOW, Workers::new(), twice, |api, _| last(api)).await;
+        TestManager::with(WORKFLOW).folder(folder.path()).set(twice).serve_here(last).await;
     });
 }
 
@@ -238,7 +229,7 @@ fn restarts_do_not_add_to_the_deliveries_that_a_message_has() {
 fn who_names_no_time_loses_none() {
     restarted(
         async |api| {
-            create(&api, "orders", "{}").await;
+            api.create_job(&format!("orders?id={ID}"), "{}").await;
             let message = receive(&api, "price/receive?lease=2h").await;
             until_journaled(&api, &message).await;
             message
@@ -257,19 +248,16 @@ fn who_names_no_time_loses_none() {
 
 #[test]
 fn a_lease_that_changes_all_the_time_is_journaled_now_and_then() {
-    served(
-        |_| {},
-        |api| async move {
-            create(&api, "orders", "{}").await;
-            let message = receive(&api, "price/receive?lease=10m").await;
-            for _ in 0..100 {
-                tell(&api, &message, "extend?lease=1s").await;
-                tell(&api, &message, "extend?lease=12h").await;
-            }
-            reply(&api, &message, "", "{}").await;
-            let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
-            let leases = record.matches("step.leased").count();
-            assert!(leases < 50, "{leases} entries");
-        },
-    );
+    TestManager::with(WORKFLOW).serve(|api| async move {
+        api.create_job(&format!("orders?id={ID}"), "{}").await;
+        let message = receive(&api, "price/receive?lease=10m").await;
+        for _ in 0..100 {
+            tell(&api, &message, "extend?lease=1s").await;
+            tell(&api, &message, "extend?lease=12h").await;
+        }
+        reply(&api, &message, "", "{}").await;
+        let record = api.get(&format!("/api/job/{ID}/entries"), &[]).await.json().to_string();
+        let leases = record.matches("step.leased").count();
+        assert!(leases < 50, "{leases} entries");
+    });
 }

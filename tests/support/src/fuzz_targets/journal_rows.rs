@@ -3,7 +3,7 @@
 //! was.
 
 use super::bytes_in::Choices;
-use super::world::LIMITS;
+use crate::world::LIMITS;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
 use sha2::{Digest, Sha256};

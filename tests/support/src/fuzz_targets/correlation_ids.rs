@@ -2,7 +2,7 @@
 //! broker's headers.
 
 use super::bytes_in::Choices;
-use super::world::World;
+use crate::world::World;
 use bytes::Bytes;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
 use std::sync::Arc;

@@ -9,25 +9,28 @@ use std::time::Duration;
 
 /// A call, as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Called {
+pub struct Called {
     /// Which one it is, from 1.
-    pub(crate) number: usize,
+    pub number: usize,
     /// How many calls were under way as it came, with itself.
-    pub(crate) at_once: usize,
-    pub(crate) path: String,
+    pub at_once: usize,
+    /// The path and the query.
+    pub path: String,
     /// By names in lower case.
-    pub(crate) headers: BTreeMap<String, String>,
-    pub(crate) body: Vec<u8>,
+    pub headers: BTreeMap<String, String>,
+    /// The body, whole.
+    pub body: Vec<u8>,
 }
 
 impl Called {
-    pub(crate) fn header(&self, name: &str) -> &str {
+    /// Returns a header; empty if there is none.
+    pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 }
 
 /// How a call is answered.
-pub(crate) enum Act {
+pub enum Act {
     /// With this status, these headers and this body.
     Answer(u16, &'static [(&'static str, &'static str)], Vec<u8>),
     /// The same, after a while.
@@ -44,11 +47,13 @@ pub(crate) enum Act {
     Never,
 }
 
-pub(crate) fn ok(body: impl Into<Vec<u8>>) -> Act {
+/// Makes an answer with this JSON.
+pub fn ok(body: impl Into<Vec<u8>>) -> Act {
     Act::Answer(200, &[("Content-Type", "application/json")], body.into())
 }
 
-pub(crate) fn status(status: u16) -> Act {
+/// Makes an answer without a body.
+pub fn status(status: u16) -> Act {
     Act::Answer(status, &[], Vec::new())
 }
 
@@ -63,17 +68,20 @@ struct Seen {
 
 /// The service. It answers as long as the test runs.
 #[derive(Clone)]
-pub(crate) struct Service {
-    pub(crate) port: u16,
+pub struct Service {
+    /// Where it listens.
+    pub port: u16,
     seen: Arc<Seen>,
 }
 
 impl Service {
-    pub(crate) fn start(act: impl Fn(&Called) -> Act + Send + Sync + 'static) -> Service {
+    /// Starts one that answers by `act`, on a port that the system chooses.
+    pub fn start(act: impl Fn(&Called) -> Act + Send + Sync + 'static) -> Service {
         Service::on(TcpListener::bind("127.0.0.1:0").expect("a port"), act)
     }
 
-    pub(crate) fn on(
+    /// Starts one on this listener.
+    pub fn on(
         listener: TcpListener,
         act: impl Fn(&Called) -> Act + Send + Sync + 'static,
     ) -> Service {
@@ -90,25 +98,28 @@ impl Service {
         Service { port, seen }
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Returns its address.
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/step", self.port)
     }
 
-    pub(crate) fn calls(&self) -> Vec<Called> {
+    /// Returns all calls so far.
+    pub fn calls(&self) -> Vec<Called> {
         guard(&self.seen.calls).clone()
     }
 
-    /// The most calls that were under way at once, since it was asked last.
-    pub(crate) fn forget_most(&self) -> usize {
+    /// Returns the most calls that were under way at once, since it was asked last.
+    pub fn forget_most(&self) -> usize {
         self.seen.most.swap(0, Ordering::SeqCst)
     }
 
-    /// How many clients went before they were answered.
-    pub(crate) fn gone(&self) -> usize {
+    /// Returns how many clients went before they were answered.
+    pub fn gone(&self) -> usize {
         self.seen.gone.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    /// Returns how many connections it was opened.
+    pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
 }

@@ -4,7 +4,7 @@
 
 use super::bytes_in::Choices;
 use super::plain_json::{self, Pairs};
-use super::world::World;
+use crate::world::World;
 use std::collections::HashSet;
 use std::sync::Arc;
 use workflow_manager::engine::{

@@ -3,11 +3,11 @@
 use serde_json::value::RawValue;
 
 /// Keys, unescaped, and the raw texts of their values.
-pub type Pairs = Vec<(String, String)>;
+pub(crate) type Pairs = Vec<(String, String)>;
 
 /// The pairs of an object; of equal keys the last value, at the place of the first. None: it is no
 /// JSON object.
-pub fn pairs(text: &str) -> Option<Pairs> {
+pub(crate) fn pairs(text: &str) -> Option<Pairs> {
     let text = trim(text);
     serde_json::from_str::<&RawValue>(text).ok()?;
     let inner = text.strip_prefix('{')?.strip_suffix('}')?;
@@ -25,13 +25,13 @@ pub fn pairs(text: &str) -> Option<Pairs> {
 }
 
 /// The raw texts of an array's elements; the text must be an array.
-pub fn elements(text: &str) -> Vec<String> {
+pub(crate) fn elements(text: &str) -> Vec<String> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).expect("an array");
     split(inner, b',').into_iter().map(|element| trim(element).to_owned()).collect()
 }
 
 /// How deep brackets nest, of valid JSON.
-pub fn depth(text: &str) -> usize {
+pub(crate) fn depth(text: &str) -> usize {
     let (mut now, mut deepest) = (0_usize, 0);
     walk(text, |byte, _| {
         match byte {
@@ -45,7 +45,7 @@ pub fn depth(text: &str) -> usize {
 }
 
 /// The merge of SPEC §3.1.
-pub fn merged(parts: &[Pairs]) -> Pairs {
+pub(crate) fn merged(parts: &[Pairs]) -> Pairs {
     let mut all: Pairs = Vec::new();
     for (key, value) in parts.iter().flatten() {
         if !all.iter().any(|(known, _)| known == key) {
@@ -56,12 +56,12 @@ pub fn merged(parts: &[Pairs]) -> Pairs {
 }
 
 /// The value under a key.
-pub fn get<'a>(pairs: &'a Pairs, key: &str) -> Option<&'a str> {
+pub(crate) fn get<'a>(pairs: &'a Pairs, key: &str) -> Option<&'a str> {
     pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
 }
 
 /// The object's text.
-pub fn text(pairs: &Pairs) -> String {
+pub(crate) fn text(pairs: &Pairs) -> String {
     let pair = |(key, value): &(String, String)| {
         format!("{}:{value}", serde_json::Value::from(key.as_str()))
     };
@@ -69,7 +69,7 @@ pub fn text(pairs: &Pairs) -> String {
 }
 
 /// JSON's own white space.
-pub fn trim(text: &str) -> &str {
+pub(crate) fn trim(text: &str) -> &str {
     text.trim_matches([' ', '\t', '\n', '\r'])
 }
 

@@ -9,7 +9,8 @@ use workflow_manager::engine::{
     ParentItem, Recorded, Rejected, Reply, Sender, StepIndex, Timestamp,
 };
 
-pub(crate) const LIMITS: Limits = Limits {
+/// Limits that no test of the engine meets by chance.
+pub const LIMITS: Limits = Limits {
     step_message_bytes_max: 1 << 20,
     reply_bytes_max: 1 << 20,
     depth_max: 32,
@@ -19,12 +20,17 @@ pub(crate) const LIMITS: Limits = Limits {
 
 /// A step message that waits for a reply.
 #[derive(Clone, Debug)]
-pub(crate) struct Dispatched {
-    pub(crate) job: JobId,
-    pub(crate) step: StepIndex,
-    pub(crate) name: String,
-    pub(crate) attempt: u32,
-    pub(crate) input: Message,
+pub struct Dispatched {
+    /// Whose it is.
+    pub job: JobId,
+    /// Which step it asks for.
+    pub step: StepIndex,
+    /// The step's name.
+    pub name: String,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// What the worker is given.
+    pub input: Message,
 }
 
 struct Live {
@@ -32,19 +38,29 @@ struct Live {
     rows: Vec<Recorded>,
 }
 
-pub(crate) struct World {
+/// Jobs without a manager.
+pub struct World {
     jobs: HashMap<JobId, Live>,
-    pub(crate) dispatched: VecDeque<Dispatched>,
+    /// The step messages without a reply, oldest first.
+    pub dispatched: VecDeque<Dispatched>,
     /// The ids of jobs that take input.
     live: HashSet<JobId>,
     now: i64,
-    pub(crate) limits: Limits,
+    /// What each decision is given.
+    pub limits: Limits,
     /// Compare with the rebuilt job after every decision (costs the square of the entries).
-    pub(crate) compare: bool,
+    pub compare: bool,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new()
+    }
 }
 
 impl World {
-    pub(crate) fn new() -> World {
+    /// Makes a world without jobs.
+    pub fn new() -> World {
         World {
             jobs: HashMap::new(),
             dispatched: VecDeque::new(),
@@ -55,7 +71,8 @@ impl World {
         }
     }
 
-    pub(crate) fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
+    /// Creates a root job.
+    pub fn create(&mut self, definition: &Arc<Definition>, message: Message) -> JobId {
         let id = JobId(uuid::Uuid::from_u128(
             0xabcd_0000_0000_4000_8000_0000_0000_0000 + self.jobs.len() as u128,
         ));
@@ -64,15 +81,18 @@ impl World {
         id
     }
 
-    pub(crate) fn job(&self, id: JobId) -> &Job {
+    /// Returns a job, which may have ended.
+    pub fn job(&self, id: JobId) -> &Job {
         &self.jobs[&id].job
     }
 
-    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Job> {
+    /// Returns all jobs, in any order.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.jobs.values().map(|live| &live.job)
     }
 
-    pub(crate) fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
+    /// Gives a job the result of one of its step messages.
+    pub fn reply(&mut self, to: &Dispatched, body: &str) -> Result<(), Rejected> {
         self.take(
             to.job,
             Input::Reply {
@@ -84,7 +104,8 @@ impl World {
         )
     }
 
-    pub(crate) fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
+    /// Gives a job an input, and does what follows from it.
+    pub fn take(&mut self, id: JobId, input: Input) -> Result<(), Rejected> {
         self.now += 1;
         let Some(live) = self.jobs.get_mut(&id) else { return Err(Rejected::Ended) };
         let context = Context { now: Timestamp(self.now), limits: &self.limits };

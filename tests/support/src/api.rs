@@ -1,0 +1,143 @@
+//! The HTTP API of a manager in this process: no socket.
+
+use crate::waits::until_async;
+use actix_web::dev::{Service, ServiceResponse};
+use actix_web::http::{Method, StatusCode, header};
+use actix_web::test::{TestRequest, init_service, read_body};
+use serde_json::Value;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use workflow_manager::actors::manager::Manager;
+use workflow_manager::api;
+use workflow_manager::api::state::ApiState;
+
+/// Names and values of headers.
+pub type Headers<'a> = &'a [(&'a str, &'a str)];
+
+/// An answer, read.
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: header::HeaderMap,
+    /// Its body, whole.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// Returns a header; empty if there is none.
+    pub fn header(&self, name: impl header::AsHeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Returns the body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Returns the body, which is JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    /// Returns the detail of a problem.
+    pub fn detail(&self) -> String {
+        assert_eq!(self.header(header::CONTENT_TYPE), "application/problem+json");
+        self.json()["detail"].as_str().expect("a detail").to_owned()
+    }
+}
+
+type Sender = dyn Fn(TestRequest) -> Pin<Box<dyn Future<Output = Answer>>>;
+
+/// Sends requests.
+#[derive(Clone)]
+pub struct Api {
+    send: Rc<Sender>,
+    state: Arc<ApiState>,
+}
+
+impl Api {
+    /// Opens the API of a manager.
+    pub async fn new(manager: &Manager) -> Api {
+        let state = ApiState::new(manager.handle().clone());
+        let service = Rc::new(init_service(api::app(state.clone())).await);
+        let send = move |request: TestRequest| -> Pin<Box<dyn Future<Output = Answer>>> {
+            let service = service.clone();
+            Box::pin(async move {
+                let response: ServiceResponse =
+                    service.call(request.to_request()).await.expect("an answer");
+                let (status, headers) = (response.status(), response.headers().clone());
+                Answer { status, headers, body: read_body(response).await.to_vec() }
+            })
+        };
+        Api { send: Rc::new(send), state }
+    }
+
+    /// Returns what the calls use.
+    pub fn state(&self) -> &Arc<ApiState> {
+        &self.state
+    }
+
+    /// Sends a request as it is.
+    pub async fn send(&self, request: TestRequest) -> Answer {
+        (self.send)(request).await
+    }
+
+    /// Sends a request from a program on this machine.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: &str,
+    ) -> Answer {
+        let mut request = TestRequest::with_uri(path).method(method).set_payload(body.to_owned());
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            request = request.insert_header(("host", "127.0.0.1:8088"));
+        }
+        for (name, value) in headers {
+            request = request.append_header((*name, *value));
+        }
+        self.send(request).await
+    }
+
+    /// Gets a path.
+    pub async fn get(&self, path: &str, headers: Headers<'_>) -> Answer {
+        self.request(Method::GET, path, headers, "").await
+    }
+
+    /// Gets a path, whose answer is 200.
+    pub async fn get_json(&self, path: &str) -> Value {
+        let answer = self.get(path, &[]).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// Posts to a path.
+    pub async fn post(&self, path: &str, body: &str) -> Answer {
+        self.request(Method::POST, path, &[], body).await
+    }
+
+    /// Posts to a path until the answer is 200.
+    pub async fn post_until_accepted(&self, path: &str, body: &str) {
+        until_async(path, async || self.post(path, body).await.status == StatusCode::OK).await;
+    }
+
+    /// Creates a job, and returns its id. `workflow` may end with a query.
+    pub async fn create_job(&self, workflow: &str, message: &str) -> String {
+        let created = self.post(&format!("/api/workflow/{workflow}"), message).await;
+        assert_eq!(created.status, StatusCode::CREATED, "{}", created.text());
+        created.json()["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Gets a path until the answer is 200 and fits.
+    pub async fn until(&self, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let look = async || {
+            let answer = self.get(path, &[]).await;
+            let json = (answer.status == StatusCode::OK).then(|| answer.json());
+            json.filter(&fits)
+        };
+        until_async(path, look).await
+    }
+}
