@@ -8,7 +8,6 @@ use super::mailbox::ActorMetrics;
 use super::memory::{JobMemory, MemoryGauges};
 use super::queue_report::QueueReports;
 use super::rules::Rules;
-use super::transport::StartError;
 use crate::access::Access;
 use crate::budget::Budgets;
 use crate::clock;
@@ -91,7 +90,7 @@ impl Common {
         reader: Arc<dyn Records>,
         next_number: JobNumber,
         fatal: mpsc::UnboundedSender<String>,
-    ) -> Result<Common, StartError> {
+    ) -> Result<Common, String> {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,
@@ -110,7 +109,7 @@ impl Common {
         let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
         let health = Health::new(settings.default_bus()).with_memory(memory.clone());
         let job_actor_metrics = ActorMetrics::new(&metrics, "job");
-        let webhook = Webhook::new(&settings, &metrics).map_err(StartError::Webhook)?;
+        let webhook = Webhook::new(&settings, &metrics)?;
         let traces = Traces::new(&settings, &metrics);
         let creation_permits =
             Semaphore::new(settings.limits.creations_waiting_max.min(Semaphore::MAX_PERMITS));
