@@ -6,7 +6,7 @@ use super::error::ClientError;
 use crate::engine::text::escape;
 use crate::engine::{Definition, JobId, JobState};
 use crate::journal::{
-    JobFilter, JobNumber, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder,
+    JobFilter, JobNumber, JobRecords, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder,
 };
 use crate::load::load_files_or_stdin;
 use crate::settings::Settings;

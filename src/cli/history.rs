@@ -10,7 +10,7 @@ use super::screen::{Screen, print_json};
 use super::table::truncate;
 use super::text::Text;
 use crate::engine::text::escape;
-use crate::journal::{JobAtEntry, JournalError, Reader, Records};
+use crate::journal::{HistoryRecords, JobAtEntry, JournalError, Reader};
 use crate::view::{EntryView, JobView};
 use serde::Deserialize;
 use serde_json::Value;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::cli;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{HistoryRecords, JobRecords, Reader};
 use workflow_manager::load::load_text;
 use workflow_manager::workflow_test::differences_under;
 

@@ -16,7 +16,7 @@ use workflow_manager::actors::manager_handle;
 use workflow_manager::bus::QueueStatus;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepIndex, StepState};
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{JobRecords, Reader};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 

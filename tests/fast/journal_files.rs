@@ -13,7 +13,7 @@ use workflow_manager::actors::manager::{self, Manager};
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{JobId, Message};
 use workflow_manager::journal::{
-    FileLoss, Journal, JournalError, JournalOptions, Reader, Records, SqliteJournal,
+    FileLoss, JobRecords, Journal, JournalError, JournalOptions, Reader, SqliteJournal,
 };
 use workflow_manager::load::load_text;
 use workflow_manager::settings::{DurationSetting, Settings};

@@ -19,7 +19,7 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Records, Remedy,
+    JobRecords, Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Remedy,
     SqliteJournal, StoredOffset,
 };
 use workflow_manager::load::load_text;

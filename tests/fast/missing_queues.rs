@@ -13,7 +13,7 @@ use workflow_manager::actors::{handles::ActorHandles, manager_handle};
 use workflow_manager::bus::Address;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Input, JobId, Message, Operation, StepIndex};
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{JobRecords, Reader};
 use workflow_manager::load::load_text;
 use workflow_manager::settings::Settings;
 
