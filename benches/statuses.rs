@@ -12,7 +12,7 @@ use workflow_manager::engine::{
     Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    JobNumber, Journal, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
+    JobNumber, Journal, JournalOptions, NewJob, Reader, Record, SqliteJournal, StatusRecords,
 };
 use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 

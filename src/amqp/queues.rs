@@ -186,9 +186,14 @@ fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
 }
 
 /// Converts to a short string of the protocol. Longer names are rejected where definitions and
-/// settings are loaded.
+/// settings are loaded; one that comes this far is an error of the program.
 pub(super) fn short_string(text: impl Into<String>) -> ShortString {
-    ShortString::try_new(text).unwrap_or_default()
+    let text = text.into();
+    let bytes = text.len();
+    ShortString::try_new(text).unwrap_or_else(|_| {
+        tracing::error!(bytes, "a text is too long for the protocol, and is sent empty");
+        ShortString::default()
+    })
 }
 
 /// A queue by name, with the result of its check.

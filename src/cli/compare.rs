@@ -8,7 +8,9 @@ use daemon::load::load_files_or_stdin;
 use daemon::settings::Settings;
 use engine::text::escape;
 use engine::{Definition, JobId, JobState};
-use journal::{JobFilter, JobNumber, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder};
+use journal::{
+    JobFilter, JobNumber, JobRecords, JournalError, NEWEST_CURSOR, Reader, Records, SearchOrder,
+};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;

@@ -11,7 +11,7 @@ use super::table::truncate;
 use super::text::Text;
 use daemon::view::{EntryView, JobView};
 use engine::text::escape;
-use journal::{JobAtEntry, JournalError, Reader, Records};
+use journal::{HistoryRecords, JobAtEntry, JournalError, Reader};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -308,4 +308,5 @@ impl<'de> Deserialize<'de> for Expression {
 }
 
 #[cfg(test)]
+#[allow(clippy::too_many_lines, reason = "lists of cases")]
 mod tests;

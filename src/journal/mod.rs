@@ -25,4 +25,7 @@ pub use sqlite::{
     BackupSummary, INDEXED_COLUMNS_MAX, JournalOptions, Reader, SqliteJournal, back_up,
     inspect_backup, restore,
 };
-pub use traits::{Journal, Records};
+pub use traits::{
+    ChildRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,
+    OffsetRecords, Records, SearchRecords, StatisticsRecords, StatusRecords,
+};

@@ -109,56 +109,14 @@ pub trait Journal: Send {
     fn delete_notices(&mut self, notices: &[NoticeNumber]) -> Result<(), JournalError>;
 }
 
-/// The reading end of a journal. Many threads read at once and never hold up the writer. If several
-/// jobs have the same id, methods that take an id mean the newest.
-pub trait Records: Send + Sync {
+/// Reads jobs: their state, ids and creation, and what is under way.
+pub trait JobRecords: Send + Sync {
     /// Returns a job or child job, rebuilt from its entries.
     fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError>;
-
-    /// Returns the job or child job with this number, even if a newer one has its id.
-    fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
-
-    /// Returns all rows of the record of the job with this number, in order; `None` if there is no
-    /// such job.
-    fn load_rows_by_number(&self, number: JobNumber)
-    -> Result<Option<Vec<Recorded>>, JournalError>;
 
     /// Returns the size in bytes of the entries from which a job is rebuilt, including those of its
     /// ancestors.
     fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError>;
-
-    /// Returns a job as it was after the entry numbered `at`.
-    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError>;
-
-    /// Returns up to `limit` entries of a job after the entry numbered `after`, in rows of about
-    /// `bytes_max` bytes in total.
-    fn load_record_page(
-        &self,
-        id: JobId,
-        after: u64,
-        limit: u32,
-        bytes_max: usize,
-    ) -> Result<Option<RecordPage>, JournalError>;
-
-    /// Calls `each` with all rows of a job's record, in order. Returns what never changes about the
-    /// job; `None` if there is no such job.
-    fn for_each_row(
-        &self,
-        id: JobId,
-        each: &mut dyn FnMut(Recorded),
-    ) -> Result<Option<RecordHead>, JournalError>;
-
-    /// Returns when a job was created, and how many entries its record has.
-    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
-
-    /// Returns the definition with this content hash, if any stored job has it.
-    fn load_definition(
-        &self,
-        hash: DefinitionHash,
-    ) -> Result<Option<Arc<Definition>>, JournalError>;
-
-    /// Returns the definitions of a workflow that stored jobs run, the newest first.
-    fn load_definition_uses(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
 
     /// Returns how a job was created.
     fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError>;
@@ -201,9 +159,6 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(JobNumber, JobId)>, JournalError>;
 
-    /// Returns the number of root jobs by workflow and state.
-    fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
-
     /// Returns the number of running root jobs by workflow.
     fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError>;
 
@@ -217,6 +172,110 @@ pub trait Records: Send + Sync {
         limit: u32,
     ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError>;
 
+    /// Makes sure that lists, searches and statuses show everything that is committed, by
+    /// projecting it if necessary.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be projected now: a list would be wrong.
+    fn ensure_projected(&self) -> Result<(), JournalError>;
+
+    /// Ends all reading. Interrupts reads under way and waits for them up to `timeout`. Refuses
+    /// new ones with `why` as the reason. Returns whether no read is left.
+    fn close(&self, why: &str, timeout: Duration) -> bool;
+}
+
+/// Reads the history of one job, entry by entry.
+pub trait HistoryRecords: Send + Sync {
+    /// Returns the job or child job with this number, even if a newer one has its id.
+    fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError>;
+
+    /// Returns all rows of the record of the job with this number, in order; `None` if there is no
+    /// such job.
+    fn load_rows_by_number(&self, number: JobNumber)
+    -> Result<Option<Vec<Recorded>>, JournalError>;
+
+    /// Returns a job as it was after the entry numbered `at`.
+    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError>;
+
+    /// Returns up to `limit` entries of a job after the entry numbered `after`, in rows of about
+    /// `bytes_max` bytes in total.
+    fn load_record_page(
+        &self,
+        id: JobId,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> Result<Option<RecordPage>, JournalError>;
+
+    /// Calls `each` with all rows of a job's record, in order. Returns what never changes about the
+    /// job; `None` if there is no such job.
+    fn for_each_row(
+        &self,
+        id: JobId,
+        each: &mut dyn FnMut(Recorded),
+    ) -> Result<Option<RecordHead>, JournalError>;
+
+    /// Returns when a job was created, and how many entries its record has.
+    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError>;
+}
+
+/// Reads the child jobs of a job.
+pub trait ChildRecords: Send + Sync {
+    /// Returns a job as the parent whose child jobs are queried.
+    fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError>;
+
+    /// Returns the child jobs of a parent beyond the cursor, by step, item and number.
+    fn load_children(
+        &self,
+        parent: &ParentRecord,
+        filter: ChildFilter,
+        after: ChildCursor,
+        limit: u32,
+    ) -> Result<Vec<ChildRow>, JournalError>;
+
+    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
+    /// has several child jobs, the newest counts.
+    fn for_each_item(
+        &self,
+        parent: &ParentRecord,
+        step: StepIndex,
+        each: &mut dyn FnMut(ItemRow),
+    ) -> Result<(), JournalError>;
+}
+
+/// Reads the definitions of stored jobs.
+pub trait DefinitionRecords: Send + Sync {
+    /// Returns the definition with this content hash, if any stored job has it.
+    fn load_definition(
+        &self,
+        hash: DefinitionHash,
+    ) -> Result<Option<Arc<Definition>>, JournalError>;
+
+    /// Returns the definitions of a workflow that stored jobs run, the newest first.
+    fn load_definition_uses(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError>;
+}
+
+/// Searches and counts jobs.
+pub trait SearchRecords: Send + Sync {
+    /// Returns the number of root jobs by workflow and state.
+    fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError>;
+
+    /// Returns the jobs that match the filter, beyond the job with this number in this order.
+    fn search(
+        &self,
+        filter: &JobFilter,
+        order: SearchOrder,
+        beyond: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<SearchHit>, JournalError>;
+
+    /// Returns how many jobs match the filter, counting up to `most`.
+    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError>;
+}
+
+/// Reads when root jobs were created and ended, for statistics.
+pub trait StatisticsRecords: Send + Sync {
     /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
     /// first. Jobs created since the journal was opened may be missing. Returns the number of the
     /// last one; `None` if there are no more.
@@ -238,48 +297,10 @@ pub trait Records: Send + Sync {
         limit: u32,
         each: &mut dyn FnMut(JobState, Timestamp, Timestamp),
     ) -> Result<Option<EndedCursor>, JournalError>;
+}
 
-    /// Returns the jobs that match the filter, beyond the job with this number in this order.
-    fn search(
-        &self,
-        filter: &JobFilter,
-        order: SearchOrder,
-        beyond: JobNumber,
-        limit: u32,
-    ) -> Result<Vec<SearchHit>, JournalError>;
-
-    /// Returns how many jobs match the filter, counting up to `most`.
-    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError>;
-
-    /// Returns a job as the parent whose child jobs are queried.
-    fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError>;
-
-    /// Returns the child jobs of a parent beyond the cursor, by step, item and number.
-    fn load_children(
-        &self,
-        parent: &ParentRecord,
-        filter: ChildFilter,
-        after: ChildCursor,
-        limit: u32,
-    ) -> Result<Vec<ChildRow>, JournalError>;
-
-    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
-    /// has several child jobs, the newest counts.
-    fn for_each_item(
-        &self,
-        parent: &ParentRecord,
-        step: StepIndex,
-        each: &mut dyn FnMut(ItemRow),
-    ) -> Result<(), JournalError>;
-
-    /// Makes sure that lists, searches and statuses show everything that is committed, by
-    /// projecting it if necessary.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it cannot be projected now: a list would be wrong.
-    fn ensure_projected(&self) -> Result<(), JournalError>;
-
+/// Reads the status tables.
+pub trait StatusRecords: Send + Sync {
     /// Returns the step columns of a workflow's status table; `None` if it has no such table.
     fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError>;
 
@@ -292,7 +313,10 @@ pub trait Records: Send + Sync {
         before: JobNumber,
         limit: u32,
     ) -> Result<Vec<StatusRow>, JournalError>;
+}
 
+/// Reads the notices that wait for delivery.
+pub trait NoticeRecords: Send + Sync {
     /// Returns the notices after this one, in order.
     fn load_notices(
         &self,
@@ -305,11 +329,25 @@ pub trait Records: Send + Sync {
 
     /// Returns the number of notices.
     fn count_notices(&self) -> Result<i64, JournalError>;
+}
 
+/// Reads how far topics were read and written.
+pub trait OffsetRecords: Send + Sync {
     /// Returns the stored offsets of a bus.
     fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError>;
+}
 
-    /// Ends all reading. Interrupts reads under way and waits for them up to `timeout`. Refuses
-    /// new ones with `why` as the reason. Returns whether no read is left.
-    fn close(&self, why: &str, timeout: Duration) -> bool;
+/// The reading end of a journal. Many threads read at once and never hold up the writer. If several
+/// jobs have the same id, methods that take an id mean the newest.
+pub trait Records:
+    JobRecords
+    + HistoryRecords
+    + ChildRecords
+    + DefinitionRecords
+    + SearchRecords
+    + StatisticsRecords
+    + StatusRecords
+    + NoticeRecords
+    + OffsetRecords
+{
 }

@@ -8,7 +8,7 @@ use support::manager::TestManager;
 use workflow_manager::cli;
 use workflow_manager::cli::workflow_test::differences_under;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{HistoryRecords, JobRecords, Reader};
 use workflow_manager::load::load_text;
 
 const ORDERS: &str = "

@@ -9,7 +9,7 @@ use workflow_manager::engine::{
     Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, ParentItem, Recorded,
     Step, StepEntry, StepIndex, Timestamp,
 };
-use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRow, Journal, Records};
+use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRecords, ChildRow, Journal};
 use workflow_manager::journal::{JournalOptions, NewJob, Reader, Record, SqliteJournal};
 
 const PARENT: JobId = JobId(uuid::Uuid::from_u128(1));

@@ -11,8 +11,8 @@ use workflow_manager::engine::{
     Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    EndedCursor, JobFilter, JobNumber, Journal, JournalOptions, NEWEST_CURSOR, NewJob, Reader,
-    Record, Records, SearchOrder, SqliteJournal,
+    EndedCursor, JobFilter, JobNumber, JobRecords, Journal, JournalOptions, NEWEST_CURSOR, NewJob,
+    Reader, Record, SearchOrder, SearchRecords, SqliteJournal,
 };
 
 const FIRST: StepIndex = StepIndex(0);

@@ -11,7 +11,7 @@ use workflow_manager::engine::{
 };
 use workflow_manager::events::Event;
 use workflow_manager::journal::{
-    Journal, JournalOptions, NewJob, Notice, Reader, Record, Records, SqliteJournal,
+    Journal, JournalOptions, NewJob, Notice, NoticeRecords, Reader, Record, SqliteJournal,
 };
 
 const LIMITS: Limits = Limits {

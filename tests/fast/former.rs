@@ -11,7 +11,7 @@ use workflow_manager::engine::{
     Origin, Reply, Retry, Sender, Step, StepEntry, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
+    JobRecords, Journal, JournalError, JournalOptions, NewJob, Reader, Record, SqliteJournal,
 };
 
 /// What was decided, in order; confirms stand in the row behind them.

@@ -13,7 +13,7 @@ use workflow_manager::actors::inputs::{Inspection, JobInput};
 use workflow_manager::actors::manager::Manager;
 use workflow_manager::bus::{Publication, QueueStatus};
 use workflow_manager::engine::{Job, JobId, JobState, StepIndex, StepState};
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{JobRecords, Reader};
 
 const WORKFLOWS: &str = "
 workflows:

@@ -10,8 +10,8 @@ use workflow_manager::engine::{
 };
 use workflow_manager::engine::{Input, Operation};
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, Remedy, SqliteJournal,
-    back_up, inspect_backup, restore,
+    JobRecords, Journal, JournalError, JournalOptions, NewJob, Reader, Record, Remedy,
+    SqliteJournal, back_up, inspect_backup, restore,
 };
 
 fn options(file: &Path) -> JournalOptions {

@@ -12,7 +12,7 @@ use workflow_manager::actors::client_response::RequestError;
 use workflow_manager::actors::inputs::JournalInput;
 use workflow_manager::engine::Message;
 use workflow_manager::journal::{
-    FileLoss, Journal, JournalError, JournalOptions, Reader, Records, SqliteJournal,
+    FileLoss, JobRecords, Journal, JournalError, JournalOptions, Reader, SqliteJournal,
 };
 use workflow_manager::settings::DurationSetting;
 

@@ -17,7 +17,7 @@ use workflow_manager::engine::{
     Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Records, Remedy,
+    JobRecords, Journal, JournalError, JournalOptions, NewJob, Notice, Reader, Record, Remedy,
     SqliteJournal, StoredOffset,
 };
 

@@ -10,7 +10,7 @@ use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::inputs::{Inspection, JobInput, RouterInput};
 use workflow_manager::bus::Address;
 use workflow_manager::engine::{Input, JobId, Operation, StepIndex};
-use workflow_manager::journal::{Reader, Records};
+use workflow_manager::journal::{JobRecords, Reader};
 
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: q}]}]";
 

@@ -4,7 +4,7 @@
 use rusqlite::Connection;
 use std::path::Path;
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, Records, SqliteJournal, StoredOffset,
+    Journal, JournalError, JournalOptions, OffsetRecords, SqliteJournal, StoredOffset,
 };
 
 fn open(file: &Path) -> Result<SqliteJournal, JournalError> {

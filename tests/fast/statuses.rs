@@ -12,7 +12,7 @@ use workflow_manager::engine::{
     Millis, Operation, Origin, Reply, Retry, Sender, Step, StepIndex, Timestamp, UnreadReplies,
 };
 use workflow_manager::journal::DeletedJob;
-use workflow_manager::journal::{JobFilter, Journal, Records};
+use workflow_manager::journal::{JobFilter, Journal, StatusRecords};
 use workflow_manager::journal::{JobNumber, JournalOptions, NewJob, Reader, Record, SqliteJournal};
 use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 

@@ -8,7 +8,6 @@ use super::losses::QueueLosses;
 use super::mailbox::ActorMetrics;
 use super::memory::{JobMemory, MemoryGauges};
 use super::rules::Rules;
-use super::transport::StartError;
 use crate::events::{EventHub, Webhook};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -78,7 +77,7 @@ impl Common {
         rules: Arc<dyn Rules>,
         reader: Arc<dyn Records>,
         fatal: mpsc::UnboundedSender<String>,
-    ) -> Result<Common, StartError> {
+    ) -> Result<Common, String> {
         let limits = Limits {
             step_message_bytes_max: settings.limits.step_message_bytes_max,
             reply_bytes_max: settings.limits.reply_bytes_max,
@@ -98,7 +97,7 @@ impl Common {
         let child_budget = Arc::new(ChildBudget::new(settings.fanout.children_max));
         let health = Health::new(settings.default_bus()).with_memory(memory.clone());
         let job_actor_metrics = ActorMetrics::new(&metrics, "job");
-        let webhook = Webhook::new(&settings, &metrics).map_err(StartError::Webhook)?;
+        let webhook = Webhook::new(&settings, &metrics)?;
         let traces = Traces::new(&settings, &metrics);
         Ok(Common {
             settings: Arc::new(settings),

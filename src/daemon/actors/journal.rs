@@ -492,9 +492,10 @@ fn refuse_clients(append: &mut Append, handles: &ActorHandles) {
     }
 }
 
-/// Returns the error for clients once the journal is lost.
+/// Returns the error for clients once the journal is lost, or the process has to end for it.
 fn journal_lost_error(handles: &ActorHandles) -> RequestError {
-    RequestError::Overloaded(handles.common.health.journal_loss().unwrap_or_default().to_owned())
+    let loss = handles.common.health.journal_loss();
+    RequestError::Overloaded(loss.unwrap_or("the journal cannot be written").to_owned())
 }
 
 struct CommitIsDue;

@@ -161,7 +161,8 @@ pub fn start_on(
     let (fatal_sender, fatal) = mpsc::unbounded_channel();
     let reader = store.records();
     let (table, routes) = routes::new_route_table();
-    let common = Common::new(settings, by_name, rules, reader, fatal_sender)?;
+    let common =
+        Common::new(settings, by_name, rules, reader, fatal_sender).map_err(StartError::Webhook)?;
     let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
     tracing::info!(
         jobs_bytes_max = handles.common.memory.max(),

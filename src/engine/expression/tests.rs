@@ -148,7 +148,6 @@ fn a_condition_without_a_result_has_a_reason_of_one_sentence() {
 }
 
 #[test]
-#[allow(clippy::too_many_lines, reason = "one list of cases")]
 fn a_text_that_is_no_condition_is_refused_with_its_place() {
     let cases = [
         ("", "1:1 is empty; expected a condition, such as `input.count > 0`"),

@@ -6,6 +6,7 @@ use super::search::has_reason;
 use crate::error::JournalError;
 use crate::query::{ChildCursor, ChildFilter, ChildRow, ItemRow, ParentRecord};
 use crate::record::JobNumber;
+use crate::traits::ChildRecords;
 use engine::{JobId, JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
@@ -15,9 +16,8 @@ use std::sync::Arc;
 /// comes after the end, such as a late reply.
 const ROW_BATCH: u32 = 16;
 
-impl Reader {
-    /// Returns the newest job with this id, as the parent of child jobs.
-    pub(super) fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError> {
+impl ChildRecords for Reader {
+    fn find_parent_job(&self, id: JobId) -> Result<Option<ParentRecord>, JournalError> {
         self.read_projected(|connection| {
             let row = connection
                 .prepare_cached(
@@ -39,9 +39,7 @@ impl Reader {
         })
     }
 
-    /// Returns the child jobs that match the filter, beyond the cursor, by step and item. If a step
-    /// was rerun, each item has its newest child job.
-    pub(super) fn load_children(
+    fn load_children(
         &self,
         parent: &ParentRecord,
         filter: ChildFilter,
@@ -80,9 +78,7 @@ impl Reader {
         })
     }
 
-    /// Calls `each` with the items of a step whose child jobs were started, in order. If an item
-    /// has several child jobs, the newest counts.
-    pub(super) fn for_each_item(
+    fn for_each_item(
         &self,
         parent: &ParentRecord,
         step: StepIndex,
@@ -115,7 +111,9 @@ impl Reader {
             read().map_err(|error| self.to_journal_error(error))
         })
     }
+}
 
+impl Reader {
     /// Returns why a job ended, from the last entry that changed its state.
     pub(super) fn end_reason(
         &self,

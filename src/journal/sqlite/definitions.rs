@@ -3,6 +3,7 @@
 use super::reader::Reader;
 use crate::error::JournalError;
 use crate::query::DefinitionUse;
+use crate::traits::DefinitionRecords;
 use engine::{Definition, DefinitionHash, Timestamp};
 use rusqlite::OptionalExtension;
 use std::sync::Arc;
@@ -24,9 +25,8 @@ SELECT hash, running, ended, last FROM (
     (d.body ->> '$.vhost') || '/') || (d.body ->> '$.name')
 ) WHERE running + ended > 0 ORDER BY number DESC";
 
-impl Reader {
-    /// Returns the definition with this content hash, if any stored job has it.
-    pub(super) fn load_definition(
+impl DefinitionRecords for Reader {
+    fn load_definition(
         &self,
         hash: DefinitionHash,
     ) -> Result<Option<Arc<Definition>>, JournalError> {
@@ -42,11 +42,7 @@ impl Reader {
         })
     }
 
-    /// Returns the definitions of a workflow that stored jobs run, the newest first.
-    pub(super) fn load_definition_uses(
-        &self,
-        workflow: &str,
-    ) -> Result<Vec<DefinitionUse>, JournalError> {
+    fn load_definition_uses(&self, workflow: &str) -> Result<Vec<DefinitionUse>, JournalError> {
         self.read_projected(|connection| {
             let read = || -> rusqlite::Result<Vec<DefinitionUse>> {
                 let mut statement = connection.prepare_cached(SELECT_USES)?;

@@ -7,30 +7,13 @@ use crate::error::JournalError;
 use crate::query::{JobAtEntry, RecordHead, RecordPage};
 use crate::record::JobNumber;
 use crate::recover::{JobRow, JobRows};
+use crate::traits::HistoryRecords;
 use engine::{Job, JobId, Recorded, Timestamp};
 use rusqlite::Connection;
 use std::path::Path;
 
-impl Reader {
-    /// Opens a reader of a file that this process has no [`super::SqliteJournal`] of. Another
-    /// process may have it open, and notices nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no such file, or if it is no journal or has another schema
-    /// version.
-    pub fn open(path: &Path) -> Result<Reader, JournalError> {
-        if !path.is_file() {
-            return Err(JournalError::Missing { file: path.to_string_lossy().into_owned() });
-        }
-        let reader = Reader::new(path);
-        reader.read(|connection| schema::check_version(connection, reader.file()))?;
-        Ok(reader)
-    }
-
-    /// Returns up to `limit` entries of the newest job with this id after the entry numbered
-    /// `after`, in rows of about `bytes_max` bytes in total.
-    pub(super) fn load_record_page(
+impl HistoryRecords for Reader {
+    fn load_record_page(
         &self,
         id: JobId,
         after: u64,
@@ -68,8 +51,7 @@ impl Reader {
         })
     }
 
-    /// Calls `each` with all rows of the newest job with this id, in order.
-    pub(super) fn for_each_row(
+    fn for_each_row(
         &self,
         id: JobId,
         each: &mut dyn FnMut(Recorded),
@@ -88,19 +70,13 @@ impl Reader {
         })
     }
 
-    /// Returns the job or child job with this number, even if a newer one has its id.
-    pub(super) fn load_job_by_number(
-        &self,
-        number: JobNumber,
-    ) -> Result<Option<Job>, JournalError> {
+    fn load_job_by_number(&self, number: JobNumber) -> Result<Option<Job>, JournalError> {
         self.read(|connection| {
             self.rebuild(connection, |rebuild| Ok(rebuild.load(number)?.cloned()))
         })
     }
 
-    /// Returns all rows of the record of the job with this number, in order; `None` if there is no
-    /// such job.
-    pub(super) fn load_rows_by_number(
+    fn load_rows_by_number(
         &self,
         number: JobNumber,
     ) -> Result<Option<Vec<Recorded>>, JournalError> {
@@ -118,24 +94,7 @@ impl Reader {
         })
     }
 
-    /// Returns the fields that never change of the newest job with this id.
-    fn find_newest_row(
-        &self,
-        connection: &Connection,
-        id: JobId,
-        may_be_new: bool,
-    ) -> Result<Option<JobRow>, JournalError> {
-        match self.find_newest(connection, id, may_be_new)? {
-            Some(number) => self.rows(connection).find_job(number),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns when the newest job with this id was created, and how many entries its record has.
-    pub(super) fn record_length(
-        &self,
-        id: JobId,
-    ) -> Result<Option<(Timestamp, u64)>, JournalError> {
+    fn record_length(&self, id: JobId) -> Result<Option<(Timestamp, u64)>, JournalError> {
         let is_new = self.may_be_unprojected(id);
         self.read(|connection| {
             let rows = self.rows(connection);
@@ -154,17 +113,43 @@ impl Reader {
         })
     }
 
-    /// Returns the newest job with this id as it was after the entry numbered `at`.
-    pub(super) fn load_job_at_entry(
-        &self,
-        id: JobId,
-        at: u64,
-    ) -> Result<Option<JobAtEntry>, JournalError> {
+    fn load_job_at_entry(&self, id: JobId, at: u64) -> Result<Option<JobAtEntry>, JournalError> {
         let is_new = self.may_be_unprojected(id);
         self.read(|connection| {
             let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
             self.rebuild(connection, |rebuild| rebuild.load_at(number, at))
         })
+    }
+}
+
+impl Reader {
+    /// Opens a reader of a file that this process has no [`super::SqliteJournal`] of. Another
+    /// process may have it open, and notices nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such file, or if it is no journal or has another schema
+    /// version.
+    pub fn open(path: &Path) -> Result<Reader, JournalError> {
+        if !path.is_file() {
+            return Err(JournalError::Missing { file: path.to_string_lossy().into_owned() });
+        }
+        let reader = Reader::new(path);
+        reader.read(|connection| schema::check_version(connection, reader.file()))?;
+        Ok(reader)
+    }
+
+    /// Returns the fields that never change of the newest job with this id.
+    fn find_newest_row(
+        &self,
+        connection: &Connection,
+        id: JobId,
+        may_be_new: bool,
+    ) -> Result<Option<JobRow>, JournalError> {
+        match self.find_newest(connection, id, may_be_new)? {
+            Some(number) => self.rows(connection).find_job(number),
+            None => Ok(None),
+        }
     }
 }
 

@@ -22,7 +22,6 @@ mod notices;
 mod offsets;
 mod projection;
 mod reader;
-mod records;
 mod reserve;
 mod retention;
 mod row_format;

@@ -7,6 +7,7 @@ use super::row_format::{SELECT_NOTICES, parse_notice_row, to_journal_error};
 use super::writer::JournalWriter;
 use crate::error::JournalError;
 use crate::record::{Notice, NoticeNumber};
+use crate::traits::NoticeRecords;
 use rusqlite::params;
 
 impl JournalWriter {
@@ -25,9 +26,8 @@ impl JournalWriter {
     }
 }
 
-impl Reader {
-    /// Returns the notices after `after`, in the order in which they were written.
-    pub(super) fn load_notices(
+impl NoticeRecords for Reader {
+    fn load_notices(
         &self,
         after: NoticeNumber,
         limit: u32,
@@ -38,20 +38,20 @@ impl Reader {
         )
     }
 
-    /// Returns the notice with this number, unless it is deleted.
-    pub(super) fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
+    fn load_notice(&self, number: NoticeNumber) -> Result<Option<Notice>, JournalError> {
         let rows = self.query_notices(&format!("{SELECT_NOTICES} WHERE number = ?1"), [number])?;
         Ok(rows.into_iter().next().map(|(_, notice)| notice))
     }
 
-    /// Returns the number of notices.
-    pub(super) fn count_notices(&self) -> Result<i64, JournalError> {
+    fn count_notices(&self) -> Result<i64, JournalError> {
         self.read(|connection| {
             let count = connection.query_row("SELECT count(*) FROM notices", [], |row| row.get(0));
             count.map_err(|error| to_journal_error(self.file(), error))
         })
     }
+}
 
+impl Reader {
     fn query_notices(
         &self,
         sql: &str,

@@ -5,6 +5,7 @@ use super::row_format::{SELECT_OFFSETS, for_each_row, offset_checksum, parse_off
 use super::writer::{JournalWriter, fail_point};
 use crate::error::JournalError;
 use crate::record::StoredOffset;
+use crate::traits::OffsetRecords;
 use rusqlite::params;
 
 impl JournalWriter {
@@ -38,9 +39,8 @@ impl JournalWriter {
     }
 }
 
-impl Reader {
-    /// Returns the stored offsets of a bus.
-    pub(super) fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
+impl OffsetRecords for Reader {
+    fn load_offsets(&self, bus: &str) -> Result<Vec<StoredOffset>, JournalError> {
         self.read(|connection| {
             let mut found = Vec::new();
             let sql = format!("{SELECT_OFFSETS} WHERE bus = ?1");

@@ -9,6 +9,7 @@ use crate::error::JournalError;
 use crate::query::{EndedCursor, JobCreation, StoredJob};
 use crate::record::JobNumber;
 use crate::recover::{self, JobRows, Rebuilder, RecoveredJob};
+use crate::traits::{JobRecords, Records};
 use engine::{Definition, Entry, JobEntry, JobId, Timestamp};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 use std::collections::HashMap;
@@ -107,18 +108,6 @@ impl Reader {
         Reader { state: Arc::new(shared) }
     }
 
-    /// Returns the newest job or child job with this id, rebuilt from its entries.
-    pub(super) fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| {
-            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
-            self.rebuild(connection, |rebuild| {
-                let Some(root) = rebuild.load_root(number)? else { return Ok(None) };
-                Ok(rebuild.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
-            })
-        })
-    }
-
     /// Returns whether a job with this id may be among the rows that are not projected yet.
     pub(super) fn may_be_unprojected(&self, id: JobId) -> bool {
         self.state.writer.as_ref().is_none_or(|writer| writer.unprojected_ids.contains(id))
@@ -172,184 +161,6 @@ impl Reader {
                 if known < CACHED_DEFINITIONS_MAX { rebuild.definitions } else { HashMap::new() };
         }
         Ok(found)
-    }
-
-    /// Returns the size in bytes of the entries from which the newest job with this id is rebuilt,
-    /// including those of its ancestors.
-    pub(super) fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| {
-            let Some(newest) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
-            let rows = self.rows(connection);
-            let (mut bytes, mut next) = (0, Some(newest));
-            while let Some(number) = next {
-                bytes += rows.entry_bytes(number)?;
-                // A parent is older; if not, that is damage, which the fold reports.
-                let parent = rows.find_job(number)?.and_then(|row| row.parent);
-                next = parent.filter(|parent| *parent < number);
-            }
-            Ok(Some(bytes))
-        })
-    }
-
-    /// Returns how the newest job with this id was created: its number, workflow and message. A
-    /// child job has no message.
-    pub(super) fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| {
-            let rows = self.rows(connection);
-            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
-            let Some(job) = rows.find_job(number)? else { return Ok(None) };
-            let first = rows.first_row(number)?;
-            let entries = first.map(|row| row.parse_entries(self.file())).transpose()?;
-            let message = entries.into_iter().flatten().find_map(|entry| match entry {
-                Entry::Job(JobEntry::Created { message, .. }) => message,
-                Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
-            });
-            let workflow = self
-                .rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?
-                .full_name();
-            Ok(Some(JobCreation { number, workflow, is_child: job.parent.is_some(), message }))
-        })
-    }
-
-    /// Returns the number of a job's child job with this id.
-    pub(super) fn find_child_number(
-        &self,
-        parent: JobNumber,
-        id: JobId,
-    ) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| {
-            if is_new
-                && let Some(EntryRow { job, origin: Some(origin), .. }) =
-                    self.find_unprojected(connection, id)?
-                && origin.parent == Some(parent)
-            {
-                return Ok(Some(job));
-            }
-            connection
-                .prepare_cached(
-                    "SELECT number FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC \
-                     LIMIT 1",
-                )
-                .and_then(|mut statement| {
-                    statement
-                        .query_row(params![id.0.as_bytes(), parent], |row| row.get(0))
-                        .optional()
-                })
-                .map_err(|error| self.to_journal_error(error))
-        })
-    }
-
-    /// Returns the number of the newest job or child job with this id.
-    pub(super) fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
-        let is_new = self.may_be_unprojected(id);
-        self.read(|connection| self.find_newest(connection, id, is_new))
-    }
-
-    /// Rebuilds those of these jobs that exist, with their open effects, as at a start. Everything
-    /// committed for them and their job trees must be projected before.
-    pub(super) fn recover_jobs(
-        &self,
-        numbers: &[JobNumber],
-    ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
-        self.read(|connection| {
-            self.rebuild(connection, |rebuild| recover::recover_jobs(rebuild, numbers))
-        })
-    }
-
-    /// Rebuilds those of these jobs of one job tree that exist, with their open effects, as at a
-    /// start. Everything committed for them must be projected before.
-    pub(super) fn recover_job_tree(
-        &self,
-        numbers: &[JobNumber],
-    ) -> Result<Vec<RecoveredJob>, JournalError> {
-        self.read(|connection| {
-            self.rebuild(connection, |rebuild| recover::recover_job_tree(rebuild, numbers))
-        })
-    }
-
-    /// Returns the running root jobs of a workflow with a number above `after`, the oldest first,
-    /// with their states.
-    pub(super) fn load_running_root_jobs(
-        &self,
-        workflow: &str,
-        after: JobNumber,
-        limit: u32,
-    ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
-        let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL \
-                   AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
-        self.read_projected(|connection| {
-            let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
-                let mut statement = connection.prepare_cached(sql)?;
-                let rows = statement.query_map(params![workflow, after, limit], |row| {
-                    Ok((row.get(0)?, to_job_id(row.get(1)?), row.get(2)?))
-                })?;
-                rows.collect()
-            };
-            read().map_err(|error| self.to_journal_error(error))
-        })
-    }
-
-    /// Returns the running jobs and child jobs of all workflows with a number above `after`, the
-    /// oldest first.
-    pub(super) fn load_running_jobs(
-        &self,
-        after: JobNumber,
-        limit: u32,
-    ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
-        self.query_ids(
-            "SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 \
-             ORDER BY number LIMIT ?2",
-            params![after, limit],
-        )
-    }
-
-    /// Returns the root jobs of a workflow that ended at or after `since`, beyond the cursor, the
-    /// newest end first, with their states.
-    pub(super) fn load_ended_root_jobs(
-        &self,
-        workflow: &str,
-        since: Timestamp,
-        beyond: EndedCursor,
-        limit: u32,
-    ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
-        let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 \
-                     AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
-                   AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
-        self.read_projected(|connection| {
-            let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
-                let mut statement = connection.prepare_cached(sql)?;
-                let rows = statement.query_map(
-                    params![workflow, since.0, beyond.ended.0, beyond.number, limit],
-                    |row| {
-                        Ok((
-                            EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? },
-                            to_job_id(row.get(2)?),
-                            row.get(3)?,
-                        ))
-                    },
-                )?;
-                rows.collect()
-            };
-            read().map_err(|error| self.to_journal_error(error))
-        })
-    }
-
-    /// Returns the number of running root jobs by workflow.
-    pub(super) fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError> {
-        self.read_projected(|connection| {
-            let read = || -> rusqlite::Result<Vec<(String, i64)>> {
-                let mut statement = connection.prepare_cached(
-                    "SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL \
-                     GROUP BY workflow",
-                )?;
-                let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                rows.collect()
-            };
-            read().map_err(|error| self.to_journal_error(error))
-        })
     }
 
     fn query_ids(
@@ -422,9 +233,198 @@ impl Reader {
             .map_or(Ok(()), |why| Err(JournalError::Closed { file: self.state.file.clone(), why }))
     }
 
-    /// Ends all reading. Interrupts active reads and waits for them up to `timeout`. Refuses new
-    /// ones with `why` as the reason. Returns whether no read is left.
-    pub(super) fn close(&self, why: &str, timeout: Duration) -> bool {
+    fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
+        self.state.definitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn file(&self) -> &str {
+        &self.state.file
+    }
+
+    fn connect(&self) -> Result<Connection, JournalError> {
+        // Once the reader is closed, the name may lead to another file.
+        self.check_open(&self.state.pool())?;
+        open_read_only(&self.state.path).map_err(|error| self.to_journal_error(error))
+    }
+
+    pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
+        to_journal_error(&self.state.file, error)
+    }
+}
+
+impl Records for Reader {}
+
+impl JobRecords for Reader {
+    fn load_job(&self, id: JobId) -> Result<Option<StoredJob>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            self.rebuild(connection, |rebuild| {
+                let Some(root) = rebuild.load_root(number)? else { return Ok(None) };
+                Ok(rebuild.load(number)?.cloned().map(|job| StoredJob { number, root, job }))
+            })
+        })
+    }
+
+    fn rebuild_bytes(&self, id: JobId) -> Result<Option<usize>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let Some(newest) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let rows = self.rows(connection);
+            let (mut bytes, mut next) = (0, Some(newest));
+            while let Some(number) = next {
+                bytes += rows.entry_bytes(number)?;
+                // A parent is older; if not, that is damage, which the fold reports.
+                let parent = rows.find_job(number)?.and_then(|row| row.parent);
+                next = parent.filter(|parent| *parent < number);
+            }
+            Ok(Some(bytes))
+        })
+    }
+
+    fn load_creation(&self, id: JobId) -> Result<Option<JobCreation>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            let rows = self.rows(connection);
+            let Some(number) = self.find_newest(connection, id, is_new)? else { return Ok(None) };
+            let Some(job) = rows.find_job(number)? else { return Ok(None) };
+            let first = rows.first_row(number)?;
+            let entries = first.map(|row| row.parse_entries(self.file())).transpose()?;
+            let message = entries.into_iter().flatten().find_map(|entry| match entry {
+                Entry::Job(JobEntry::Created { message, .. }) => message,
+                Entry::Job(_) | Entry::Step(..) | Entry::FanOut(..) | Entry::Caller(_) => None,
+            });
+            let workflow = self
+                .rebuild(connection, |rebuild| rebuild.load_definition(job.definition))?
+                .full_name();
+            Ok(Some(JobCreation { number, workflow, is_child: job.parent.is_some(), message }))
+        })
+    }
+
+    fn find_child_number(
+        &self,
+        parent: JobNumber,
+        id: JobId,
+    ) -> Result<Option<JobNumber>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| {
+            if is_new
+                && let Some(EntryRow { job, origin: Some(origin), .. }) =
+                    self.find_unprojected(connection, id)?
+                && origin.parent == Some(parent)
+            {
+                return Ok(Some(job));
+            }
+            connection
+                .prepare_cached(
+                    "SELECT number FROM jobs WHERE id = ?1 AND parent = ?2 ORDER BY number DESC \
+                     LIMIT 1",
+                )
+                .and_then(|mut statement| {
+                    statement
+                        .query_row(params![id.0.as_bytes(), parent], |row| row.get(0))
+                        .optional()
+                })
+                .map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    fn find_job_number(&self, id: JobId) -> Result<Option<JobNumber>, JournalError> {
+        let is_new = self.may_be_unprojected(id);
+        self.read(|connection| self.find_newest(connection, id, is_new))
+    }
+
+    fn recover_jobs(
+        &self,
+        numbers: &[JobNumber],
+    ) -> Result<HashMap<JobNumber, RecoveredJob>, JournalError> {
+        self.read(|connection| {
+            self.rebuild(connection, |rebuild| recover::recover_jobs(rebuild, numbers))
+        })
+    }
+
+    fn recover_job_tree(&self, numbers: &[JobNumber]) -> Result<Vec<RecoveredJob>, JournalError> {
+        self.read(|connection| {
+            self.rebuild(connection, |rebuild| recover::recover_job_tree(rebuild, numbers))
+        })
+    }
+
+    fn load_running_root_jobs(
+        &self,
+        workflow: &str,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId, String)>, JournalError> {
+        let sql = "SELECT number, id, state FROM jobs WHERE workflow = ?1 AND parent IS NULL \
+                   AND ended IS NULL AND number > ?2 ORDER BY number LIMIT ?3";
+        self.read_projected(|connection| {
+            let read = || -> rusqlite::Result<Vec<(JobNumber, JobId, String)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map(params![workflow, after, limit], |row| {
+                    Ok((row.get(0)?, to_job_id(row.get(1)?), row.get(2)?))
+                })?;
+                rows.collect()
+            };
+            read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    fn load_running_jobs(
+        &self,
+        after: JobNumber,
+        limit: u32,
+    ) -> Result<Vec<(JobNumber, JobId)>, JournalError> {
+        self.query_ids(
+            "SELECT number, id FROM jobs WHERE open = 1 AND ended IS NULL AND number > ?1 \
+             ORDER BY number LIMIT ?2",
+            params![after, limit],
+        )
+    }
+
+    fn load_ended_root_jobs(
+        &self,
+        workflow: &str,
+        since: Timestamp,
+        beyond: EndedCursor,
+        limit: u32,
+    ) -> Result<Vec<(EndedCursor, JobId, String)>, JournalError> {
+        let sql = "SELECT ended, number, id, state FROM jobs WHERE workflow = ?1 \
+                     AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
+                   AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
+        self.read_projected(|connection| {
+            let read = || -> rusqlite::Result<Vec<(EndedCursor, JobId, String)>> {
+                let mut statement = connection.prepare_cached(sql)?;
+                let rows = statement.query_map(
+                    params![workflow, since.0, beyond.ended.0, beyond.number, limit],
+                    |row| {
+                        Ok((
+                            EndedCursor { ended: Timestamp(row.get(0)?), number: row.get(1)? },
+                            to_job_id(row.get(2)?),
+                            row.get(3)?,
+                        ))
+                    },
+                )?;
+                rows.collect()
+            };
+            read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    fn count_running_root_jobs(&self) -> Result<Vec<(String, i64)>, JournalError> {
+        self.read_projected(|connection| {
+            let read = || -> rusqlite::Result<Vec<(String, i64)>> {
+                let mut statement = connection.prepare_cached(
+                    "SELECT workflow, count(*) FROM jobs WHERE parent IS NULL AND ended IS NULL \
+                     GROUP BY workflow",
+                )?;
+                let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                rows.collect()
+            };
+            read().map_err(|error| self.to_journal_error(error))
+        })
+    }
+
+    fn close(&self, why: &str, timeout: Duration) -> bool {
         let mut pool = self.state.pool();
         pool.close_reason.get_or_insert_with(|| why.into());
         pool.idle.clear();
@@ -447,22 +447,8 @@ impl Reader {
         }
     }
 
-    fn definitions(&self) -> MutexGuard<'_, HashMap<i64, Arc<Definition>>> {
-        self.state.definitions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn file(&self) -> &str {
-        &self.state.file
-    }
-
-    fn connect(&self) -> Result<Connection, JournalError> {
-        // Once the reader is closed, the name may lead to another file.
-        self.check_open(&self.state.pool())?;
-        open_read_only(&self.state.path).map_err(|error| self.to_journal_error(error))
-    }
-
-    pub(super) fn to_journal_error(&self, error: rusqlite::Error) -> JournalError {
-        to_journal_error(&self.state.file, error)
+    fn ensure_projected(&self) -> Result<(), JournalError> {
+        self.read_projected(|_| Ok(()))
     }
 }
 

@@ -5,6 +5,7 @@ use super::status_table::{StatusTable, quote_identifier};
 use crate::error::JournalError;
 use crate::query::{JobFilter, SearchHit, SearchOrder};
 use crate::record::JobNumber;
+use crate::traits::SearchRecords;
 use engine::{JobState, StepIndex, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -118,9 +119,8 @@ impl JobFilter {
     }
 }
 
-impl Reader {
-    /// Returns the jobs that match the filter, beyond the job with this number in this order.
-    pub(super) fn search(
+impl SearchRecords for Reader {
+    fn search(
         &self,
         filter: &JobFilter,
         order: SearchOrder,
@@ -180,8 +180,7 @@ impl Reader {
         })
     }
 
-    /// Returns how many jobs match the filter, counting up to `most`.
-    pub(super) fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError> {
+    fn count_matches(&self, filter: &JobFilter, most: u32) -> Result<u32, JournalError> {
         self.read_projected(|connection| {
             if !self.can_filter_statuses(connection, filter)? {
                 return Ok(0);
@@ -201,10 +200,7 @@ impl Reader {
         })
     }
 
-    /// Returns the number of root jobs by workflow and state.
-    pub(super) fn count_root_jobs_by_state(
-        &self,
-    ) -> Result<Vec<(String, JobState, i64)>, JournalError> {
+    fn count_root_jobs_by_state(&self) -> Result<Vec<(String, JobState, i64)>, JournalError> {
         let sql = "SELECT workflow, state, count(*) FROM jobs INDEXED BY jobs_by_state \
                    WHERE parent IS NULL GROUP BY workflow, state";
         self.read_projected(|connection| {
@@ -222,7 +218,9 @@ impl Reader {
             Ok(counts.into_iter().filter_map(known).collect())
         })
     }
+}
 
+impl Reader {
     /// Returns whether the workflow has a status table, if the filter has statuses.
     fn can_filter_statuses(
         &self,

@@ -6,6 +6,7 @@ use super::reader::Reader;
 use crate::error::JournalError;
 use crate::query::EndedCursor;
 use crate::record::JobNumber;
+use crate::traits::StatisticsRecords;
 use engine::{JobState, Timestamp};
 use rusqlite::params;
 
@@ -16,10 +17,8 @@ const SELECT_ENDS: &str = "SELECT number, state, created, ended FROM jobs INDEXE
     WHERE workflow = ?1 AND parent IS NULL AND ended IS NOT NULL AND ended >= ?2
     AND (ended, number) < (?3, ?4) ORDER BY ended DESC, number DESC LIMIT ?5";
 
-impl Reader {
-    /// Calls `each` with the workflow and creation time of root jobs below a number, the newest
-    /// first. Returns the number of the last one.
-    pub(super) fn for_each_creation(
+impl StatisticsRecords for Reader {
+    fn for_each_creation(
         &self,
         below: JobNumber,
         limit: u32,
@@ -40,9 +39,7 @@ impl Reader {
         })
     }
 
-    /// Calls `each` with the state, creation time and end time of the root jobs of a workflow that
-    /// ended at or after `since`, the newest end first. Returns the cursor of the last one.
-    pub(super) fn for_each_end(
+    fn for_each_end(
         &self,
         workflow: &str,
         since: Timestamp,

@@ -5,6 +5,7 @@ use super::status_table::{INDEXED_COLUMNS_MAX, StatusTable, quote_identifier};
 use crate::error::JournalError;
 use crate::query::{StatusFilter, StatusRow};
 use crate::record::JobNumber;
+use crate::traits::StatusRecords;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
@@ -12,13 +13,8 @@ use rusqlite::{Connection, params_from_iter};
 /// considered equally common.
 const ROWS_COUNTED_MAX: usize = 10_000;
 
-impl Reader {
-    /// Returns the step columns of a workflow's status table, in their order; `None` if it is
-    /// missing.
-    pub(super) fn load_status_columns(
-        &self,
-        workflow: &str,
-    ) -> Result<Option<Vec<String>>, JournalError> {
+impl StatusRecords for Reader {
+    fn load_status_columns(&self, workflow: &str) -> Result<Option<Vec<String>>, JournalError> {
         self.read_projected(|connection| {
             StatusTable::for_workflow(workflow)
                 .columns(connection)
@@ -26,10 +22,7 @@ impl Reader {
         })
     }
 
-    /// Returns up to `limit` rows of a workflow's status table below the number `before`, the
-    /// newest first, with the statuses of `columns`, which [`Reader::load_status_columns`]
-    /// returned.
-    pub(super) fn load_statuses(
+    fn load_statuses(
         &self,
         workflow: &str,
         columns: &[String],

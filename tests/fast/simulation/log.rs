@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use workflow_manager::bus::{BusEvent, TopicOffset};
-use workflow_manager::journal::Records;
+use workflow_manager::journal::OffsetRecords;
 
 /// The topic of the replies; it has one partition.
 const TOPIC: &str = "replies";

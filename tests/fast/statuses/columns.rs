@@ -1,7 +1,7 @@
 //! Which table a workflow has, and which columns its steps get.
 
 use super::*;
-use workflow_manager::journal::SearchOrder;
+use workflow_manager::journal::{SearchOrder, SearchRecords};
 
 #[test]
 fn a_table_is_there_and_empty_before_the_first_job() {

@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::Mutex;
 use uuid::Uuid;
 use workflow_manager::engine::{JobId, StepRun, StepState};
-use workflow_manager::journal::{Reader, Records, StoredJob};
+use workflow_manager::journal::{JobRecords, Reader, StoredJob};
 
 const CHAIN: &str = "workflows: [ { name: chain, steps: [ { name: double, timeout: 1h }, \
                      { name: add, timeout: 1h, depends: [ double ] } ] } ]";

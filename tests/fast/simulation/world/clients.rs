@@ -3,7 +3,7 @@
 use super::{Turn, World};
 use crate::simulation::oracle;
 use workflow_manager::engine::{Definition, Job, JobId, JobState, Operation, StepState};
-use workflow_manager::journal::Records;
+use workflow_manager::journal::JobRecords;
 
 /// Reasons that pass: a worker's, and that of a child job whose own id another list has brought
 /// again meanwhile.

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::JobId;
-use workflow_manager::journal::{JobNumber, Reader};
-use workflow_manager::journal::{Records, StoredJob};
+use workflow_manager::journal::{JobNumber, JobRecords, Reader, StoredJob};
 
 /// A job's number and that of its last row, or of the last confirms: it is what it was as long as
 /// these are.

@@ -14,7 +14,9 @@ use workflow_manager::bus::{Addressee, Publication};
 use workflow_manager::engine::{Job, JobId, JobState, Message, StepState};
 use workflow_manager::faults::Hooks;
 use workflow_manager::journal::StoredJob;
-use workflow_manager::journal::{JobNumber, JournalError, JournalOptions, Records, SqliteJournal};
+use workflow_manager::journal::{
+    JobNumber, JobRecords, JournalError, JournalOptions, SqliteJournal, StatusRecords,
+};
 use workflow_manager::journal::{NEWEST_CURSOR, StatusFilter};
 
 impl World {

@@ -3,7 +3,7 @@
 use super::World;
 use std::sync::Arc;
 use workflow_manager::engine::StepIndex;
-use workflow_manager::journal::Records;
+use workflow_manager::journal::JobRecords;
 
 impl World {
     /// A queue that was missing is there again, and empty: the journal has no message in it as

@@ -14,7 +14,7 @@ use workflow_manager::engine::{
     Reply, Sender, Step, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{
-    Journal, JournalError, JournalOptions, NewJob, Reader, Record, Records, SqliteJournal,
+    JobRecords, Journal, JournalError, JournalOptions, NewJob, Reader, Record, SqliteJournal,
 };
 
 /// Changes of a row, each four choices or more.
