@@ -30,8 +30,8 @@
 //! - [`journal`]: the record, as traits, and in SQLite
 //! - `base`: [`clock`] (time and chance), [`times`] (as text), [`values`] of settings, [`budget`],
 //!   [`signature`], [`trust`] (how others can tell that a call comes from us; whose certificates we
-//!   believe), [`http_client`], [`networks`], [`web_address`], [`faults`] (where tests break the daemon; nothing
-//!   without the feature `failpoints`)
+//!   believe), [`http_client`], [`networks`], [`web_address`], [`faults`] (where tests break the
+//!   daemon; nothing without the feature `failpoints`)
 //! - [`engine`]: the rules, as plain data and functions
 //!
 //! # The straight lines

@@ -201,25 +201,29 @@ pub fn start_on(
         });
     }
     handles.mailboxes().journal.send(JournalInput::StartRetention);
-    if let Some(webhook) = &handles.common.webhook {
-        let (journal, of_fail) = (handles.mailboxes().journal.clone(), handles.common.clone());
-        let started = webhook.start(WebhookEnv {
-            reader: handles.common.reader.clone(),
-            delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
-                journal.send(JournalInput::DeleteNotices(notices));
-            }),
-            fail_process: Box::new(move |reason| of_fail.report_fatal(reason)),
-        });
-        if let Err(error) = started {
-            // The journal is closed with its thread.
-            for arbiter in arbiters {
-                arbiter.stop();
-                let _ = arbiter.join();
-            }
-            return Err(error.into());
+    if let Err(error) = start_webhook(&handles) {
+        // The journal is closed with its thread.
+        for arbiter in arbiters {
+            arbiter.stop();
+            let _ = arbiter.join();
         }
+        return Err(error);
     }
     Ok(Manager { handle: ManagerHandle::new(handles.clone()), handles, fatal, arbiters })
+}
+
+/// Starts to deliver the ends of jobs to the webhook, if there is one.
+fn start_webhook(handles: &ActorHandles) -> Result<(), StartError> {
+    let Some(webhook) = &handles.common.webhook else { return Ok(()) };
+    let (journal, of_fail) = (handles.mailboxes().journal.clone(), handles.common.clone());
+    webhook.start(WebhookEnv {
+        reader: handles.common.reader.clone(),
+        delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
+            journal.send(JournalInput::DeleteNotices(notices));
+        }),
+        fail_process: Box::new(move |reason| of_fail.report_fatal(reason)),
+    })?;
+    Ok(())
 }
 
 /// Opens the journal. While another program keeps its file locked, the start waits.

@@ -126,8 +126,8 @@ impl ManagerHandle {
         }
     }
 
-    /// Creates a job of a workflow: under this id, if the client has chosen one, and with this trace
-    /// context, if the request has one. Answered after the commit.
+    /// Creates a job of a workflow: under this id, if the client has chosen one, and with this
+    /// trace context, if the request has one. Answered after the commit.
     ///
     /// # Errors
     ///
@@ -184,28 +184,28 @@ impl ManagerHandle {
                 send_if_accepting(&self.handles, |answer| RouterInput::Operate(id, request, answer))
             }
         };
-        async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+        async move { answered?.receive_for_job(id).await }
     }
 
-    /// Cancels a job, sent as [`operate`](Self::operate) sends; answered after the commit. If the job has ended, the
-    /// response is its state: cancelling twice does no harm.
+    /// Cancels a job, sent as [`operate`](Self::operate) sends; answered after the commit. If the
+    /// job has ended, the response is its state: cancelling twice does no harm.
     pub fn cancel(
         &self,
         id: JobId,
         by: Option<Arc<str>>,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
         let answered = send_cancel(&self.handles, id, |answer| RouterInput::Cancel(id, by, answer));
-        async move { answered?.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+        async move { answered?.receive_for_job(id).await }
     }
 
     /// Erases an ended job from the journal. The request is sent when this is called.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
         let answered = send_request(&self.handles, |answer| RouterInput::Erase(id, answer));
-        async move { answered.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id))) }
+        async move { answered.receive_for_job(id).await }
     }
 
-    /// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk` says.
-    /// Returns, once all is committed, how many steps in how many jobs and child jobs.
+    /// Sends the messages of all steps that wait on a queue again, or only counts them, as `bulk`
+    /// says. Returns, once all is committed, how many steps in how many jobs and child jobs.
     ///
     /// # Errors
     ///
@@ -256,8 +256,8 @@ impl ManagerHandle {
         }
     }
 
-    /// Returns what all queues of the loaded workflows and of jobs under way hold; at most some seconds
-    /// old.
+    /// Returns what all queues of the loaded workflows and of jobs under way hold; at most some
+    /// seconds old.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
         self.queue_reports.last_or_inspect(self.inspect_all_queues()).await
     }
@@ -290,6 +290,12 @@ impl ManagerHandle {
             oldest,
             collected_in,
         }
+    }
+
+    /// Returns what a bus knows of a queue.
+    pub async fn inspect_queue(&self, bus: &BusKey, queue: Arc<str>) -> QueueStatus {
+        let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
+        self.inspect_queues(bus, vec![queue]).await.pop().unwrap_or_else(unknown)
     }
 
     /// Passes a job under way to `inspect`, and returns the result once what was seen is committed.
@@ -332,9 +338,9 @@ impl ManagerHandle {
         let _ = answered.await;
     }
 
-    /// Probes liveness: returns when supervisor, router and journal, one after the other, have handled
-    /// their inputs. It returns while the disk is full and while a broker is away, and never if one of
-    /// their threads hangs.
+    /// Probes liveness: returns when supervisor, router and journal, one after the other, have
+    /// handled their inputs. It returns while the disk is full and while a broker is away, and
+    /// never if one of their threads hangs.
     pub async fn probe_liveness(&self) {
         let (answer, answered) = oneshot::channel();
         self.handles.mailboxes().supervisor.send(SupervisorInput::LivenessProbe(answer));
@@ -368,6 +374,11 @@ impl<T> PendingResponse<T> {
             None => Ok(Err(mailbox_full())),
             Some(answered) => answered.await.map_err(|_| ActorStopped),
         }
+    }
+
+    /// Waits for the response of a job's actor.
+    async fn receive_for_job(self, id: JobId) -> Result<T, RequestError> {
+        self.receive().await.unwrap_or_else(|ActorStopped| Err(job_stopping(id)))
     }
 }
 

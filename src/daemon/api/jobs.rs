@@ -424,13 +424,13 @@ async fn get_light_job(
         response.insert_header(ETag(tag)).content_type(mime::APPLICATION_JSON);
         return Ok(response.body(body));
     }
-    let stored = read_small(&api, move |reader| reader.record_length(id)).await?;
+    let stored = read_small(api, move |reader| reader.record_length(id)).await?;
     let (created, entries) = stored.ok_or_else(|| Problem::unknown_job(id))?;
     let stored_tag = tag(created, entries);
     if matches_etag(known.as_ref(), &stored_tag) {
         return Ok(respond_not_modified(stored_tag));
     }
-    let light = reads::with_job(&api, id, move |found, answer| {
+    let light = reads::with_job(api, id, move |found, answer| {
         answer.write_json(&JobView::light(&found.job, now))?;
         Ok((found.job.origin().created, found.job.entry_count()))
     });

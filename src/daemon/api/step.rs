@@ -201,14 +201,14 @@ async fn respond_payload(
         Some(message) => {
             let message = message?;
             let bytes = message.encoded_len();
-            reads::write_response(&api, bytes, move |_, answer| {
+            reads::write_response(api, bytes, move |_, answer| {
                 answer.set_range(range);
                 answer.write_json(&message)
             })
             .await?
         }
         None => {
-            let response = reads::with_job(&api, id, move |found, answer| {
+            let response = reads::with_job(api, id, move |found, answer| {
                 answer.set_range(range);
                 answer.write_json(&kind.find_in(&found.job)?)
             });

@@ -93,7 +93,7 @@ fn explain_job(
 ) -> LocalBoxFuture<'_, Result<Why, Problem>> {
     Box::pin(async move {
         // The permit is held for as long as the job is.
-        let (job, _permit) = reads::with_job(&api, id, |found, _| Ok(found.job)).await?;
+        let (job, _permit) = reads::with_job(api, id, |found, _| Ok(found.job)).await?;
         if let Some(why) = explain_job_state(api, &job) {
             return Ok(why);
         }
@@ -196,7 +196,7 @@ async fn explain_step(
     }
     let queue = &step.queue;
     let has_broker = api.settings.amqp_bus(&bus.name).is_some();
-    let found = inspect_queue(api, &bus, queue).await;
+    let found = api.manager.inspect_queue(&bus, queue.clone()).await;
     if let Some(section) = api.settings.kafka_bus(&bus.name) {
         let is_confirmed = run.confirmed;
         let topic_step = TopicStep { name, queue, timeout: &timeout, is_confirmed };
@@ -596,9 +596,4 @@ fn explain_waiting(job: &Job) -> Why {
         step: None,
         why: format!("it is about to go on; steps that wait: {}", names.join(", ")),
     }
-}
-
-async fn inspect_queue(api: &Arc<ApiState>, bus: &BusKey, queue: &Arc<str>) -> QueueStatus {
-    let unknown = || QueueStatus::Unknown("the bus does not tell".to_owned());
-    api.manager.inspect_queues(bus, vec![queue.clone()]).await.pop().unwrap_or_else(unknown)
 }

@@ -322,7 +322,7 @@ fn respond_message(
     set("Reply-To", &Receipt::format(queue, vhost, &message));
     let permits = message.permit.take().into_iter().collect();
     Ok(response
-        .body(BufferedResponse::from_bytes(&api, message.body.to_bytes(), permits)?.into_body()))
+        .body(BufferedResponse::from_bytes(api, message.body.to_bytes(), permits)?.into_body()))
 }
 
 /// Sets a header. Names and ids always fit into one.
