@@ -22,7 +22,6 @@ use support::manager::TestManager;
 use support::waits::{DEADLINE, until_async, within};
 use tonic::Status;
 use tonic::transport::Channel;
-use workflow_manager::api::state::ApiState;
 use workflow_manager::grpc::wire::to_worker::Say as Tell;
 use workflow_manager::grpc::wire::{Gone, Taken};
 use workflow_manager::grpc::{self, GrpcServer};
@@ -67,13 +66,11 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
         };
         let manager = TestManager::with(WORKFLOW).set(listens).set(change).await;
         manager.common().health.wait_until_ready().await;
-        let server = grpc::start(ApiState::new(manager.handle().clone()))
-            .await
-            .expect("listens")
-            .expect("is on");
+        let api = Api::new(&manager).await;
+        let server = grpc::start(api.state().clone()).await.expect("listens").expect("is on");
         let address = server.address;
         let rig = Rig {
-            api: Api::new(&manager).await,
+            api,
             address,
             client: connect(address).await,
             server: Rc::new(RefCell::new(Some(server))),
