@@ -7,13 +7,15 @@
 //! A message to the queue of a workflow is a call, as over AMQP, unless a worker of the process
 //! serves that queue. The end of the called job is the reply.
 
-use super::lease_queue::{LeasePolicy, LeaseQueue, LeaseQueues};
-use super::{
-    Addressee, AttemptEnd, Bus, BusEvent, BusKey, BusState, DeadLetter, Delivery, Disposition,
-    ERROR_KIND, EventSink, Header, Publication, QueueStatus, ServedQueues, SettleCommand,
-    Settlement,
-};
+use super::lease_queue::{LeasePolicy, LeaseQueue};
+use crate::delivery::{DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
+use crate::event::{BusEvent, BusState, EventSink};
+use crate::key::BusKey;
 use crate::kind::EMBEDDED_REPLY_QUEUE as REPLIES;
+use crate::lease_queues::LeaseQueues;
+use crate::publication::{Addressee, ERROR_KIND, Header, Publication};
+use crate::queue_status::QueueStatus;
+use crate::transport::{AttemptEnd, Bus, ServedQueues};
 use bytes::Bytes;
 use engine::{Sender, TraceContext};
 use futures_util::future::LocalBoxFuture;

@@ -1,6 +1,8 @@
 //! The events that a bus reports, and its state.
 
-use super::{ConfirmToken, Delivery, RemainingLease};
+use crate::confirm_token::ConfirmToken;
+use crate::delivery::Delivery;
+use crate::publication::RemainingLease;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

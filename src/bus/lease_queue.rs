@@ -9,23 +9,24 @@ mod in_flight;
 mod leases;
 mod queues;
 mod receive;
-mod registry;
 mod replies;
 mod revocation;
 mod types;
 
-pub use registry::LeaseQueues;
-pub use revocation::{LeaseRevocation, RevocationSender, RevokeReason, WorkerCountGuard};
 pub use types::{
-    LEASE_MAX, LeasePolicy, LeaseStatus, LeasedMessage, NotCommitted, NotLeased, ReceiveOptions,
-    ReplyOutcome, WorkerReply, reply_path,
+    LEASE_MAX, LeasePolicy, LeaseRevocation, LeaseStatus, LeasedMessage, NotCommitted, NotLeased,
+    ReceiveOptions, ReplyOutcome, RevocationSender, RevokeReason, WorkerCountGuard, WorkerReply,
+    reply_path,
 };
 
 use in_flight::InFlight;
 use queues::{LeaseQueueState, Queue, WaitingMessage};
-use receive::LeaseResult;
+use types::LeaseResult;
 
-use super::{AttemptEnd, BusEvent, EventSink, Publication, QueueStatus, RemainingLease};
+use crate::event::{BusEvent, EventSink};
+use crate::publication::{Publication, RemainingLease};
+use crate::queue_status::QueueStatus;
+use crate::transport::AttemptEnd;
 use base::budget::Permit;
 use base::clock;
 use std::cmp::Reverse;

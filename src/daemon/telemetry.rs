@@ -14,7 +14,8 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use serde::Serialize;
-use series::StepSeries;
+use series::{Definitions, OTHER, SeriesOverflow, StepSeries, collect_labels};
+use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -450,6 +451,43 @@ impl Metrics {
         // Writing to memory fails only for malformed families, which registration rejects.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Replaces the definitions of the files, and warns if they have too many steps.
+    pub fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
+        if let Some(SeriesOverflow { untracked: without, steps }) =
+            self.series.replace_definitions(definitions, steps_max)
+        {
+            tracing::warn!(
+                steps,
+                without,
+                "metrics.steps_max is {steps_max}: steps of the largest workflows have no series \
+                 of their own, and are counted together as step=\"{OTHER}\""
+            );
+        }
+        self.remove_unused_series();
+    }
+
+    /// Removes the series of workflows and steps that are in no file, and that no running job has.
+    pub fn remove_unused_series(&self) {
+        let Some(needed) = self.series.remove_unused() else { return };
+        macro_rules! forget {
+            ($($family:ident),*) => {$(
+                for labels in collect_labels(&self.$family) {
+                    let of = |name: &str| {
+                        labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+                    };
+                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
+                        let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
+                        let names: HashMap<&str, &str> = pairs.collect();
+                        // Another thread may have removed it.
+                        let _ = self.$family.remove(&names);
+                    }
+                }
+            )*};
+        }
+        forget!(dispatched, redispatched, confirmed, replied, failed, retried, step_duration);
+        forget!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
     }
 }
 

@@ -168,14 +168,15 @@ fn without_a_broker_it_is_said_how_workers_get_their_messages() {
     let daemon = start("workflows: [ { name: w, steps: [ { name: work } ] } ]");
     daemon.await_log(&["warn", "no broker is set", "AMQP_SERVER"]);
     let id = daemon.api.create("w", "{}");
-    let why = daemon.api.get(&format!("/api/job/{id}/why")).expect(200).json();
-    let text = why["why"].as_str().unwrap_or_default();
-    assert!(
-        why["cause"] == "no_consumer"
+    // The message is in its queue a moment after the creation is answered.
+    eventually("it is told who is missing", || {
+        let why = daemon.api.get(&format!("/api/job/{id}/why")).expect(200).json();
+        let text = why["why"].as_str().unwrap_or_default();
+        let is_told = why["cause"] == "no_consumer"
             && text.contains("workflow-manager work work -- CMD")
-            && text.contains("1 message waits"),
-        "{why}"
-    );
+            && text.contains("1 message waits");
+        when(is_told, why)
+    });
     let ready = daemon.api.get("/readyz?verbose").expect(200);
     assert!(ready.text.contains("embedded"), "{ready}");
     // Steps that need no worker of another process are no reason to warn.

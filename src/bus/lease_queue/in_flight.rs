@@ -1,8 +1,8 @@
 //! Messages in flight, and what is reported of their leases.
 
-use super::queues::QueuePosition;
-use super::revocation::RevocationSender;
-use crate::{BusEvent, Publication, RemainingLease};
+use super::types::{LeaseRevocation, QueuePosition, RevocationSender, RevokeReason};
+use crate::event::BusEvent;
+use crate::publication::{Publication, RemainingLease};
 use base::clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,5 +85,14 @@ impl InFlight {
         let left = last.saturating_duration_since(now);
         let lease = RemainingLease { delivery: self.delivery, remaining: left };
         Some(BusEvent::Leased { confirm_token: self.message.confirm_token.try_clone()?, lease })
+    }
+
+    /// Notifies the session, if the worker has one, that it no longer has the message.
+    pub(super) fn notify_revoked(&self, id: &str, reason: RevokeReason) {
+        if let Some(session) = &self.revocations {
+            // The channel is closed if the session has ended.
+            let _ =
+                session.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Leases: how they begin, are extended, reported and end.
 
+use super::LeaseQueue;
 use super::in_flight::InFlight;
 use super::queues::{LeaseQueueState, WaitingMessage};
-use super::revocation::{RevocationSender, RevokeReason};
-use super::{LeaseQueue, NotLeased};
-use crate::Publication;
+use super::types::{NotLeased, RevocationSender, RevokeReason};
+use crate::publication::Publication;
 use base::clock;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! The state of a lease queue: the messages that wait, those that are in flight, and the workers.
 
-use super::NotLeased;
 use super::in_flight::InFlight;
-use super::revocation::{RevocationSender, RevokeReason};
-use crate::Publication;
-use std::cmp::Reverse;
+use super::types::{NotLeased, QueuePosition, RevocationSender, RevokeReason};
+use crate::publication::Publication;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar};
@@ -48,9 +46,6 @@ pub(super) struct Queue {
     pub(super) arrived: Arc<Condvar>,
     pub(super) message_arrived: Arc<Notify>,
 }
-
-/// The order in a queue: the highest priority first, then the first to arrive.
-pub(super) type QueuePosition = (Reverse<u8>, u64);
 
 /// A message that waits in its queue.
 pub(super) struct WaitingMessage {

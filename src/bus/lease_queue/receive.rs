@@ -1,18 +1,11 @@
 //! How a worker receives the next message: it waits for the message, and for the budget to send it.
 
-use super::{LeaseQueue, LeasedMessage, ReceiveOptions, WorkerCountGuard};
-use base::budget::{Permit, ResourceBudget};
+use super::LeaseQueue;
+use super::types::{LeaseResult, LeasedMessage, ReceiveOptions, WorkerCountGuard};
+use base::budget::Permit;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-/// The result of one try to lease a message.
-pub(super) enum LeaseResult {
-    Leased(LeasedMessage),
-    /// A message of this many bytes waits, for which this budget has no room now. It is not leased.
-    OverBudget(ResourceBudget, usize),
-    Empty,
-}
 
 /// Passes the notification of a waiting message on to another worker when it is dropped.
 struct PassOnWakeup<'d>(Option<&'d Notify>);

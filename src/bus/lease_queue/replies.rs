@@ -1,7 +1,10 @@
 //! Replies and rejections from workers, and how they are settled.
 
-use super::{LeaseQueue, NotCommitted, NotLeased, ReplyOutcome, WorkerReply};
-use crate::{BusEvent, DeadLetter, Delivery, Disposition, Rejection, SettleCommand, Settlement};
+use super::LeaseQueue;
+use super::types::{NotCommitted, NotLeased, ReplyOutcome, WorkerReply};
+use crate::delivery::{DeadLetter, Delivery, Disposition, SettleCommand, Settlement};
+use crate::event::BusEvent;
+use crate::rejection::Rejection;
 use bytes::Bytes;
 use engine::Sender;
 use tokio::sync::mpsc;
@@ -25,11 +28,11 @@ impl LeaseQueue {
             body,
             revocations,
         } = reply;
-        let committing = self.deliver(|settlement| Delivery {
-            kind: kind.map(str::to_owned),
-            attempt,
-            sender,
-            ..Delivery::new(Some(correlation_id), body, settlement)
+        let committing = self.deliver(|settlement| {
+            let mut delivery = Delivery::new(Some(correlation_id), body, settlement);
+            delivery.kind = kind.map(str::to_owned);
+            (delivery.attempt, delivery.sender) = (attempt, sender);
+            delivery
         });
         let mut outcome = committing.await?;
         match outcome.rejection {
@@ -61,11 +64,12 @@ impl LeaseQueue {
             let dead = DeadLetter::from_publication(message, "rejected");
             (message.correlation_id.clone(), message.number_header("attempt"), dead)
         };
-        let committing = self.deliver(|settlement| Delivery {
-            attempt,
-            dead_letter: Some(dead),
-            sender: from,
-            ..Delivery::new(correlation_id.as_deref().map(str::to_owned), Bytes::new(), settlement)
+        let committing = self.deliver(|settlement| {
+            let correlation_id = correlation_id.as_deref().map(str::to_owned);
+            let mut delivery = Delivery::new(correlation_id, Bytes::new(), settlement);
+            (delivery.attempt, delivery.sender) = (attempt, from);
+            delivery.dead_letter = Some(dead);
+            delivery
         });
         let outcome = committing.await;
         let settles = |reply_outcome: &ReplyOutcome| {

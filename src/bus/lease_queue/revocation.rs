@@ -1,39 +1,15 @@
 //! Workers with a session. Each is notified when a lease is revoked. When its session ends, it
 //! returns its messages at once.
 
+use super::LeaseQueue;
 use super::in_flight::InFlight;
 use super::queues::{Queue, WaitingMessage};
-use super::{LeaseQueue, NotLeased};
-use crate::{AttemptEnd, BusEvent, RemainingLease};
+use super::types::{NotLeased, RevocationSender, WorkerCountGuard};
+use crate::event::BusEvent;
+use crate::publication::RemainingLease;
 use base::clock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedSender;
-
-/// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
-/// leased to the session.
-pub type RevocationSender = UnboundedSender<LeaseRevocation>;
-
-/// A lease that ended although the worker has not settled it.
-#[derive(Debug)]
-pub struct LeaseRevocation {
-    /// The id of the message.
-    pub id: Arc<str>,
-    /// The number of the delivery.
-    pub delivery: u32,
-    /// Why it ended.
-    pub reason: RevokeReason,
-}
-
-/// Why a lease was revoked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RevokeReason {
-    /// The time of the lease is over.
-    LeaseEnded,
-    /// The attempt has ended.
-    AttemptEnded(AttemptEnd),
-}
 
 impl LeaseQueue {
     /// Counts a session as a worker of this queue until the returned guard is dropped.
@@ -85,32 +61,5 @@ impl LeaseQueue {
         let waiting = WaitingMessage { message, deliveries, since: clock::timer_now() };
         state.queue(&queue).insert(position, waiting);
         Ok(())
-    }
-}
-
-impl InFlight {
-    /// Notifies the session, if the worker has one, that it no longer has the message.
-    pub(super) fn notify_revoked(&self, id: &str, reason: RevokeReason) {
-        if let Some(session) = &self.revocations {
-            // The channel is closed if the session has ended.
-            let _ =
-                session.send(LeaseRevocation { id: id.into(), delivery: self.delivery, reason });
-        }
-    }
-}
-
-/// Counts one worker until it is dropped.
-pub struct WorkerCountGuard(Arc<AtomicUsize>);
-
-impl WorkerCountGuard {
-    pub(super) fn new(count: &Arc<AtomicUsize>) -> WorkerCountGuard {
-        count.fetch_add(1, Ordering::Relaxed);
-        WorkerCountGuard(count.clone())
-    }
-}
-
-impl Drop for WorkerCountGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,13 +1,18 @@
 //! The types of a lease queue's interface.
 
-use super::revocation::RevocationSender;
-use crate::{Body, Header, Rejection};
-use base::budget::{MessageBudget, Permit};
+use crate::body::Body;
+use crate::publication::Header;
+use crate::rejection::Rejection;
+use crate::transport::AttemptEnd;
+use base::budget::{MessageBudget, Permit, ResourceBudget};
 use bytes::Bytes;
 use engine::Sender;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 /// The longest lease.
@@ -134,3 +139,54 @@ pub fn reply_path(queue: &str, id: &str, delivery: u32, query: Option<(&str, &st
     };
     format!("/api/queue/{}/message/{}/{delivery}/reply{query}", encoded(queue), encoded(id))
 }
+
+/// Notifies a session of revoked leases. It holds at most one [`LeaseRevocation`] for each message
+/// leased to the session.
+pub type RevocationSender = UnboundedSender<LeaseRevocation>;
+
+/// A lease that ended although the worker has not settled it.
+#[derive(Debug)]
+pub struct LeaseRevocation {
+    /// The id of the message.
+    pub id: Arc<str>,
+    /// The number of the delivery.
+    pub delivery: u32,
+    /// Why it ended.
+    pub reason: RevokeReason,
+}
+
+/// Why a lease was revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevokeReason {
+    /// The time of the lease is over.
+    LeaseEnded,
+    /// The attempt has ended.
+    AttemptEnded(AttemptEnd),
+}
+
+/// Counts one worker until it is dropped.
+pub struct WorkerCountGuard(Arc<AtomicUsize>);
+
+impl WorkerCountGuard {
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> WorkerCountGuard {
+        count.fetch_add(1, Ordering::Relaxed);
+        WorkerCountGuard(count.clone())
+    }
+}
+
+impl Drop for WorkerCountGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The result of one try to lease a message.
+pub(super) enum LeaseResult {
+    Leased(LeasedMessage),
+    /// A message of this many bytes waits, for which this budget has no room now. It is not leased.
+    OverBudget(ResourceBudget, usize),
+    Empty,
+}
+
+/// The order in a queue: the highest priority first, then the first to arrive.
+pub(super) type QueuePosition = (Reverse<u8>, u64);

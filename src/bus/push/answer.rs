@@ -1,6 +1,8 @@
 //! Interprets the answer of a web service: one table, without I/O.
 
-use crate::{Body, CallOutcome, ERROR_KIND};
+use crate::body::Body;
+use crate::event::CallOutcome;
+use crate::publication::ERROR_KIND;
 use bytes::Bytes;
 use serde::Deserialize;
 use std::time::Duration;

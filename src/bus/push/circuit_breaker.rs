@@ -1,7 +1,7 @@
 //! The circuit breaker: a web service may be called at once, or, while nothing can be delivered to
 //! it, once after each pause.
 
-use crate::EndpointFailure;
+use crate::queue_status::EndpointFailure;
 use base::clock;
 use engine::Timestamp;
 use std::time::Duration;

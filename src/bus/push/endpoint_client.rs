@@ -2,8 +2,9 @@
 
 use super::answer::{Answer, CallResult, interpret};
 use super::resolver::{AddressDenied, CheckedResolver};
+use crate::key::BusKey;
 use crate::lease_queue::{LeasedMessage, reply_path};
-use crate::{BusKey, Header, HeaderValue};
+use crate::publication::{Header, HeaderValue};
 use base::clock;
 use base::http_client::{self, causes, read_body, retry_after, root_cause};
 use base::networks::Networks;

@@ -4,8 +4,10 @@
 use super::answer::CallResult;
 use super::circuit_breaker::{BackoffSettings, CallKind, CircuitBreaker};
 use super::endpoint_client::{Endpoint, EndpointClient};
+use crate::event::{BusEvent, BusNotice, EventSink};
 use crate::lease_queue::{LeaseQueue, LeasedMessage, NotCommitted, ReceiveOptions, WorkerReply};
-use crate::{BusEvent, BusNotice, EndpointFailure, EventSink, Header};
+use crate::publication::Header;
+use crate::queue_status::EndpointFailure;
 use base::clock;
 use engine::Sender;
 use futures_util::StreamExt;

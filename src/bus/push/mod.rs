@@ -25,11 +25,13 @@ pub use circuit_breaker::BackoffSettings;
 pub use endpoint_client::{Endpoint, EndpointClient, EndpointClientSettings, ProbeError};
 pub use section::{EndpointSettings, NetworkSettings, PushBusSection, PushSection};
 
-use super::lease_queue::{LeasePolicy, LeaseQueue, LeaseQueues};
-use super::{
-    Addressee, AttemptEnd, Bus, BusEvent, BusKey, BusNotice, BusState, EndpointFailure, EventSink,
-    Publication, QueueStatus, ServedQueues,
-};
+use super::lease_queue::{LeasePolicy, LeaseQueue};
+use crate::event::{BusEvent, BusNotice, BusState, EventSink};
+use crate::key::BusKey;
+use crate::lease_queues::LeaseQueues;
+use crate::publication::{Addressee, Publication};
+use crate::queue_status::{EndpointFailure, QueueStatus};
+use crate::transport::{AttemptEnd, Bus, ServedQueues};
 use endpoint_queue::{EndpointQueue, PushState};
 use futures_util::future::{LocalBoxFuture, join_all};
 use std::collections::HashMap;

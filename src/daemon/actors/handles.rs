@@ -6,7 +6,7 @@ use super::inputs::{ArchiveInput, JournalInput, NotifierInput, RouterInput, Supe
 use super::mailbox::Mailbox;
 use super::routes::Routes;
 use actix::ArbiterHandle;
-use bus::lease_queue::LeaseQueues;
+use bus::LeaseQueues;
 use engine::Definition;
 use std::sync::{Arc, OnceLock};
 

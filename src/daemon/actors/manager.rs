@@ -30,8 +30,8 @@ use actix::{Actor, Arbiter, ArbiterHandle};
 use base::clock;
 use base::faults;
 use bus::BusKey;
+use bus::LeaseQueues;
 use bus::embedded::Workers;
-use bus::lease_queue::LeaseQueues;
 use engine::{Definition, Millis};
 use journal::{
     JobNumber, Journal, JournalError, JournalOptions, NoticeNumber, RecoveredJob, Remedy,

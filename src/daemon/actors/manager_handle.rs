@@ -18,7 +18,7 @@ use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
 use super::routes::Routes;
 use base::clock;
-use bus::lease_queue::LeaseQueues;
+use bus::LeaseQueues;
 use bus::{BusKey, QueueStatus};
 use engine::{
     Definition, Job, JobId, Limits, Message, Operation, OperationRequest, Timestamp, TraceContext,

@@ -10,9 +10,10 @@ use crate::settings::{BusKind, EndpointSettings, KafkaSection, PushSection, Sett
 use actix::{Actor, ArbiterHandle};
 use amqp::{AmqpError, AmqpSettings, Connector, TopicConnector};
 use base::web_address::is_url;
+use bus::LeaseQueues;
 use bus::embedded::{EmbeddedBus, EmbeddedConfig, Workers};
 use bus::event_topic::EventTopicFactory;
-use bus::lease_queue::{LeasePolicy, LeaseQueues};
+use bus::lease_queue::LeasePolicy;
 use bus::push::{
     BackoffSettings, Endpoint, EndpointClient, EndpointClientSettings, PushBus, PushConfig,
 };

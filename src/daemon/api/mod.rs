@@ -2,6 +2,7 @@
 //! modules such as [`jobs`], each beside its route; `routes` has the list of them all.
 
 mod active_jobs;
+mod app;
 mod children;
 mod connection;
 pub mod connection_limits;
@@ -42,28 +43,6 @@ mod why_text;
 mod worker;
 mod workflows;
 
-use actix_web::body::BoxBody;
-use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::{App, Error, web};
+pub use app::app;
 pub use problem::Problem;
 pub use server::{bind, serve, serve_at};
-use state::ApiState;
-use std::sync::Arc;
-
-/// Makes the application: the routes, each in its middleware.
-pub fn app(
-    api: Arc<ApiState>,
-) -> App<
-    impl ServiceFactory<
-        ServiceRequest,
-        Config = (),
-        Response = ServiceResponse<BoxBody>,
-        Error = Error,
-        InitError = (),
-    >,
-> {
-    let http = api.settings.http.clone();
-    App::new()
-        .app_data(web::Data::from(api))
-        .configure(move |config| routes::add_routes(config, &http))
-}

@@ -1,6 +1,6 @@
 //! The server of the HTTP API: its port, its connections, and the service on each.
 
-use super::app;
+use super::app::app;
 use super::connection::Connection;
 use super::connection_limits::http_connections_max;
 use super::connection_slots::ConnectionSlots;

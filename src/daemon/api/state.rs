@@ -35,8 +35,8 @@ pub struct ApiState {
 }
 
 impl ApiState {
-    /// Creates what the calls to a manager use: once for each manager, so that all its servers share
-    /// tokens and bounds.
+    /// Creates what the calls to a manager use: once for each manager, so that all its servers
+    /// share tokens and bounds.
     pub fn new(manager: ManagerHandle) -> Arc<ApiState> {
         let common = manager.common();
         Arc::new(ApiState {

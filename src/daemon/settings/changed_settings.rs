@@ -2,7 +2,8 @@
 //! warning is given if a value looks as if it was set for the earlier meaning. No setting has been
 //! renamed since 0.1.0.
 
-use super::{Settings, Source};
+use super::root::Settings;
+use super::sources::Source;
 use std::time::Duration;
 
 /// The longest `journal.lag` that was probably set when it still was the lag of confirms (20 ms by

@@ -1,6 +1,7 @@
 //! Settings of workers over gRPC.
 
-use super::{DurationSetting, HttpSettings};
+use super::http::HttpSettings;
+use base::values::DurationSetting;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 

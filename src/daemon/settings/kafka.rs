@@ -1,7 +1,9 @@
 //! The buses of the settings over Kafka.
 
-use super::{BusSettings, KafkaSection, Settings};
+use super::buses::BusSettings;
+use super::root::Settings;
 use bus::BusKind;
+use bus::KafkaSection;
 use engine::text::quote;
 use std::collections::BTreeMap;
 

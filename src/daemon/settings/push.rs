@@ -1,8 +1,10 @@
 //! The buses of the settings that call web services.
 
-use super::{BusSettings, EndpointSettings, Settings};
+use super::buses::BusSettings;
+use super::root::Settings;
 use base::web_address::{is_url, parse_web_address};
 use bus::BusKind;
+use bus::push::EndpointSettings;
 use engine::text::{enumerate_quoted, find_nearest, quote};
 use std::collections::BTreeMap;
 

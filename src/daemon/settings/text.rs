@@ -1,12 +1,15 @@
 //! The text of a settings file, read within limits, so that another kind of file, or one whose
 //! aliases expand without end, costs an error message and no memory.
 
+use super::files;
 use super::sources::collect_names;
-use super::{DEFAULTS, files};
 use config::{ConfigError, Map, Source, Value, ValueKind};
 use engine::text::find_nearest;
 use std::collections::BTreeSet;
 use std::path::Path;
+
+/// The default settings, which name and explain every setting.
+pub const DEFAULTS: &str = include_str!("../../../config/default.yaml");
 
 /// The largest settings file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -1,9 +1,9 @@
 //! Authorization: named tokens, their scopes, and the file of further tokens.
 
 use super::text::{SettingsFile, redact_values};
-use super::{HttpSettings, Names, Secret};
+use base::values::{Names, Secret};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use utoipa::ToSchema;
 
@@ -87,7 +87,10 @@ impl TokenSettings {
 }
 
 /// Checks tokens, which are at `place`.
-fn check_tokens(place: &str, tokens: &BTreeMap<String, TokenSettings>) -> Result<(), String> {
+pub(super) fn check_tokens(
+    place: &str,
+    tokens: &BTreeMap<String, TokenSettings>,
+) -> Result<(), String> {
     for (name, token) in tokens {
         let place = format!("{place}.{name}");
         if !is_token_name(name) {
@@ -139,77 +142,13 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// Checks that a token is too long to be guessed; an empty one is none.
-fn check_token_length(place: &str, token: &str) -> Result<(), String> {
+pub(super) fn check_token_length(place: &str, token: &str) -> Result<(), String> {
     match token.chars().count() {
         0 | TOKEN_CHARS_MIN.. => Ok(()),
         chars => Err(format!(
             "{place} has {chars} characters, which can be guessed; expected at least \
              {TOKEN_CHARS_MIN}: `workflow-manager token new` makes one"
         )),
-    }
-}
-
-impl HttpSettings {
-    /// Returns whether calls need a token.
-    pub fn requires_token(&self) -> bool {
-        !self.token.0.is_empty() || !self.tokens.is_empty() || !self.tokens_file.is_empty()
-    }
-
-    /// Checks that each name belongs to one token, because logs and records show only the name.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a name is used twice.
-    pub fn check_token_names(
-        &self,
-        of_file: &BTreeMap<String, TokenSettings>,
-    ) -> Result<(), String> {
-        let mut seen = BTreeSet::from([MAIN_TOKEN]);
-        let names = self.tokens.keys().chain(self.workers.keys()).chain(of_file.keys());
-        match names.map(String::as_str).find(|name| !seen.insert(name)) {
-            Some(MAIN_TOKEN) => Err(format!(
-                "a token is called {MAIN_TOKEN:?}, which is the name of the one in that setting"
-            )),
-            Some(twice) => Err(format!(
-                "two tokens are called {twice:?}, in http.tokens, http.tokens_file and \
-                 http.workers: logs and records could not tell them apart"
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks the tokens of the settings.
-    pub(super) fn validate_tokens(&self) -> Result<(), String> {
-        check_token_length("http.token", &self.token.0)?;
-        check_tokens("http.tokens", &self.tokens)?;
-        for (name, worker) in &self.workers {
-            if !is_token_name(name) {
-                return Err(format!(
-                    "http.workers.{name}: a name has letters, digits, \"-\", \"_\" and \".\", at \
-                     most 64"
-                ));
-            }
-            if !self.requires_token() {
-                return Err(format!(
-                    "http.workers has the worker {name:?}, but there is no other token (http.token \
-                     is empty), so that every call is open to all: set http.token, http.tokens or \
-                     http.tokens_file"
-                ));
-            }
-            if worker.token.0.is_empty() || worker.token.0 == self.token.0 {
-                return Err(format!(
-                    "http.workers.{name}.token is empty or that of http.token, expected another \
-                     one: it is for the worker's queues alone"
-                ));
-            }
-            check_token_length(&format!("http.workers.{name}.token"), &worker.token.0)?;
-            if worker.queues.is_empty() {
-                return Err(format!(
-                    "http.workers.{name}.queues is empty, expected the queues of the worker"
-                ));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Settings of traces, in the terms of OpenTelemetry.
 
-use super::{DurationSetting, Secret, ServerAddress};
+use base::values::{DurationSetting, Secret, ServerAddress};
 use base::web_address::parse_web_address;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,9 @@
 //! Warnings about settings that are allowed, but probably a mistake.
 
 use super::files::is_world_readable;
-use super::{Settings, Source, secrets};
+use super::root::Settings;
+use super::secrets;
+use super::sources::Source;
 use std::collections::BTreeSet;
 use std::path::Path;
 

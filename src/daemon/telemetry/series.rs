@@ -2,7 +2,6 @@
 //! workflow files have, up to a bound. A workflow that is in no file any more, and that no running
 //! job has, loses its series.
 
-use super::Metrics;
 use engine::Definition;
 use prometheus::core::Collector;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 pub const OTHER: &str = "__other__";
 
 /// Definitions by the full names of their workflows.
-type Definitions = BTreeMap<String, Arc<Definition>>;
+pub(super) type Definitions = BTreeMap<String, Arc<Definition>>;
 
 /// Decides which steps have series of their own.
 #[derive(Default)]
@@ -118,7 +117,7 @@ impl StepSeries {
 
     /// Removes the definitions that no job has any more. Returns what is still used, or `None` if
     /// nothing was removed.
-    fn remove_unused(&self) -> Option<UsedSteps> {
+    pub(super) fn remove_unused(&self) -> Option<UsedSteps> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if state.previous.iter().all(|old| old.strong_count() > 0) {
             return None;
@@ -149,10 +148,10 @@ impl SeriesState {
 }
 
 /// The workflows and steps whose series are still used.
-struct UsedSteps(HashMap<String, HashSet<Arc<str>>>);
+pub(super) struct UsedSteps(HashMap<String, HashSet<Arc<str>>>);
 
 impl UsedSteps {
-    fn has(&self, workflow: &str, step: Option<&str>) -> bool {
+    pub(super) fn has(&self, workflow: &str, step: Option<&str>) -> bool {
         self.0
             .get(workflow)
             .is_some_and(|steps| step.is_none_or(|step| step == OTHER || steps.contains(step)))
@@ -163,46 +162,8 @@ fn step_names(definition: &Definition) -> HashSet<Arc<str>> {
     definition.graphs.iter().flat_map(|graph| &graph.steps).map(|step| step.name.clone()).collect()
 }
 
-impl Metrics {
-    /// Replaces the definitions of the files, and warns if they have too many steps.
-    pub fn set_definitions(&self, definitions: &Definitions, steps_max: usize) {
-        if let Some(SeriesOverflow { untracked: without, steps }) =
-            self.series.replace_definitions(definitions, steps_max)
-        {
-            tracing::warn!(
-                steps,
-                without,
-                "metrics.steps_max is {steps_max}: steps of the largest workflows have no series \
-                 of their own, and are counted together as step=\"{OTHER}\""
-            );
-        }
-        self.remove_unused_series();
-    }
-
-    /// Removes the series of workflows and steps that are in no file, and that no running job has.
-    pub fn remove_unused_series(&self) {
-        let Some(needed) = self.series.remove_unused() else { return };
-        macro_rules! forget {
-            ($($family:ident),*) => {$(
-                for labels in collect_labels(&self.$family) {
-                    let of = |name: &str| {
-                        labels.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
-                    };
-                    if !needed.has(of("workflow").unwrap_or_default(), of("step")) {
-                        let pairs = labels.iter().map(|(name, value)| (&**name, &**value));
-                        let names: HashMap<&str, &str> = pairs.collect();
-                        // Another thread may have removed it.
-                        let _ = self.$family.remove(&names);
-                    }
-                }
-            )*};
-        }
-        forget!(dispatched, redispatched, confirmed, replied, failed, retried, step_duration);
-        forget!(job_duration, calls_refused, jobs_created, jobs_ended, jobs);
-    }
-}
-
-fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
+/// Returns the labels of each series of a family.
+pub(super) fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
     let families = family.collect();
     let metrics = families.iter().flat_map(|family| family.get_metric());
     let labels = metrics.map(|metric| {
@@ -215,6 +176,7 @@ fn collect_labels(family: &impl Collector) -> Vec<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::Metrics;
     use engine::{Graph, Step};
 
     fn definition(name: &str, steps: &[&str]) -> Arc<Definition> {

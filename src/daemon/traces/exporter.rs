@@ -2,7 +2,7 @@
 //! It does one thing at a time: while the receiver accepts nothing, it reads nothing. So its memory
 //! is bounded by the jobs that wait, the spans of one job, and one export.
 
-use super::EndedJob;
+use super::ended_job::EndedJob;
 use super::otlp::{
     Request, Resource, ResourceSpans, Response, Scope, ScopeSpans, Span, text_attribute,
 };

@@ -3,6 +3,7 @@
 //! so a trace is complete however often the process was restarted. No trace can hold up a job: what
 //! a slow receiver leaves no room for is dropped and counted.
 
+mod ended_job;
 mod exporter;
 mod otlp;
 mod run_history;
@@ -11,7 +12,7 @@ mod span_builder;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 use actix_rt::Arbiter;
-use engine::{JobId, Timestamp};
+pub use ended_job::EndedJob;
 use exporter::{Exporter, ExporterMessage};
 use futures_util::FutureExt;
 use journal::Records;
@@ -28,19 +29,6 @@ pub struct Traces {
     waiting_max: i64,
     metrics: Metrics,
     exporter: OnceLock<UnboundedSender<ExporterMessage>>,
-}
-
-/// A root job that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedJob {
-    /// The id of the job.
-    pub id: JobId,
-    /// When it was created. Another job may have the same id by now.
-    pub created: Timestamp,
-    /// The number of the entry that ended it, from 1.
-    pub entry: u64,
-    /// The time of that entry.
-    pub at: Timestamp,
 }
 
 impl Traces {

@@ -1,7 +1,7 @@
 //! Builds the spans of a root job: its own, those of its steps and their attempts, and the same of
 //! its child jobs, up to a limit. They contain nothing of a message.
 
-use super::EndedJob;
+use super::ended_job::EndedJob;
 use super::otlp::{
     Event, KeyValue, Kind, Span, Status, StatusCode, number_attribute, text_attribute,
 };

@@ -1,7 +1,7 @@
 //! The registry of a process's lease queues.
 
-use super::LeaseQueue;
-use crate::BusKey;
+use crate::key::BusKey;
+use crate::lease_queue::LeaseQueue;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 

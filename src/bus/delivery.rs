@@ -1,0 +1,217 @@
+//! Incoming messages, and how they are settled.
+
+use crate::publication::Publication;
+use crate::rejection::Rejection;
+use bytes::Bytes;
+use engine::{Sender, TraceContext};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// An incoming message: on the reply queue a worker's reply or a dead-lettered step message; on a
+/// workflow's queue a call, which asks for a job.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The property `correlation_id`, unparsed.
+    pub correlation_id: Option<String>,
+    /// The property `type`: absent, `result`, `progress`, `error` or something unknown.
+    pub kind: Option<String>,
+    /// The attempt, from the header `attempt`. A dead letter always has it; a reply has it if the
+    /// worker returns the header.
+    pub attempt: Option<u32>,
+    /// The property `message_id`; read on a workflow's queue, and for a dead letter.
+    pub message_id: Option<String>,
+    /// The property `reply_to`; read only on a workflow's queue.
+    pub reply_to: Option<String>,
+    /// The header `depth`; read only on a workflow's queue.
+    pub depth: Option<u16>,
+    /// The headers `traceparent` and `tracestate`, if they are valid; only on a workflow's queue.
+    pub trace: Option<TraceContext>,
+    /// Set if the broker dead-lettered a step message (header `x-death`).
+    pub dead_letter: Option<DeadLetter>,
+    /// Whether the broker delivered the message before.
+    pub redelivered: bool,
+    /// The sender.
+    pub sender: Sender,
+    /// The body.
+    pub body: Bytes,
+    settlement: Settlement,
+}
+
+/// Why the broker dead-lettered a step message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The queue that the message was in.
+    pub queue: String,
+    /// The broker's reason: `rejected`, `expired`, `maxlen`, `delivery_limit`.
+    pub reason: String,
+}
+
+impl DeadLetter {
+    /// Creates the dead letter of `message`, with the broker's reason.
+    pub fn from_publication(message: &Publication, reason: &str) -> DeadLetter {
+        DeadLetter { queue: message.address.queue.to_string(), reason: reason.to_owned() }
+    }
+}
+
+/// How a delivery is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Acknowledged: the broker may forget the message.
+    Ack,
+    /// The message goes back to its queue.
+    Requeue,
+}
+
+/// A verdict on the delivery `tag` of the connection `epoch`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettleCommand {
+    /// The delivery tag, unique within its epoch.
+    pub tag: u64,
+    /// The epoch of the connection. Commands for earlier connections of the consumer are void.
+    pub epoch: u64,
+    /// How the delivery is settled.
+    pub disposition: Disposition,
+    /// Why the engine rejected the reply, if an acknowledged reply changed nothing.
+    pub rejection: Option<Rejection>,
+    /// Why the attempt failed by a result that is acknowledged.
+    pub failed: Option<Arc<str>>,
+}
+
+/// Settles one delivery at its bus. Dropped unsettled (because its actor panicked) it requeues the
+/// message.
+pub struct Settlement {
+    tag: u64,
+    epoch: u64,
+    to: Option<mpsc::UnboundedSender<SettleCommand>>,
+    /// Releases the permit of a delivery that is not settled yet.
+    guard: Option<SettleGuard>,
+    rejection: Option<Rejection>,
+    failed: Option<Arc<str>>,
+}
+
+/// A value that is dropped when the delivery is settled, and releases what it holds.
+type SettleGuard = Box<dyn Any + Send>;
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Settlement({} of {})", self.tag, self.epoch)
+    }
+}
+
+impl Settlement {
+    /// Creates the settlement of delivery `tag`; its command goes to `to`.
+    pub fn new(tag: u64, epoch: u64, to: mpsc::UnboundedSender<SettleCommand>) -> Settlement {
+        Settlement { tag, epoch, to: Some(to), guard: None, rejection: None, failed: None }
+    }
+
+    /// Adds a guard that is dropped when the delivery is settled.
+    pub fn with_guard(self, guard: Option<impl Any + Send>) -> Settlement {
+        // Fields cannot be moved out of a type that implements `Drop`.
+        let mut settlement = self;
+        settlement.guard = guard.map(|hold| Box::new(hold) as SettleGuard);
+        settlement
+    }
+
+    /// Creates the settlement of a delivery that no broker waits for: the bus itself reports it.
+    pub fn detached() -> Settlement {
+        Settlement { tag: 0, epoch: 0, to: None, guard: None, rejection: None, failed: None }
+    }
+
+    fn is_stale(&self) -> bool {
+        self.to.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
+    }
+
+    fn settle(&mut self, disposition: Disposition) {
+        if let Some(to) = self.to.take() {
+            // The channel is closed if the connection is gone. The broker redelivers by itself
+            // then.
+            let Settlement { tag, epoch, rejection, .. } = *self;
+            let failed = self.failed.take();
+            let _ = to.send(SettleCommand { tag, epoch, disposition, rejection, failed });
+        }
+        self.guard = None;
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.settle(Disposition::Requeue);
+    }
+}
+
+impl Delivery {
+    /// Creates a delivery that is settled through `settlement`.
+    pub fn new(correlation_id: Option<String>, body: Bytes, settlement: Settlement) -> Delivery {
+        Delivery {
+            correlation_id,
+            kind: None,
+            attempt: None,
+            message_id: None,
+            reply_to: None,
+            depth: None,
+            trace: None,
+            dead_letter: None,
+            redelivered: false,
+            sender: Sender::Unknown,
+            body,
+            settlement,
+        }
+    }
+
+    /// Acknowledges the delivery. Call this only after the commit of what followed from it, if
+    /// anything did: after a crash in between the broker must redeliver.
+    pub fn ack(mut self) {
+        self.settlement.settle(Disposition::Ack);
+    }
+
+    /// Acknowledges a reply that changed nothing, for this reason.
+    pub fn ack_rejected(mut self, reason: Rejection) {
+        self.settlement.rejection = Some(reason);
+        self.ack();
+    }
+
+    /// Returns whether the delivery is stale; see [`Acknowledger::is_stale`].
+    pub fn is_stale(&self) -> bool {
+        self.settlement.is_stale()
+    }
+
+    /// Drops the content and keeps only the right to settle the delivery.
+    pub fn into_acknowledger(self) -> Acknowledger {
+        Acknowledger(self.settlement)
+    }
+}
+
+/// The right to acknowledge one delivery. Dropped, it requeues the message.
+#[derive(Debug)]
+pub struct Acknowledger(Settlement);
+
+impl From<Settlement> for Acknowledger {
+    fn from(settlement: Settlement) -> Acknowledger {
+        Acknowledger(settlement)
+    }
+}
+
+impl Acknowledger {
+    /// Acknowledges the delivery; see [`Delivery::ack`].
+    pub fn ack(mut self) {
+        self.0.settle(Disposition::Ack);
+    }
+
+    /// Records why the reply changed nothing.
+    pub fn set_rejection(&mut self, reason: Rejection) {
+        self.0.rejection = Some(reason);
+    }
+
+    /// Notes that the delivery is a result by which its attempt failed, for this reason.
+    pub fn failed(&mut self, why: Arc<str>) {
+        self.0.failed = Some(why);
+    }
+
+    /// Whether the delivery has gone back to its queue, because its channel is closed: it comes
+    /// again.
+    pub fn is_stale(&self) -> bool {
+        self.0.is_stale()
+    }
+}

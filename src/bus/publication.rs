@@ -1,0 +1,143 @@
+//! Messages on their way to a queue.
+
+use crate::body::Body;
+use crate::confirm_token::ConfirmToken;
+use crate::key::Address;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The property `type` of a message that reports a failure (docs/worker-protocol.md).
+pub const ERROR_KIND: &str = "error";
+
+/// Who reads a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// A worker. Its queue is declared where it is missing, and its reply is awaited.
+    Worker,
+    /// Whoever asked for something. The queue belongs to the caller: if it does not exist, nobody
+    /// reads the message.
+    Caller,
+}
+
+/// A header of a publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: HeaderValue,
+}
+
+/// The value of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// A text.
+    Text(Arc<str>),
+    /// A whole number.
+    Number(i64),
+}
+
+impl Header {
+    /// Creates a header that holds a text.
+    pub fn from_text(name: &'static str, text: impl Into<Arc<str>>) -> Header {
+        Header { name, value: HeaderValue::Text(text.into()) }
+    }
+
+    /// Creates a header that holds a number.
+    pub fn from_number(name: &'static str, number: impl Into<i64>) -> Header {
+        Header { name, value: HeaderValue::Number(number.into()) }
+    }
+
+    /// Returns the value of the named header, if it is a text.
+    pub fn find_text<'h>(headers: &'h [Header], name: &str) -> Option<&'h Arc<str>> {
+        match Header::find(headers, name)? {
+            HeaderValue::Text(text) => Some(text),
+            HeaderValue::Number(_) => None,
+        }
+    }
+
+    /// Returns the value of the named header, if it is a whole number that fits `N`.
+    pub fn find_number<N: TryFrom<i64>>(headers: &[Header], name: &str) -> Option<N> {
+        match Header::find(headers, name)? {
+            HeaderValue::Number(number) => N::try_from(*number).ok(),
+            HeaderValue::Text(_) => None,
+        }
+    }
+
+    fn find<'h>(headers: &'h [Header], name: &str) -> Option<&'h HeaderValue> {
+        headers.iter().find(|header| header.name == name).map(|header| &header.value)
+    }
+}
+
+/// A message on its way to a queue (docs/worker-protocol.md).
+#[derive(Debug)]
+pub struct Publication {
+    /// The destination.
+    pub address: Address,
+    /// Who reads it there.
+    pub addressee: Addressee,
+    /// The message id. It stays the same when the message is sent again.
+    pub id: String,
+    /// The correlation id: replies carry it, and a reply names the message that it answers.
+    pub correlation_id: Option<Arc<str>>,
+    /// The property `type`.
+    pub kind: Option<&'static str>,
+    /// The priority, 0–9.
+    pub priority: Option<u8>,
+    /// When the message was created, in seconds since 1970.
+    pub timestamp_s: u64,
+    /// The headers.
+    pub headers: Vec<Header>,
+    /// The body.
+    pub body: Body,
+    /// The remaining lease, if a worker had leased the message before its job was rebuilt from the
+    /// journal (at a start, or after a panic).
+    pub lease: Option<RemainingLease>,
+    /// Whether the broker must verify the sender (property `user-id`). A dead letter of the message
+    /// can then be told from a forged one.
+    pub sets_user_id: bool,
+    /// How long the message is of use.
+    pub lifetime: Lifetime,
+    /// Returned to the sender once the message is confirmed.
+    pub confirm_token: ConfirmToken,
+}
+
+/// How long a message is of use to workers. A broker that does not report who has the message may
+/// drop it after that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetime {
+    /// The time to live from when the broker has the message; `None`: it does not expire.
+    pub ttl: Option<Duration>,
+    /// The time by which a worker must have taken the message.
+    pub take_by: Option<Instant>,
+}
+
+impl Lifetime {
+    /// Returns the time to live for a broker that gets the message now; `None`: it does not expire.
+    pub fn remaining(self, now: Instant) -> Option<Duration> {
+        let until = self.take_by.map(|until| until.saturating_duration_since(now));
+        self.ttl.into_iter().chain(until).min()
+    }
+}
+
+/// The rest of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemainingLease {
+    /// The number of the delivery that the worker has, from 1.
+    pub delivery: u32,
+    /// How long the lease still lasts.
+    pub remaining: Duration,
+}
+
+impl Publication {
+    /// Returns the value of a text header; see [`Header::find_text`].
+    pub fn text_header(&self, name: &str) -> Option<&Arc<str>> {
+        Header::find_text(&self.headers, name)
+    }
+
+    /// Returns the value of a number header; see [`Header::find_number`].
+    pub fn number_header<N: TryFrom<i64>>(&self, name: &str) -> Option<N> {
+        Header::find_number(&self.headers, name)
+    }
+}

@@ -1,0 +1,33 @@
+//! The settings from the command line.
+
+use std::path::PathBuf;
+
+/// The settings from the command line, which override everything else.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "each is the setting of the same name")]
+pub struct Overrides {
+    pub workflows: Vec<PathBuf>,
+    pub amqp_server: Option<String>,
+    pub journal_file: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub insecure: bool,
+}
+
+pub(super) type Builder = config::ConfigBuilder<config::builder::DefaultState>;
+
+impl Overrides {
+    /// Adds these settings.
+    pub(super) fn apply(&self, builder: Builder) -> Result<Builder, config::ConfigError> {
+        let paths: Vec<String> =
+            self.workflows.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        builder
+            .set_override_option("workflows", (!paths.is_empty()).then_some(paths))?
+            .set_override_option("amqp.server", self.amqp_server.clone())?
+            .set_override_option(
+                "journal.file",
+                self.journal_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            )?
+            .set_override_option("http.listen", self.listen.clone())?
+            .set_override_option("http.insecure", self.insecure.then_some(true))
+    }
+}
