@@ -310,7 +310,9 @@ fn paths(statement: &str) -> Vec<String> {
             _ => parts.push(String::new()),
         }
     }
-    parts.iter().flat_map(|part| paths(part)).map(|part| format!("{above}{part}")).collect()
+    // A comma may end the list.
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    parts.flat_map(|part| paths(part)).map(|part| format!("{above}{part}")).collect()
 }
 
 /// A path that `module` names, from the crate's root. A path without `crate`, `self` or `super` is
