@@ -14,7 +14,7 @@ check:
 
 # All tests that need no server.
 test *NAMES:
-    cargo test --locked --workspace --features {{features}} --lib --test fast {{NAMES}}
+    INSTA_UPDATE=no cargo test --locked --workspace --features {{features}} --lib --test fast {{NAMES}}
 
 # Before you hand in: what CI runs.
 verify *STAGES:

@@ -147,10 +147,23 @@ impl ManagementApi {
         .await
     }
 
-    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.send_request(Method::GET, path, None).await?)
+    async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(
+        &self,
+        path: &str,
+    ) -> Result<T, String> {
+        parse_json(self.send_request(Method::GET, path, None).await?)
+            .await
             .map_err(|error| format!("GET {path}: {error}"))
     }
+}
+
+/// Parses an answer on a thread that may block: the list of many queues takes its time, and this
+/// thread may be that of the router.
+pub(super) async fn parse_json<T: serde::de::DeserializeOwned + Send + 'static>(
+    answer: String,
+) -> Result<T, String> {
+    let parse = move || serde_json::from_str(&answer).map_err(|error| error.to_string());
+    actix_rt::task::spawn_blocking(parse).await.map_err(|error| error.to_string())?
 }
 
 /// Encodes a text as a segment of a path.

@@ -3,12 +3,13 @@
 //! the manager learns of it (docs/operations.md).
 
 use super::connection::{ReconnectBackoff, millis};
-use super::management::{ManagementApi, encode_segment};
+use super::management::{ManagementApi, encode_segment, parse_json};
 use super::policy_lock::PolicyLock;
 use super::state::AmqpState;
 use engine::text::quote;
 use reqwest::Method;
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,13 +248,18 @@ impl DeadLetterPolicy {
         Ok(overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
     }
 
-    async fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, String> {
+    async fn list<T: serde::de::DeserializeOwned + Send + 'static>(
+        &self,
+        path: &str,
+    ) -> Result<Vec<T>, String> {
         self.get_json(path).await
     }
 
-    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        serde_json::from_str(&self.management.send_request(Method::GET, path, None).await?)
-            .map_err(|error| error.to_string())
+    async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(
+        &self,
+        path: &str,
+    ) -> Result<T, String> {
+        parse_json(self.management.send_request(Method::GET, path, None).await?).await
     }
 }
 
@@ -298,7 +304,8 @@ fn overridden_queues(
             key.is_none_or(|key| *key != *reply_queue)
         })
     };
-    let ours = |queue: &ListedQueuePolicy| step_queues.iter().any(|name| **name == *queue.name);
+    let step_queues: HashSet<&str> = step_queues.iter().map(|name| &**name).collect();
+    let ours = |queue: &ListedQueuePolicy| step_queues.contains(&*queue.name);
     listed
         .into_iter()
         .filter(|queue| ours(queue) && goes_elsewhere(queue))

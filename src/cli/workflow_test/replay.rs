@@ -145,13 +145,9 @@ impl<'r> Replay<'r> {
                     members.push((*place, key, value.clone()));
                 }
                 members.sort_by_key(|(place, ..)| *place);
-                let member = |(_, key, value): &(u16, Arc<str>, Json)| {
-                    format!("{}:{}", serde_json::json!(key), value.text())
-                };
-                let texts: Vec<String> = members.iter().map(member).collect();
-                let text = format!("{{{}}}", texts.join(","));
                 // Puts together the result, which the journal keeps in parts.
-                let result = Message::parse(text.as_bytes()).expect("parts of a JSON object");
+                let result: Message =
+                    members.into_iter().map(|(_, key, value)| (key, value)).collect();
                 self.enqueue(step, RecordedInput::ChildEnded(*index, Some(result)));
             }
             FanOutEntry::ChildFailed { index } => {

@@ -221,7 +221,7 @@ fn start_webhook(handles: &ActorHandles) -> Result<(), StartError> {
         delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
             journal.send(JournalInput::DeleteNotices(notices));
         }),
-        fail_process: Box::new(move |reason| of_fail.report_fatal(reason)),
+        fail_process: Arc::new(move |reason| of_fail.report_fatal(reason)),
     })?;
     Ok(())
 }

@@ -85,11 +85,13 @@ async fn create_job(
     incoming: RequestBody,
 ) -> Result<HttpResponse, Problem> {
     let [id, vhost] = query.extract(["id", "vhost"])?;
-    let definition = find_definition(&api, &path, vhost.as_deref())?;
+    find_definition(&api, &path, vhost.as_deref())?;
     let body = incoming.read(&api).await?;
     // `_body` holds its permit for bodies until the job is committed.
     let ((id, message), _body) =
         body.parse_with(&api, move |body| parse_creation(id.as_deref(), body)).await?;
+    // A reload may have ended while the body came: the job is of what is loaded now.
+    let definition = find_definition(&api, &path, vhost.as_deref())?;
     let workflow = definition.full_name();
     match api.manager.create_job(definition, id, message, parse_trace_context(&request)).await {
         Ok(created) => {

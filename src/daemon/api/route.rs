@@ -15,7 +15,7 @@ pub(super) struct ApiRoute {
     pub(super) access: Access,
     handler: fn() -> Route,
     takes_slash: bool,
-    operations: Operations,
+    pub(super) operations: Operations,
 }
 
 /// The method of a route.
@@ -46,14 +46,14 @@ pub(super) enum Access {
 
 /// The operations of a route in the document.
 #[derive(Clone, Copy)]
-enum Operations {
+pub(super) enum Operations {
     None,
     One(fn(&mut Schemas) -> OperationSpec),
     /// One for each of these words in place of `{operation}`, with a summary.
     Each(&'static [(&'static str, &'static str)], DescribeWord),
 }
 
-type DescribeWord = fn(&str, &str, &mut Schemas) -> OperationSpec;
+pub(super) type DescribeWord = fn(&str, &str, &mut Schemas) -> OperationSpec;
 
 /// A route whose operation is still to be described.
 pub(super) struct UndescribedRoute(ApiRoute);

@@ -127,10 +127,12 @@ async fn count_requests(
 
 #[cfg(test)]
 mod tests {
+    use super::super::route::Operations;
     use super::*;
     use crate::settings::Scope;
     use actix_web::dev::ResourceDef;
     use actix_web::http::Method;
+    use std::collections::BTreeSet;
 
     #[test]
     fn what_erases_or_replaces_needs_more_than_what_does_not() {
@@ -169,5 +171,17 @@ mod tests {
             let routes = paths.find(|routes| ResourceDef::new(routes[0].patterns()).is_match(path));
             assert_eq!(Access::find(routes.unwrap_or_default(), &method), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn all_calls_but_these_are_described() {
+        let without =
+            ALL_ROUTES.iter().filter(|route| matches!(route.operations, Operations::None));
+        let without: BTreeSet<&str> = without.map(|route| route.path).collect();
+        let pages = ["/", "/assets/{path:.*}"];
+        let other_names = ["/api", "/api/workflows/{rest:.*}"];
+        let leading_nowhere = ["/assets/{name}/{path:.*}", "/api/queue/{queue}/message/{path:.*}"];
+        let expected = [pages, other_names, leading_nowhere].into_iter().flatten();
+        assert_eq!(without, expected.collect());
     }
 }

@@ -66,7 +66,7 @@ pub struct WebhookEnv {
     /// Deletes delivered notices from the journal.
     pub delete_notices: Box<dyn Fn(Vec<NoticeNumber>) + Send + Sync>,
     /// Ends the process in an orderly way, for the given reason.
-    pub fail_process: Box<dyn Fn(String) + Send + Sync>,
+    pub fail_process: Arc<dyn Fn(String) + Send + Sync>,
 }
 
 /// Delivers the notices of the journal.
@@ -130,7 +130,14 @@ impl Webhook {
         // A second start changes nothing: its task ends at once.
         let _ = self.inputs.set(inputs);
         Arbiter::new().spawn_fn(move || {
-            actix_rt::spawn(task.run(inbox).then(|()| async { Arbiter::current().stop() }));
+            let fail_process = task.env.fail_process.clone();
+            let run = AssertUnwindSafe(task.run(inbox)).catch_unwind();
+            actix_rt::spawn(run.then(async move |ended| {
+                if ended.is_err() {
+                    fail_process("the webhook panicked; the log has the panic".to_owned());
+                }
+                Arbiter::current().stop();
+            }));
         });
         Ok(())
     }

@@ -156,6 +156,7 @@ pub fn targets_of_module(module: &str) -> Vec<String> {
     targets.extend(match path {
         "bus" => vec!["workflow_manager_amqp".to_owned(), "workflow_manager_kafka".to_owned()],
         "api" => vec!["workflow_manager_grpc".to_owned()],
+        "clock" => vec!["workflow_manager_base::clock".to_owned()],
         _ => path
             .strip_prefix("bus::")
             .or_else(|| path.strip_prefix("api::"))
@@ -184,6 +185,7 @@ mod tests {
             ("workflow_manager::bus", "workflow_manager_amqp::connection"),
             ("workflow_manager::bus::amqp", "workflow_manager_amqp::connection"),
             ("workflow_manager::api", "workflow_manager_grpc::stream"),
+            ("workflow_manager::clock", "workflow_manager_base::clock"),
             ("workflow_manager::api::grpc::stream", "workflow_manager_grpc::stream"),
             ("workflow_manager_bus", "workflow_manager_bus::push"),
             ("lapin", "lapin::channel"),

@@ -65,21 +65,26 @@ struct ProcessState {
 
 impl ProcessState {
     fn read() -> Option<ProcessState> {
-        let open_files = match fs::metadata("/proc/self/fd").ok()?.len() {
+        let listed = || fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let open_files = match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
             // Before Linux 6.2 the size does not tell how many there are.
-            0 => u64::try_from(fs::read_dir("/proc/self/fd").ok()?.count()).ok()?,
+            0 => u64::try_from(listed()).unwrap_or(u64::MAX),
             count => count,
         };
         let files_max = getrlimit(Resource::Nofile).current.unwrap_or(0);
-        let system = fs::read_to_string("/proc/stat").ok()?;
+        // Only what is told of processes may be visible (systemd, ProcSubset=pid).
+        let system = fs::read_to_string("/proc/stat").ok();
         let process = fs::read_to_string("/proc/self/stat").ok()?;
-        ProcessState::parse(&system, &process, [open_files, files_max])
+        ProcessState::parse(system.as_deref(), &process, [open_files, files_max])
     }
 
-    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)).
-    fn parse(system: &str, process: &str, files: [u64; 2]) -> Option<ProcessState> {
-        let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?;
-        let boot: u64 = boot.trim().parse().ok()?;
+    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without the first
+    /// the time of the start is 0.
+    fn parse(system: Option<&str>, process: &str, files: [u64; 2]) -> Option<ProcessState> {
+        let boot = system.and_then(|system| {
+            let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?;
+            boot.trim().parse::<u64>().ok()
+        });
         // The name of the program, the second field, may hold spaces and brackets.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -92,7 +97,7 @@ impl ProcessState {
                 files[1],
                 field(23)?,
                 resident,
-                boot + field(22)? / ticks,
+                boot.map_or(Some(0), |boot| Some(boot + field(22)? / ticks))?,
                 field(20)?,
             ],
         })
@@ -108,7 +113,7 @@ mod tests {
         let system = "cpu  1 2 3\nbtime 1700000000\nprocesses 7\n";
         let process = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 500 \
                        1048576 3 18446744073709551615 1 1\n";
-        let state = ProcessState::parse(system, process, [5, 1024]);
+        let state = ProcessState::parse(Some(system), process, [5, 1024]);
         let page = u64::try_from(page_size()).expect("a size");
         let ticks = clock_ticks_per_second();
         let expected = ProcessState {
@@ -116,7 +121,10 @@ mod tests {
             gauges: [5, 1024, 1_048_576, 3 * page, 1_700_000_000 + 500 / ticks, 9],
         };
         assert_eq!(state, Some(expected));
-        assert_eq!(ProcessState::parse(system, "42 (a", [0, 0]), None);
+        // A service manager may hide what is not of processes.
+        let hidden = ProcessState::parse(None, process, [5, 1024]).expect("the rest is told");
+        assert_eq!(hidden.gauges, [5, 1024, 1_048_576, 3 * page, 0, 9]);
+        assert_eq!(ProcessState::parse(Some(system), "42 (a", [0, 0]), None);
     }
 
     #[test]
