@@ -78,8 +78,8 @@ impl ProcessState {
         ProcessState::parse(system.as_deref(), &process, [open_files, files_max])
     }
 
-    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without the first
-    /// the time of the start is 0.
+    /// Parses `/proc/stat` and `/proc/self/stat` (proc_stat(5), proc_pid_stat(5)). Without the
+    /// first the time of the start is 0.
     fn parse(system: Option<&str>, process: &str, files: [u64; 2]) -> Option<ProcessState> {
         let boot = system.and_then(|system| {
             let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?;
