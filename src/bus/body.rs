@@ -36,8 +36,8 @@ impl Body {
         Body(BodyContent::Lazy(Arc::new(text)))
     }
 
-    /// Creates the body of a message of kind [`ERROR_KIND`]: `reason` in one sentence, and whether
-    /// another attempt may help.
+    /// Creates the body of a message of kind [`crate::ERROR_KIND`]: `reason` in one sentence, and
+    /// whether another attempt may help.
     pub fn from_error(reason: &str, retryable: bool) -> Body {
         Bytes::from(serde_json::json!({ "error": reason, "retryable": retryable }).to_string())
             .into()

@@ -1,6 +1,6 @@
 //! Message buses: how messages leave and replies come in.
 //!
-//! One trait, [`Bus`], has several implementations: [`amqp`] speaks AMQP 0-9-1 to RabbitMQ, `kafka`
+//! One trait, [`Bus`], has several implementations: `amqp` speaks AMQP 0-9-1 to RabbitMQ, `kafka`
 //! (a feature of the build) produces to topics and consumes one, [`embedded`] keeps the queues in
 //! this process, [`push`] calls web services.
 //!

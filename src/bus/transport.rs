@@ -48,7 +48,7 @@ pub trait Bus {
     fn inspect(&mut self, queues: Vec<Arc<str>>) -> LocalBoxFuture<'static, Vec<QueueStatus>>;
 
     /// Checks queues on which steps wait. Each missing queue is reported as
-    /// [`BusEvent::QueueMissing`] and then declared, as after connecting.
+    /// [`crate::BusEvent::QueueMissing`] and then declared, as after connecting.
     fn ensure_queues(&mut self, _queues: Vec<Arc<str>>) {}
 
     /// Returns the depth of each queue of the virtual host.

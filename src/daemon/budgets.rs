@@ -5,7 +5,8 @@ use base::budget::{MessageBudget, ResourceBudget};
 
 /// All budgets of a process.
 pub struct Budgets {
-    /// Bytes of bodies up to [`SMALL_BODY_BYTES_MAX`]: a quarter of the budget for bodies.
+    /// Bytes of bodies up to [`base::budget::SMALL_BODY_BYTES_MAX`]: a quarter of the budget for
+    /// bodies.
     pub small_bodies: ResourceBudget,
     /// Bytes of larger bodies and of what is parsed from them: the other three quarters.
     pub large_bodies: ResourceBudget,

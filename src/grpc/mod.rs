@@ -1,5 +1,5 @@
 //! Workers over gRPC: they use the lease queue of the embedded bus, as those of
-//! [`daemon::api::worker`] do over HTTP. What both share is in [`daemon::api::leases`]; the
+//! `daemon::api::worker` do over HTTP. What both share is in [`daemon::api::leases`]; the
 //! messages are defined in `proto/workers.proto`.
 //!
 //! A call passes [`connection`] (how many there are, and how long they may stay unauthenticated),

@@ -1,6 +1,6 @@
 //! Leases for workers, whichever way they come: over HTTP ([`super::worker`]) or over gRPC
-//! ([`grpc`]). Both agree here on which queues exist, what a receipt is, which durations are
-//! allowed, and how a message is settled.
+//! (the crate `grpc`). Both agree here on which queues exist, what a receipt is, which durations
+//! are allowed, and how a message is settled.
 
 use super::active_jobs;
 use super::problem::Problem;
