@@ -125,7 +125,7 @@ pub(super) async fn inspect_policy(
 ) -> Result<PolicyStatus, String> {
     let policy = DeadLetterPolicy { management, vhost: encode_segment(vhost), reply_queue, queues };
     let policies: Vec<ListedPolicy> =
-        policy.list(&format!("/api/policies/{}", policy.vhost)).await?;
+        policy.get_json(&format!("/api/policies/{}", policy.vhost)).await?;
     let is_set = policies.iter().any(|listed| listed.name == policy.reply_queue);
     let drops_replies = policy.find_reply_drop_rules().await?;
     Ok(PolicyStatus {
@@ -198,7 +198,7 @@ impl DeadLetterPolicy {
     /// not exist.
     async fn find_reply_drop_rules(&self) -> Result<Vec<String>, String> {
         let queues: Vec<ListedQueuePolicy> = self
-            .list(&format!(
+            .get_json(&format!(
                 "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
                 self.vhost
             ))
@@ -207,7 +207,7 @@ impl DeadLetterPolicy {
             return Ok(Vec::new());
         };
         let policies: Vec<ListedPolicy> =
-            self.list(&format!("/api/policies/{}", self.vhost)).await?;
+            self.get_json(&format!("/api/policies/{}", self.vhost)).await?;
         // Only the statistics name the operator policy, and only some users may list these
         // policies.
         let path = format!(
@@ -221,7 +221,7 @@ impl DeadLetterPolicy {
             .ok()
             .and_then(|of| of.operator_policy);
         let path = format!("/api/operator-policies/{}", self.vhost);
-        let operators: Vec<ListedPolicy> = self.list(&path).await.unwrap_or_default();
+        let operators: Vec<ListedPolicy> = self.get_json(&path).await.unwrap_or_default();
         let named = |kind, name: Option<&String>, policies: &'_ [ListedPolicy]| {
             let found = policies.iter().find(|policy| Some(&policy.name) == name)?;
             Some((kind, found.name.clone(), found.definition.clone()))
@@ -238,21 +238,14 @@ impl DeadLetterPolicy {
     async fn find_overridden_queues(&self) -> Result<Vec<String>, String> {
         // With statistics, the names of the policies would be some seconds old.
         let queues: Vec<ListedQueuePolicy> = self
-            .list(&format!(
+            .get_json(&format!(
                 "/api/queues/{}?columns=name,policy,arguments&disable_stats=true",
                 self.vhost
             ))
             .await?;
         let policies: Vec<ListedPolicy> =
-            self.list(&format!("/api/policies/{}", self.vhost)).await?;
+            self.get_json(&format!("/api/policies/{}", self.vhost)).await?;
         Ok(overridden_queues(&self.reply_queue, &self.queues, queues, &policies))
-    }
-
-    async fn list<T: serde::de::DeserializeOwned + Send + 'static>(
-        &self,
-        path: &str,
-    ) -> Result<Vec<T>, String> {
-        self.get_json(path).await
     }
 
     async fn get_json<T: serde::de::DeserializeOwned + Send + 'static>(

@@ -51,7 +51,6 @@ const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// A running manager, in this process.
 pub struct Manager {
     handle: ManagerHandle,
-    handles: Arc<ActorHandles>,
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
@@ -209,7 +208,7 @@ pub fn start_on(
         }
         return Err(error);
     }
-    Ok(Manager { handle: ManagerHandle::new(handles.clone()), handles, fatal, arbiters })
+    Ok(Manager { handle: ManagerHandle::new(handles), fatal, arbiters })
 }
 
 /// Starts to deliver the ends of jobs to the webhook, if there is one.
@@ -359,12 +358,12 @@ impl Manager {
 
     /// Returns what the actors share.
     pub fn common(&self) -> &Arc<Common> {
-        &self.handles.common
+        &self.handles().common
     }
 
     /// Returns the handles of the actors.
     pub fn handles(&self) -> &Arc<ActorHandles> {
-        &self.handles
+        self.handle.handles()
     }
 
     /// Waits until the manager itself has a reason to end, and returns it.
@@ -375,9 +374,9 @@ impl Manager {
     /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
     /// next start, and a thread that does not end is left behind.
     pub async fn stop(self) {
-        self.handles.common.health.stopping.store(true, Ordering::Relaxed);
+        self.common().health.stopping.store(true, Ordering::Relaxed);
         faults::hit("manager::stop");
-        let (grace, begun) = (self.handles.common.settings.shutdown.grace.0, clock::instant());
+        let (grace, begun) = (self.common().settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.drain()).await.is_err() {
             tracing::warn!(
                 grace_ms = Millis::from_duration(grace).0,
@@ -386,7 +385,7 @@ impl Manager {
         }
         // Before the journal: its main file is complete only if nobody still reads the -wal.
         let (reader, patience) =
-            (self.handles.common.reader.clone(), grace.saturating_sub(begun.elapsed()));
+            (self.common().reader.clone(), grace.saturating_sub(begun.elapsed()));
         let closed =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
         if !closed.await.unwrap_or(false) {
@@ -412,9 +411,9 @@ impl Manager {
     }
 
     async fn drain(&self) {
-        let mailboxes = self.handles.mailboxes();
+        let mailboxes = self.handles().mailboxes();
         let mut closing = Vec::new();
-        for (_, bus) in self.handles.buses.all() {
+        for (_, bus) in self.handles().buses.all() {
             let (answer, answered) = oneshot::channel();
             bus.send(BusInput::Close(answer));
             closing.push(answered);
@@ -423,14 +422,14 @@ impl Manager {
             // An error means that the bus has ended already.
             let _ = answered.await;
         }
-        if let Some(webhook) = &self.handles.common.webhook {
+        if let Some(webhook) = &self.common().webhook {
             webhook.close().await;
         }
         let (answer, answered) = oneshot::channel();
         mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
         let _ = answered.await;
         // After the commit of the last ends.
-        if let Some(traces) = &self.handles.common.traces {
+        if let Some(traces) = &self.common().traces {
             traces.close().await;
         }
         // After the commit of the last events.

@@ -54,8 +54,13 @@ impl ManagerHandle {
         }
     }
 
+    /// Returns the handles of the actors, for the one who stops them.
+    pub(super) fn handles(&self) -> &Arc<ActorHandles> {
+        &self.handles
+    }
+
     /// Returns what the actors share.
-    pub fn common(&self) -> &Common {
+    pub(crate) fn common(&self) -> &Common {
         &self.handles.common
     }
 
