@@ -129,7 +129,7 @@ struct JournalStats {
 
 impl JournalStats {
     fn read(manager: &Manager) -> JournalStats {
-        let common = manager.common();
+        let common = manager.core();
         let file = rusqlite::Connection::open(&common.settings.journal.file).expect("opens");
         let last_number = |table| {
             let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");

@@ -313,10 +313,7 @@ async fn measure_streams() {
     let mut settings = settings(folder.path(), "streams.db");
     settings.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
     let manager = start(settings).await;
-    let server = grpc::start(ApiState::new(manager.handle().clone()))
-        .await
-        .expect("listens")
-        .expect("it is on");
+    let server = grpc::start(ApiState::new(&manager)).await.expect("listens").expect("it is on");
     let before = settled_memory_kib().await;
     // From here on the peak is that of the streams.
     std::fs::write("/proc/self/clear_refs", "5").expect("the peak begins anew");
@@ -395,10 +392,7 @@ async fn measure() {
     let mut over_grpc = settings(folder.path(), "grpc.db");
     over_grpc.grpc.listen = Some("127.0.0.1:0".parse().expect("an address"));
     let manager = start(over_grpc).await;
-    let server = grpc::start(ApiState::new(manager.handle().clone()))
-        .await
-        .expect("listens")
-        .expect("it is on");
+    let server = grpc::start(ApiState::new(&manager)).await.expect("listens").expect("it is on");
     let address = server.address.to_string();
     for streams in [1, 4, 16] {
         let process = ChildProcess::start(&format!("grpc-{streams}"), &address);
@@ -412,7 +406,7 @@ async fn measure() {
     let mut over_http = settings(folder.path(), "http.db");
     over_http.http.listen = "127.0.0.1:0".parse().expect("an address");
     let manager = start(over_http).await;
-    let (server, address) = api::serve(ApiState::new(manager.handle().clone())).expect("listens");
+    let (server, address) = api::serve(ApiState::new(&manager)).expect("listens");
     let handle = server.handle();
     let server = actix_rt::spawn(server);
     let address = address.to_string();
@@ -437,7 +431,7 @@ async fn measure_waiting() {
     let mut settings = settings(folder.path(), "waiting.db");
     settings.http.listen = "127.0.0.1:0".parse().expect("an address");
     let manager = start(settings).await;
-    let state = ApiState::new(manager.handle().clone());
+    let state = ApiState::new(&manager);
     let (server, address) = api::serve(state.clone()).expect("listens");
     let handle = server.handle();
     let server = actix_rt::spawn(server);

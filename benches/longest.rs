@@ -213,7 +213,7 @@ async fn run(out: &mut dyn Write) {
 
     fill_journal(&old, jobs);
     let manager = start(&old).await;
-    let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
+    let deleted = manager.core().metrics.deleted.with_label_values(&["retention"]);
     let sweep = poll(|| deleted.get() == jobs as u64);
     measure_during(
         (out, &format!("the retention of {jobs} jobs"), baseline),

@@ -77,7 +77,7 @@ fn serve_connection(mut socket: &TcpStream, stats: &ReceiverStats) {
 async fn run_job(manager: &TestManager, workflow: &str, message: &str) -> Duration {
     let started = Instant::now();
     let id = manager.create_job(workflow, message).await;
-    poll(|| manager.handles().routes.find(id).is_none()).await;
+    poll(|| manager.core().routes.find(id).is_none()).await;
     started.elapsed()
 }
 
@@ -113,7 +113,7 @@ async fn run(items: usize, traced: bool) {
     let elapsed = run_job(&manager, "fan", &serde_json::json!({ "items": list }).to_string()).await;
     let (resident, cpu, ended) =
         (process::resident_kib(), process::cpu_seconds("self"), Instant::now());
-    let metrics = manager.common().metrics.clone();
+    let metrics = manager.core().metrics.clone();
     let sent = || metrics.traces_spans_sent.get() as usize;
     // Each of the other jobs has three spans: itself, its step, its attempt.
     let fan_spans = (2 + 3 * items).min(SPANS_MAX);

@@ -276,7 +276,7 @@ async fn run(settings: Settings, definitions: Vec<Arc<Definition>>) -> Result<Ex
     // Before the journal is opened, so that a start that fails leaves it as it was.
     let socket = api::bind(listen).with_context(cannot_listen)?;
     let mut manager = manager::start(settings, definitions, Workers::new()).await?;
-    let state = ApiState::new(manager.handle().clone());
+    let state = ApiState::new(&manager);
     actix_rt::spawn(reload_on_hang_up(hang_up, state.reloader(), service.clone()));
     let served = match api::serve_at(state.clone(), socket).with_context(cannot_listen) {
         #[cfg(feature = "grpc")]

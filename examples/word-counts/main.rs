@@ -91,10 +91,9 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     let site = match page {
         None => None,
         Some(listen) => {
-            let (server, address) = api::serve(ApiState::new(manager.handle().clone()))
-                .with_context(|| {
-                    format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
-                })?;
+            let (server, address) = api::serve(ApiState::new(&manager)).with_context(|| {
+                format!("cannot listen on {listen}; choose another address with --page=ADDRESS")
+            })?;
             let handle = server.handle();
             actix_rt::spawn(server);
             Some((address, handle))
@@ -113,7 +112,7 @@ async fn count(book: &Path, scratch: &Path, page: Option<SocketAddr>) -> Result<
     if let Some((_, server)) = site {
         writeln!(std::io::stdout(), "The page is served until Ctrl-C.")?;
         actix_rt::signal::ctrl_c().await?;
-        manager.common().feeds.close();
+        manager.core().feeds.close();
         server.stop(true).await;
     }
     manager.stop().await;
@@ -242,7 +241,7 @@ async fn follow(manager: &Manager, id: JobId) -> Result<Job> {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     loop {
         look.tick().await;
-        let Some(found) = manager.common().reader.load_job(id)? else {
+        let Some(found) = manager.core().reader.load_job(id)? else {
             bail!("job {id} is not in the journal")
         };
         let children: Vec<(u32, u32)> = found

@@ -2,7 +2,7 @@
 //! keep the definition that they started with.
 
 use crate::access::{Access, CertificateStore, EXPIRY_WARNING_S, TlsIdentity};
-use crate::actors::common::index_by_name;
+use crate::actors::loaded_definitions::index_by_name;
 use crate::actors::manager_handle::ManagerHandle;
 use crate::load::{self, LoadErrors};
 use crate::settings::{Settings, TokenSettings};

@@ -47,7 +47,7 @@ async fn slow_reads() {
     // Each needs a read of its own.
     let [first, second] = ended;
     // One after the other: the router's mailbox refuses what comes faster than it is read.
-    let lookups = &manager.common().metrics.lookups_waiting;
+    let lookups = &manager.core().metrics.lookups_waiting;
     let held = |count: i64| until("they wait", move || lookups.get() >= count);
     let mut waiting =
         vec![actix_rt::spawn(told(manager.handle().operate(first, Operation::Retry)))];
@@ -121,14 +121,14 @@ fn replies_of_other_jobs_do_not_wait_for_a_slow_read() {
 fn what_is_asked_of_one_id_keeps_its_order() {
     actix_rt::System::new().block_on(async {
         let manager = setup(WORKFLOW, 1_000).await;
-        let definition = manager.common().definitions()["chain"].clone();
+        let definition = manager.core().definitions.current()["chain"].clone();
         for round in 0..50_u128 {
             let id = JobId(uuid::Uuid::from_u128(round + 1));
             // Not through the manager's own method, which waits for the answer.
             let create = || {
                 let (definition, message) = (definition.clone(), Message::default());
                 let (answer, answered) = oneshot::channel();
-                let router = &manager.handles().mailboxes().router;
+                let router = &manager.mailboxes().router;
                 router.send(RouterInput::Create(CreateJob {
                     id: Some(id),
                     definition,

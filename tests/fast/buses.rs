@@ -420,10 +420,9 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
         let manager = start(folder.path(), TWO, two_buses(&came, "embedded"));
         let id = manager.create_job("both", "{}").await;
-        let handles = manager.handles();
-        let here = Address { bus: handles.buses.resolve(None, ""), queue: "work".into() };
-        let there =
-            Address { bus: handles.buses.resolve(Some(&"other".into()), ""), ..here.clone() };
+        let buses = &manager.core().buses;
+        let here = Address { bus: buses.resolve(None, ""), queue: "work".into() };
+        let there = Address { bus: buses.resolve(Some(&"other".into()), ""), ..here.clone() };
         let handle = manager.handle();
         let step =
             |id| async move { handle.inspect_job(id, |job| job.confirmed_steps().count()).await };
@@ -433,7 +432,7 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
             attempt: 1,
             dispatch: None,
         };
-        handles.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
+        manager.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
         until_async("it is confirmed", async || step(id).await == Some(1)).await;
         let waits = manager
             .handle()
@@ -446,7 +445,7 @@ fn what_happens_to_a_queue_concerns_the_steps_of_its_bus_alone() {
         );
         for (queue, left) in [(there, Some(1)), (here, Some(0))] {
             let (taken, is_taken) = tokio::sync::oneshot::channel();
-            handles.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
+            manager.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
             is_taken.await.expect("taken");
             assert_eq!(step(id).await, left);
         }
@@ -491,9 +490,9 @@ workflows:
         let (folder, came) = (tempfile::tempdir().expect("a folder"), Came::default());
         let manager = start(folder.path(), AWAY, two_buses(&came, ""));
         let away = BusState::Disconnected { reason: "its cable is cut".to_owned() };
-        let other = manager.handles().buses.resolve(Some(&"other".into()), "");
-        let health = &manager.common().health;
-        for bus in [&other, &manager.handles().buses.resolve(None, "")] {
+        let other = manager.core().buses.resolve(Some(&"other".into()), "");
+        let health = &manager.core().health;
+        for bus in [&other, &manager.core().buses.resolve(None, "")] {
             until("it is connected", || health.bus(bus) == Some(BusState::Connected)).await;
         }
         health.set_bus(&other, away);
@@ -507,8 +506,8 @@ workflows:
         assert_eq!(checks, expected);
         let id = manager.create_job("away", "{}").await;
         // Workers have both.
-        for bus in [&other, &manager.handles().buses.resolve(None, "")] {
-            let lease_queue = manager.handles().lease_queues.find(bus).expect("its lease queues");
+        for bus in [&other, &manager.core().buses.resolve(None, "")] {
+            let lease_queue = manager.core().lease_queues.find(bus).expect("its lease queues");
             let until = clock::timer_now() + Duration::from_secs(60);
             let leased =
                 lease_queue.receive(&"nobody".into(), &ReceiveOptions::default(), until).await;
@@ -528,8 +527,8 @@ workflows:
 fn a_manager_that_has_stopped_leaves_nothing_open() {
     actix_rt::System::new().block_on(async {
         let manager = TestManager::with(ONE).await;
-        let common = Arc::downgrade(manager.common());
+        let health = Arc::downgrade(&manager.core().health);
         manager.stop().await;
-        until("nothing holds what the manager had", || common.upgrade().is_none()).await;
+        until("nothing holds what the manager had", || health.upgrade().is_none()).await;
     });
 }

@@ -23,7 +23,7 @@ fn call(
     let mut delivery =
         Delivery::new(None, Bytes::from_static(b"{}"), Settlement::new(1, 0, settle));
     change(&mut delivery);
-    manager.handles().mailboxes().router.send(RouterInput::CallDelivered {
+    manager.mailboxes().router.send(RouterInput::CallDelivered {
         workflow: workflow.into(),
         bus: "embedded".into(),
         delivery,
@@ -36,7 +36,7 @@ fn call(
 async fn settled(manager: &TestManager, asked: JobId) {
     for _ in 0..2 {
         let (done, is_done) = oneshot::channel();
-        if let Some(job) = manager.handles().routes.find(asked) {
+        if let Some(job) = manager.core().routes.find(asked) {
             job.send(JobInput::AwaitCommit(CompletionLatch::new(done)));
         }
         is_done.await.expect("committed");
@@ -62,7 +62,7 @@ workflows:
         let setup = TestManager::with(workflows);
         let manager = setup.set(|settings| settings.limits.jobs_running_max = 1).await;
         let outer = manager.create_job("outer", "{}").await;
-        until("its own call is taken", || manager.handles().routes.root_count() == 2).await;
+        until("its own call is taken", || manager.core().routes.root_count() == 2).await;
         let forged = |step: &str, message_id: &str, reply_to: &str| {
             let (correlation_id, reply_to) = (format!("{outer}:{step}"), reply_to.to_owned());
             let message_id = message_id.replace("OUTER", &outer.to_string());
@@ -85,7 +85,7 @@ workflows:
         // Another reply queue.
         let mut waits = forged("ask", "OUTER:ask:1", "elsewhere");
         settled(&manager, outer).await;
-        assert_eq!(manager.handles().routes.root_count(), 2, "none of them has a job");
+        assert_eq!(manager.core().routes.root_count(), 2, "none of them has a job");
         for verdict in &mut refused {
             // Only such a step may be answered into the manager's own reply queue.
             assert_eq!(
@@ -95,7 +95,7 @@ workflows:
         }
         assert_eq!(
             manager
-                .common()
+                .core()
                 .metrics
                 .calls_refused
                 .with_label_values(&["inner", "own_reply_queue"])
@@ -126,7 +126,7 @@ workflows:
             "{reason}"
         );
         let created = |workflow: &str| {
-            manager.common().metrics.jobs_created.with_label_values(&[workflow]).get()
+            manager.core().metrics.jobs_created.with_label_values(&[workflow]).get()
         };
         assert_eq!((created("ping"), created("pong")), (3, 3), "six levels, the first of them 0");
         manager.stop().await;
@@ -144,7 +144,7 @@ fn a_forged_depth_costs_its_own_call_alone() {
                 Some(Disposition::Ack)
             );
         }
-        assert!(manager.handles().routes.is_empty());
+        assert!(manager.core().routes.is_empty());
         for depth in [None, Some(0), Some(31)] {
             let mut taken = call(&manager, "inner", |delivery| delivery.depth = depth);
             assert_eq!(
@@ -152,7 +152,7 @@ fn a_forged_depth_costs_its_own_call_alone() {
                 Some(Disposition::Ack)
             );
         }
-        assert_eq!(manager.handles().routes.root_count(), 3);
+        assert_eq!(manager.core().routes.root_count(), 3);
         manager.stop().await;
     });
 }
@@ -162,11 +162,8 @@ fn more_callers_of_one_job_than_may_be_are_refused() {
     actix_rt::System::new().block_on(async {
         let setup = TestManager::with(INNER);
         let manager = setup.set(|settings| settings.limits.callers_max = 2).await;
-        let refused = manager
-            .common()
-            .metrics
-            .calls_refused
-            .with_label_values(&["inner", "too_many_callers"]);
+        let refused =
+            manager.core().metrics.calls_refused.with_label_values(&["inner", "too_many_callers"]);
         for (number, refusals) in [(1, 0), (2, 0), (3, 1), (2, 1), (4, 2)] {
             let mut taken = call(&manager, "inner", |delivery| {
                 delivery.message_id = Some("11111111-1111-4111-8111-111111111111".to_owned());

@@ -55,7 +55,7 @@ async fn a_clock_that_jumps() {
     let (done, long) =
         (manager.create_job("done", "{}").await, manager.create_job("long", "{}").await);
     assert_eq!(final_state(&manager, done).await, JobState::Completed);
-    let set_by = || manager.common().metrics.clock_set_by.get();
+    let set_by = || manager.core().metrics.clock_set_by.get();
     assert_eq!((set_by(), clock::since_adjustment()), (0, None));
 
     let before = manager.create_job("short", "{}").await;
@@ -84,7 +84,7 @@ async fn a_clock_that_jumps() {
     until("the metric tells", || (set_by() + 10 * DAY_S).abs() < 60).await;
     assert!(is_running(&manager, long).await);
     assert!(manager.find_job(done).is_some());
-    let told = manager.common().health.checks();
+    let told = manager.core().health.checks();
     let told = told.iter().find(|(name, ..)| name == "clock").expect("a check");
     assert!(told.1 && told.2.contains("was set by -86"), "{told:?}");
     manager.stop().await;

@@ -57,7 +57,7 @@ fn the_same_creation_is_answered_as_before_and_another_is_a_conflict() {
         assert_eq!(ask("chain", r#"{"k":1}"#).await, Ok(CreateResponse::Existing(id)));
         assert!(matches!(ask("chain", r#"{"k":2}"#).await, Err(RequestError::Conflict(_))));
         assert!(matches!(ask("other", r#"{"k":1}"#).await, Err(RequestError::Conflict(_))));
-        assert_eq!(manager.handles().routes.root_count(), 1);
+        assert_eq!(manager.core().routes.root_count(), 1);
         manager.stop().await;
     });
 }
@@ -206,7 +206,7 @@ fn with_a_full_journal_nothing_is_answered_until_there_is_room() {
         let mut accepted = Vec::new();
         loop {
             let created = manager.handle().create("chain", None, message(&text));
-            let red = || !manager.common().health.can_accept();
+            let red = || !manager.core().health.can_accept();
             tokio::select! {
                 created = created => accepted.push(created.expect("there is room").id()),
                 () = until("readiness is red", red) => break, // The one that found no room waits.
@@ -239,7 +239,7 @@ fn what_is_asked_of_a_job_behind_its_deletion_is_asked_of_none() {
         for keeps in [true, false] {
             let id = manager.create_job("two", "{}").await;
             manager.until_ended(id).await;
-            let router = &manager.handles().mailboxes().router;
+            let router = &manager.mailboxes().router;
             if !keeps {
                 router.send(RouterInput::InputForJob(id, error_of("b")));
                 manager.until_closed(id).await;
@@ -343,7 +343,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
             look.await.expect("it is under way")
         };
         // The embedded bus keeps no message over its end, so it confirms none: the test does.
-        let router = &manager.handles().mailboxes().router;
+        let router = &manager.mailboxes().router;
         for id in [left, right] {
             let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
             router.send(RouterInput::InputForJob(id, confirmed));
@@ -351,8 +351,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
         }
 
         let (taken, is_taken) = oneshot::channel();
-        let queue =
-            Address { bus: manager.handles().buses.resolve(None, "left"), queue: "q".into() };
+        let queue = Address { bus: manager.core().buses.resolve(None, "left"), queue: "q".into() };
         router.send(RouterInput::QueueMissing { queue: queue.clone(), handled: taken });
         is_taken.await.expect("taken");
         assert!(!is_confirmed(left).await, "its message is lost, and sent again");
@@ -360,8 +359,7 @@ fn queues_of_one_name_in_two_virtual_hosts_are_two_queues() {
 
         let nothing = manager.handle().redispatch(BulkRedispatch::new(queue)).await;
         assert_eq!(nothing, Ok((0, 0)), "what waits there is with the manager");
-        let right =
-            Address { bus: manager.handles().buses.resolve(None, "right"), queue: "q".into() };
+        let right = Address { bus: manager.core().buses.resolve(None, "right"), queue: "q".into() };
         let found = manager.handle().redispatch(BulkRedispatch::new(right)).await;
         assert_eq!(found, Ok((1, 1)));
         manager.stop().await;

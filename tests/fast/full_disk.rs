@@ -39,7 +39,7 @@ async fn seen<T: Send + 'static>(
         let _ = answer.send(what(job));
     };
     let look = Inspection::new(see, CompletionLatch::new(oneshot::channel().0));
-    manager.handles().routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
+    manager.core().routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
     seen.await.expect("seen")
 }
 
@@ -57,7 +57,7 @@ async fn a_deadline_passes() {
     let manager = setup(&file).echo(["b"]).await;
     let over = manager.create_job("over", "{}").await;
     // Not by a look: what waits for the commit would be released in another order.
-    let running = manager.common().metrics.jobs.with_label_values(&["over", "running"]);
+    let running = manager.core().metrics.jobs.with_label_values(&["over", "running"]);
     until("the deadline passes", || running.get() == 0).await;
 
     // One commit has the dispatch and the end that withdraws it.
@@ -68,7 +68,7 @@ async fn a_deadline_passes() {
     assert_eq!((kept.state(), nobody.attempt), (JobState::Failed, 1), "it was dispatched");
     let later = manager.create_job("later", "{}").await;
     manager.until_closed(later).await;
-    let bus = manager.handles().buses.resolve(None, "");
+    let bus = manager.core().buses.resolve(None, "");
     let looks = manager.handle().inspect_queues(&bus, vec!["nobody".into()]).await;
     assert!(
         matches!(looks[..], [QueueStatus::Exists { messages: 0, .. } | QueueStatus::Missing]),
@@ -194,7 +194,7 @@ async fn one_waits_for_room() {
     // More than the file may have.
     let large = message(&format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20)));
     let mut waits = Box::pin(manager.handle().create("w", None, large));
-    let health = &manager.common().health;
+    let health = &manager.core().health;
     tokio::select! {
         _ = &mut waits => panic!("it is answered before its commit"),
         () = until("readiness is red", || health.is_journal_waiting()) => {}

@@ -65,7 +65,7 @@ fn served<F: Future<Output = ()>>(change: impl FnOnce(&mut Settings), test: impl
                 .insert("hooks".to_owned(), serde_json::from_value(hooks).expect("a bus"));
         };
         let manager = TestManager::with(WORKFLOW).set(listens).set(change).await;
-        manager.common().health.wait_until_ready().await;
+        manager.core().health.wait_until_ready().await;
         let api = Api::new(&manager).await;
         let server = grpc::start(api.state().clone()).await.expect("listens").expect("is on");
         let address = server.address;

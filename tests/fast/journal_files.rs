@@ -156,16 +156,16 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("j.db");
         let manager = start(&file).await;
-        let common = manager.common().clone();
+        let reader = manager.core().reader.clone();
         let ids = [
             manager.create_job("w", r#"{"n":1}"#).await,
             manager.create_job("w", r#"{"n":1}"#).await,
         ];
         // What is read leaves connections open, and a stream of a list may go on reading.
-        assert_eq!(common.reader.load_running_jobs(0, 10).unwrap().len(), 2);
+        assert_eq!(reader.load_running_jobs(0, 10).unwrap().len(), 2);
         let reading = std::thread::spawn({
-            let common = common.clone();
-            move || while common.reader.load_running_jobs(0, 10).is_ok() {}
+            let reader = reader.clone();
+            move || while reader.load_running_jobs(0, 10).is_ok() {}
         });
         manager.stop().await;
         reading.join().unwrap();
@@ -174,7 +174,7 @@ fn after_a_stop_the_main_file_alone_is_the_journal_whoever_has_read() {
         fs::copy(&file, &copy).unwrap();
         let manager = start(&copy).await;
         assert!(
-            ids.iter().all(|id| manager.common().reader.load_job(*id).unwrap().is_some()),
+            ids.iter().all(|id| manager.core().reader.load_job(*id).unwrap().is_some()),
             "all jobs are in the copy"
         );
         manager.stop().await;
@@ -263,7 +263,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
             let id = manager.create_job("w", r#"{"n":1}"#).await;
             // Nothing is being derived: what is written at the very moment of the harm may hide it.
             let (answer, derived) = tokio::sync::oneshot::channel();
-            manager.handles().mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
+            manager.mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
             derived.await.expect("derived");
             harm(&file);
             // At once: what is committed into a file that is gone is not answered as created.
@@ -276,9 +276,14 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 reason.contains(words) && reason.contains("docs/operations.md"),
                 "{name}: {reason}"
             );
-            let common = manager.common().clone();
-            let check =
-                common.health.checks().into_iter().find(|(name, ..)| name == "journal").unwrap();
+            let reader = manager.core().reader.clone();
+            let check = manager
+                .core()
+                .health
+                .checks()
+                .into_iter()
+                .find(|(name, ..)| name == "journal")
+                .unwrap();
             assert!(!check.1 && check.2.contains(words), "{name}: {check:?}");
             assert!(
                 matches!(
@@ -293,7 +298,7 @@ fn a_journal_that_is_taken_away_is_noticed_and_no_answer_is_given_on_it() {
                 "{name}: an operation is answered"
             );
             assert!(
-                matches!(common.reader.load_job(id), Err(JournalError::Closed { .. })),
+                matches!(reader.load_job(id), Err(JournalError::Closed { .. })),
                 "{name}: nothing is read from the file"
             );
             let left: Vec<(PathBuf, Option<Vec<u8>>)> = ["", "-wal"]
@@ -320,7 +325,7 @@ fn it_is_noticed_also_while_nothing_is_asked() {
         let folder = tempfile::tempdir().unwrap();
         let manager = start(&folder.path().join("j.db")).await;
         fs::remove_file(folder.path().join("j.db")).unwrap();
-        until("the journal's loss is noticed", || !manager.common().health.can_accept()).await;
+        until("the journal's loss is noticed", || !manager.core().health.can_accept()).await;
         manager.stop().await;
     });
 }

@@ -3,11 +3,11 @@
 use crate::simulation::relays::relay;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 use support::manager::TestManager;
-use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
 use workflow_manager::actors::inputs::JournalInput;
+use workflow_manager::actors::mailboxes::Mailboxes;
 use workflow_manager::actors::manager::{Parts, Threads};
+use workflow_manager::actors::manager_core::ManagerCore;
 use workflow_manager::bus::embedded::Workers;
 use workflow_manager::engine::{Operation, Reply};
 
@@ -21,8 +21,8 @@ fn a_job_that_was_let_go_does_not_ask_to_leave_again() {
         let text = "workflows: [{name: one, steps: [{name: sign, external: true}]}]";
         let asked = Rc::new(Cell::new(0));
         let seen = asked.clone();
-        let wiring = move |mailboxes: Mailboxes, handles: &Arc<ActorHandles>| {
-            let journal = relay(mailboxes.journal, handles, move |input| {
+        let wiring = move |mailboxes: Mailboxes, core: &ManagerCore| {
+            let journal = relay(mailboxes.journal, &core.metrics, move |input| {
                 let leaves =
                     matches!(&input, JournalInput::Append(append) if append.stop_after.is_some());
                 seen.set(seen.get() + usize::from(leaves));

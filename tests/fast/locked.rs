@@ -166,7 +166,7 @@ async fn a_lock() {
     let handle = manager.handle().clone();
     let waiting = handle.create("w", None, Message::default());
     let mut waiting = Box::pin(waiting);
-    let health = &manager.common().health;
+    let health = &manager.core().health;
     tokio::select! {
         _ = &mut waiting => panic!("it is answered before its commit"),
         () = until("readiness tells", || {
@@ -181,7 +181,7 @@ async fn a_lock() {
     let cancelled =
         within("nobody waits for its commit", manager.handle().cancel(running, None)).await;
     assert!(matches!(cancelled, Err(RequestError::Overloaded(_))), "{cancelled:?}");
-    let failures = manager.common().metrics.journal_failures.with_label_values(&["locked"]);
+    let failures = manager.core().metrics.journal_failures.with_label_values(&["locked"]);
     let seen = failures.get();
     until("it tries again and again", || failures.get() > seen + 1).await;
     drop(lock);
@@ -217,7 +217,7 @@ async fn a_vacuum() {
         other.join().unwrap_or_else(|_| panic!("round {round}"));
     }
     until("all end", || !ids.iter().any(|id| manager.is_under_way(*id))).await;
-    assert!(manager.common().health.journal_loss().is_none(), "a VACUUM is no loss");
+    assert!(manager.core().health.journal_loss().is_none(), "a VACUUM is no loss");
     manager.stop().await;
     let mut store = SqliteJournal::open(&options(&file)).expect("whole, and verified");
     assert_eq!(store.next_job_number().expect("a number"), ids.len() as i64 + 1);

@@ -72,7 +72,7 @@ fn what_would_exceed_the_memory_of_jobs_is_refused_until_others_have_ended() {
             manager.handle().cancel(large, None).await,
             Ok(OperationResponse::Job(JobState::Cancelled))
         );
-        let memory = &manager.common().memory;
+        let memory = &manager.core().memory;
         until("it is gone", || memory.used_bytes() == 0).await;
         let first = create_in_memory(&manager, 40 * KIB).await.expect("room");
         let second = create_in_memory(&manager, 30 * KIB).await.expect("room");
@@ -107,7 +107,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         let fan = manager.create_job("fan", &body).await;
         for done in 0..list.len() {
             let running = || {
-                let running = manager.common().reader.load_running_jobs(0, 100).expect("reads");
+                let running = manager.core().reader.load_running_jobs(0, 100).expect("reads");
                 running.into_iter().map(|(_, id)| id).filter(|id| *id != fan).collect::<Vec<_>>()
             };
             let children = until("the next one runs", || {
@@ -121,7 +121,7 @@ fn without_memory_a_fan_out_goes_on_with_one_child_job_at_a_time() {
         }
         manager.until_closed(fan).await;
         assert_eq!(manager.job(fan).state(), JobState::Completed);
-        assert_eq!(manager.common().memory.used_bytes(), 0, "all is given back");
+        assert_eq!(manager.core().memory.used_bytes(), 0, "all is given back");
         manager.stop().await;
     });
 }
@@ -142,13 +142,13 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
             };
             jobs.push(until_async("there is room", created).await);
         }
-        let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
+        let (memory, metrics) = (&manager.core().memory, &manager.core().metrics);
         until("most of them rest", || metrics.jobs_passivated.get() >= 5).await;
         assert!(memory.used_bytes() <= 100 * KIB, "{}", memory.render_summary());
         let running = metrics.jobs.with_label_values(&["sign", "running"]);
         until("all are counted", || running.get() == 6).await;
-        assert_eq!(manager.handles().routes.root_count(), 7);
-        assert!(jobs.iter().all(|id| manager.handles().routes.is_under_way(*id)));
+        assert_eq!(manager.core().routes.root_count(), 7);
+        assert!(jobs.iter().all(|id| manager.core().routes.is_under_way(*id)));
         // What is due ends one by itself.
         manager.until(late, |job| job.state() == JobState::Failed).await;
         // Under its id a client gets the same job, or a conflict.
@@ -173,7 +173,7 @@ fn jobs_that_only_wait_rest_and_come_back_for_whatever_comes() {
         }
         until("all is given back", || memory.used_bytes() == 0).await;
         assert_eq!((metrics.jobs_passivated.get(), running.get()), (0, 0));
-        assert!(manager.handles().routes.is_empty());
+        assert!(manager.core().routes.is_empty());
         manager.stop().await;
     });
 }
@@ -191,7 +191,7 @@ fn a_start_takes_up_what_has_room_and_the_rest_as_room_comes() {
         manager.stop().await;
 
         let manager = start(folder.path(), 100 * KIB).await;
-        let (memory, metrics) = (&manager.common().memory, &manager.common().metrics);
+        let (memory, metrics) = (&manager.core().memory, &manager.core().metrics);
         until("two have room", || metrics.job_trees_waiting.get() == 4).await;
         let told = memory.render_summary();
         assert!(told.contains("4 are still to be taken up"), "{told}");
@@ -238,7 +238,7 @@ fn what_jobs_at_rest_wait_for_is_told_with_the_longest_waits() {
 
         // One has room.
         let manager = start(folder.path(), 1).await;
-        let pending = &manager.common().metrics.job_trees_waiting;
+        let pending = &manager.core().metrics.job_trees_waiting;
         until("two are at rest", || pending.get() == 2).await;
         let looked = manager.handle().queue_report().await;
         assert_eq!(pending.get(), 2, "a look brings none back");
@@ -274,7 +274,7 @@ fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
 
         let manager = start(folder.path(), 1).await;
         let at_rest = |manager: &TestManager| {
-            jobs.iter().copied().find(|id| manager.handles().routes.is_passivated(*id))
+            jobs.iter().copied().find(|id| manager.core().routes.is_passivated(*id))
         };
         let id = until("one is at rest", || at_rest(&manager)).await;
         assert_eq!(timeout_at(&manager, id), None, "nobody has its message");
@@ -283,7 +283,7 @@ fn the_attempt_of_a_job_at_rest_begins_when_its_message_is_handed_over() {
         // As a bus tells it.
         let input = Input::Begun { step: StepIndex(0), attempt: 1 };
         let told = Box::new(JobInput::MessageUpdate { job_created: created, input });
-        manager.handles().mailboxes().router.send(RouterInput::ForwardToJob(id, told));
+        manager.mailboxes().router.send(RouterInput::ForwardToJob(id, told));
         let hour = |begun: Timestamp| begun.after(Some(Millis(3_600_000))).expect("a time");
         let ends = until("it is written down", || timeout_at(&manager, id)).await;
         assert!(hour(before) <= ends && ends <= hour(clock::now()), "{before:?} {ends:?}");

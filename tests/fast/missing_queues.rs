@@ -6,8 +6,8 @@ use support::manager::TestManager;
 use support::waits::{until_async, within};
 use tokio::sync::oneshot;
 use workflow_manager::actors::completion_latch::CompletionLatch;
-use workflow_manager::actors::handles::ActorHandles;
 use workflow_manager::actors::inputs::{Inspection, JobInput, RouterInput};
+use workflow_manager::actors::routes::Routes;
 use workflow_manager::bus::Address;
 use workflow_manager::engine::{Input, JobId, Operation, StepIndex};
 use workflow_manager::journal::{JobRecords, Reader};
@@ -15,38 +15,38 @@ use workflow_manager::journal::{JobRecords, Reader};
 const WORKFLOW: &str = "workflows: [{name: w, steps: [{name: q}]}]";
 
 /// Whether the job has its message as confirmed, committed or not.
-async fn is_confirmed(handles: &ActorHandles, id: JobId) -> bool {
+async fn is_confirmed(routes: &Routes, id: JobId) -> bool {
     let (answer, seen) = oneshot::channel();
     let see = move |job: &workflow_manager::engine::Job| {
         let _ = answer.send(job.step(StepIndex(0)).confirmed);
     };
     let look = Inspection::new(see, CompletionLatch::new(oneshot::channel().0));
-    handles.routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
+    routes.find(id).expect("it is under way").send(JobInput::Inspect(look));
     seen.await.expect("seen")
 }
 
-async fn until_it_is(confirmed: bool, handles: &ActorHandles, id: JobId) {
-    until_async("it is so", async || is_confirmed(handles, id).await == confirmed).await;
+async fn until_it_is(confirmed: bool, routes: &Routes, id: JobId) {
+    until_async("it is so", async || is_confirmed(routes, id).await == confirmed).await;
 }
 
 async fn full_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let manager = TestManager::with(WORKFLOW).folder(folder.path()).await;
-    let handles = manager.handles();
+    let (routes, mailboxes) = (&manager.core().routes, manager.mailboxes());
     let id = manager.create_job("w", "{}").await;
     // The embedded bus confirms nothing: the test does.
     let confirmed = Input::Confirmed { step: StepIndex(0), attempt: 1, dispatch: None };
-    handles.mailboxes().router.send(RouterInput::InputForJob(id, confirmed));
+    mailboxes.router.send(RouterInput::InputForJob(id, confirmed));
     manager.handle().inspect_job(id, |_| ()).await.expect("the confirm is committed");
-    until_it_is(true, handles, id).await;
+    until_it_is(true, routes, id).await;
 
     fail::cfg("journal::write", "return(full)").expect("the disk is full");
     let again = Operation::Redispatch { step: "q".to_owned() };
     let sent_again = actix_rt::spawn(manager.handle().operate(id, again));
-    until_it_is(false, handles, id).await;
+    until_it_is(false, routes, id).await;
     let (taken, is_taken) = oneshot::channel();
-    let queue = Address { bus: handles.buses.resolve(None, ""), queue: "q".into() };
-    handles.mailboxes().router.send(RouterInput::QueueMissing { queue, handled: taken });
+    let queue = Address { bus: manager.core().buses.resolve(None, ""), queue: "q".into() };
+    mailboxes.router.send(RouterInput::QueueMissing { queue, handled: taken });
     let file = folder.path().join("j.db");
     let kept = actix_rt::spawn(async move {
         is_taken.await.expect("taken");
@@ -60,7 +60,7 @@ async fn full_disk() {
     });
     // Whoever answers before there is room does so by now, or soon.
     manager.handle().wait_for_router().await;
-    until_it_is(false, handles, id).await;
+    until_it_is(false, routes, id).await;
     manager.handle().probe_liveness().await;
 
     fail::remove("journal::write");

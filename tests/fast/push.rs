@@ -285,7 +285,7 @@ fn the_time_of_each_call_is_measured_by_service_and_outcome() {
         manager.until_ended(id).await;
         let id = manager.create_job("direct", "{}").await;
         manager.until_ended(id).await;
-        let text = manager.common().metrics.render();
+        let text = manager.core().metrics.render();
         manager.stop().await;
         for (bus, service, outcome) in [
             ("hooks", "price", "not_delivered"),

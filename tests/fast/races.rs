@@ -131,7 +131,7 @@ impl Clients {
 
     /// What keeps a job from its end now; each is helped along.
     fn unfinished(&self, id: JobId, known: &Known) -> Option<String> {
-        let Some(found) = self.manager.common().reader.load_job(id).expect("reads") else {
+        let Some(found) = self.manager.core().reader.load_job(id).expect("reads") else {
             return (known.is_kept && !known.is_over.get()).then(|| format!("{id} is lost"));
         };
         match found.job.state() {
@@ -221,7 +221,7 @@ async fn race() {
                 .iter()
                 .filter_map(|(id, known)| clients.unfinished(*id, known))
                 .collect();
-            let routes = &clients.manager.handles().routes;
+            let routes = &clients.manager.core().routes;
             if left.is_empty() && routes.is_empty() {
                 return;
             }

@@ -94,7 +94,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     .expect("a failpoint");
     let lingers = |settings: &mut Settings| settings.journal.linger = DurationSetting(linger);
     let manager = TestManager::with(ONE).journal(&file).set(lingers).await;
-    let deleted = manager.common().metrics.deleted.with_label_values(&["retention"]);
+    let deleted = manager.core().metrics.deleted.with_label_values(&["retention"]);
     let (mut answered, mut longest) = (0, 0);
     within("all are deleted, and counted", async {
         while deleted.get() < EXPIRED as u64 {
@@ -112,7 +112,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     }
     assert!(longest <= 2, "an answer has waited for {longest} of {all} parts");
     until("the sweep is over, and counted", || {
-        let text = manager.common().metrics.render();
+        let text = manager.core().metrics.render();
         text.contains("workflow_journal_deletion_seconds_count")
     })
     .await;
@@ -122,7 +122,7 @@ async fn a_sweep(at_once: usize, linger: Duration) {
     .await;
     assert!(
         manager
-            .common()
+            .core()
             .reader
             .count_root_jobs_by_state()
             .expect("reads")
@@ -171,8 +171,7 @@ async fn a_redispatch() {
         counted.fetch_add(1, Ordering::SeqCst);
     })
     .expect("a failpoint");
-    let handles = manager.handles();
-    let queue = Address { bus: handles.buses.resolve(None, ""), queue: "a".into() };
+    let queue = Address { bus: manager.core().buses.resolve(None, ""), queue: "a".into() };
     manager.handle().redispatch(BulkRedispatch::new(queue)).await.expect("answered");
     assert_eq!(parts.load(Ordering::SeqCst), 3, "so many jobs are told in parts");
     manager.stop().await;

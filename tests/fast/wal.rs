@@ -21,7 +21,7 @@ async fn a_reader_without_end() {
     let file = folder.path().join("j.db");
     let setup = TestManager::with("workflows: [{name: w, steps: [{name: a}]}]").journal(&file);
     let manager = setup.set(|settings| settings.limits.jobs_bytes_max = 1 << 30).await;
-    let metrics = &manager.common().metrics;
+    let metrics = &manager.core().metrics;
     let wal = || metrics.journal_bytes.with_label_values(&["wal"]).get();
 
     let reader = Connection::open(&file).expect("opens");

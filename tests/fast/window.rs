@@ -16,7 +16,7 @@ const CHILDREN_MAX: u32 = 100;
 const CHILDREN_MIN: usize = 16;
 
 fn children(manager: &TestManager, jobs: &[JobId]) -> Vec<JobId> {
-    let running = manager.common().reader.load_running_jobs(0, 10_000).expect("reads");
+    let running = manager.core().reader.load_running_jobs(0, 10_000).expect("reads");
     running.into_iter().map(|(_, id)| id).filter(|id| !jobs.contains(id)).collect()
 }
 
@@ -63,7 +63,7 @@ fn all_fan_outs_together_have_a_bound_and_each_goes_on() {
         for id in jobs {
             assert_eq!(manager.job(id).state(), JobState::Completed);
         }
-        assert_eq!(manager.common().child_budget.used(), 0, "all places are free");
+        assert_eq!(manager.core().child_budget.used(), 0, "all places are free");
         manager.stop().await;
     });
 }

@@ -389,7 +389,7 @@ async fn retried(on: Option<&Vhost>) {
     let answer = manager.handle().create("outer", None, Message::default()).await;
     let id = answer.expect("created").id();
     let job = eventually("the job ends", || {
-        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
+        let job = manager.core().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     });
     assert_eq!(
@@ -398,7 +398,7 @@ async fn retried(on: Option<&Vhost>) {
         "{:?}",
         job.reason()
     );
-    let counted = manager.common().metrics.jobs_created.with_label_values(&["inner"]).get();
+    let counted = manager.core().metrics.jobs_created.with_label_values(&["inner"]).get();
     assert_eq!(counted, 3, "each attempt is a job of its own");
     manager.stop().await;
 }

@@ -43,7 +43,7 @@ async fn create(manager: &Manager) -> JobId {
 
 fn ended(manager: &Manager, id: JobId) -> Job {
     eventually(&format!("job {id} ends"), || {
-        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
+        let job = manager.core().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     })
 }

@@ -202,10 +202,7 @@ impl Transport {
             }
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let grpc = match workflow_manager::grpc::start(ApiState::new(manager.handle().clone()))
-            .await
-            .unwrap()
-        {
+        let grpc = match workflow_manager::grpc::start(ApiState::new(&manager)).await.unwrap() {
             Some(server) => {
                 let worker = Remote::start(server.address, &remote, 16, work);
                 Some((server, worker))
@@ -293,8 +290,7 @@ fn all_ordered_pairs_of_buses_in_one_job_give_the_same_bytes() {
             )));
         }
         let manager = manager::start(settings, definitions, embedded).await.unwrap();
-        let server =
-            workflow_manager::grpc::start(ApiState::new(manager.handle().clone())).await.unwrap();
+        let server = workflow_manager::grpc::start(ApiState::new(&manager)).await.unwrap();
         let server = server.expect("it is on");
         let queues = ["remote-echo", "remote-mark", "remote-left"];
         let remote = Remote::start(server.address, &queues, 16, |queue, body| {
@@ -327,7 +323,7 @@ async fn create(manager: &Manager, workflow: &str, text: &str) -> JobId {
 
 fn ended(manager: &Manager, id: JobId) -> Job {
     eventually(&format!("job {id} ends"), || {
-        let job = manager.common().reader.load_job(id).unwrap().unwrap().job;
+        let job = manager.core().reader.load_job(id).unwrap().unwrap().job;
         if job.state() == JobState::Running { Err("it runs") } else { Ok(job) }
     })
 }

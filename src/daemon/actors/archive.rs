@@ -3,22 +3,69 @@
 //! rebuilt behind a barrier: everything appended before the lookup is committed when the job's rows
 //! are read.
 
-use super::handles::ActorHandles;
+use super::fatal::FatalReporter;
+use super::health::Health;
 use super::inputs::{
     ArchiveInput, JournalInput, Lookup, LookupResult, RouterInput, SupervisorInput,
 };
-use super::mailbox::{Envelope, MailboxActor};
+use super::mailbox::{Envelope, Mailbox, MailboxActor};
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
+use super::rules::Rules;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
 use base::faults;
 use engine::JobId;
-use journal::{JobNumber, JournalError, RecoveredJob};
+use journal::{JobNumber, JournalError, Records, RecoveredJob};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// What the archive uses.
+pub(super) struct ArchiveEnv {
+    router: Mailbox<RouterInput>,
+    supervisor: Mailbox<SupervisorInput>,
+    journal: Mailbox<JournalInput>,
+    reader: Arc<dyn Records>,
+    rules: Arc<dyn Rules>,
+    health: Arc<Health>,
+    fatal: FatalReporter,
+    /// The pause before a barrier is tried again while the disk is full.
+    barrier_retry: Duration,
+}
+
+impl ArchiveEnv {
+    pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes) -> ArchiveEnv {
+        ArchiveEnv {
+            router: mailboxes.router.clone(),
+            supervisor: mailboxes.supervisor.clone(),
+            journal: mailboxes.journal.clone(),
+            reader: core.reader.clone(),
+            rules: core.rules.clone(),
+            health: core.health.clone(),
+            fatal: core.fatal.clone(),
+            barrier_retry: core.settings.journal.full_retry.0,
+        }
+    }
+
+    /// Waits until everything appended before this is committed. If the journal is lost, that never
+    /// happens: then the read reports it.
+    async fn wait_for_barrier(&self) {
+        loop {
+            let (answer, committed) = oneshot::channel();
+            self.journal.send(JournalInput::ProjectionBarrier(answer));
+            if committed.await.is_ok() || self.health.journal_loss().is_some() {
+                return;
+            }
+            // The disk is full.
+            tokio::time::sleep(self.barrier_retry).await;
+        }
+    }
+}
 
 /// Reads the journal for the router and the supervisor.
 pub struct Archive {
-    handles: Arc<ActorHandles>,
+    env: Arc<ArchiveEnv>,
     /// Jobs that are to be rebuilt.
     requests: Vec<RebuildRequest>,
     /// Passivated job trees that are to be rebuilt.
@@ -42,8 +89,13 @@ const JOBS_PER_READ: usize = 200;
 
 impl Archive {
     /// Creates the archive.
-    pub fn new(handles: Arc<ActorHandles>) -> Archive {
-        Archive { handles, requests: Vec::new(), passivated: Vec::new(), is_barrier_pending: false }
+    pub(super) fn new(env: ArchiveEnv) -> Archive {
+        Archive {
+            env: Arc::new(env),
+            requests: Vec::new(),
+            passivated: Vec::new(),
+            is_barrier_pending: false,
+        }
     }
 
     fn handle_input(&mut self, input: ArchiveInput, ctx: &mut Context<Self>) {
@@ -67,7 +119,7 @@ impl Archive {
 
     fn find_creation(&self, id: JobId) {
         faults::hit("archive::read");
-        let found = self.handles.common.reader.load_creation(id);
+        let found = self.env.reader.load_creation(id);
         self.send_to_router(id, found.map(LookupResult::Creation));
     }
 
@@ -81,8 +133,8 @@ impl Archive {
         let trees = std::mem::take(&mut self.passivated);
         let remaining = self.requests.split_off(self.requests.len().min(JOBS_PER_READ));
         let requests = std::mem::replace(&mut self.requests, remaining);
-        let handles = self.handles.clone();
-        let barrier = async move { barrier(&handles).await };
+        let env = self.env.clone();
+        let barrier = async move { env.wait_for_barrier().await };
         ctx.spawn(barrier.into_actor(self).map(move |(), archive, ctx| {
             archive.rebuild_jobs(requests);
             archive.rebuild_trees(trees);
@@ -98,7 +150,7 @@ impl Archive {
         faults::hit("archive::read");
         let numbers: Vec<_> = requests.iter().map(|wanted| self.find_number(wanted)).collect();
         let known: Vec<JobNumber> = numbers.iter().flatten().flatten().copied().collect();
-        let mut recovered = match self.handles.common.reader.recover_jobs(&known) {
+        let mut recovered = match self.env.reader.recover_jobs(&known) {
             Ok(recovered) => recovered,
             // A job that cannot be read must not make the others fail.
             Err(_) if known.len() > 1 => HashMap::new(),
@@ -122,7 +174,7 @@ impl Archive {
                 self.send_result(request, Ok(Some(Box::new(job))));
                 continue;
             }
-            match self.handles.common.reader.recover_jobs(&[number]) {
+            match self.env.reader.recover_jobs(&[number]) {
                 Ok(mut job) => self.send_result(request, Ok(job.remove(&number).map(Box::new))),
                 Err(error) => self.send_result(request, Err(&error)),
             }
@@ -131,20 +183,20 @@ impl Archive {
 
     /// Rebuilds passivated jobs, one tree after the other.
     fn rebuild_trees(&self, trees: TreeNumbers) {
-        let ActorHandles { common, .. } = &*self.handles;
+        let env = &self.env;
         for (number, jobs) in trees {
             faults::hit("archive::read");
-            match common.reader.recover_job_tree(&jobs) {
+            match env.reader.recover_job_tree(&jobs) {
                 Ok(found) => {
                     let found =
-                        found.into_iter().map(|job| common.rules.adjust_recovered(job)).collect();
+                        found.into_iter().map(|job| env.rules.adjust_recovered(job)).collect();
                     let activated = RouterInput::Activated(number, found);
-                    self.handles.mailboxes().router.send(activated);
+                    self.env.router.send(activated);
                 }
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => return,
                 Err(error) => {
-                    return common.report_fatal(format!(
+                    return env.fatal.report(format!(
                         "a job at rest cannot be rebuilt from the journal: {error}"
                     ));
                 }
@@ -156,10 +208,10 @@ impl Archive {
         match request {
             RebuildRequest::Supervisor(number) => Ok(Some(*number)),
             RebuildRequest::Router(id, Lookup::ChildOf(parent)) => {
-                self.handles.common.reader.find_child_number(*parent, *id)
+                self.env.reader.find_child_number(*parent, *id)
             }
             RebuildRequest::Router(id, Lookup::Job | Lookup::Creation) => {
-                self.handles.common.reader.find_job_number(*id)
+                self.env.reader.find_job_number(*id)
             }
         }
     }
@@ -169,7 +221,7 @@ impl Archive {
         request: &RebuildRequest,
         job: Result<Option<Box<RecoveredJob>>, &JournalError>,
     ) {
-        let rules = &self.handles.common.rules;
+        let rules = &self.env.rules;
         let job = job.map(|found| found.map(|found| Box::new(rules.adjust_recovered(*found))));
         match request {
             RebuildRequest::Router(id, Lookup::ChildOf(_)) => {
@@ -179,12 +231,10 @@ impl Archive {
                 self.send_to_router(*id, job.map(LookupResult::Job))
             }
             RebuildRequest::Supervisor(number) => match job {
-                Ok(job) => {
-                    self.handles.mailboxes().supervisor.send(SupervisorInput::Rebuilt(*number, job))
-                }
+                Ok(job) => self.env.supervisor.send(SupervisorInput::Rebuilt(*number, job)),
                 // The manager is stopping, or its journal is lost.
                 Err(JournalError::Closed { .. }) => {}
-                Err(error) => self.handles.common.report_fatal(format!(
+                Err(error) => self.env.fatal.report(format!(
                     "a job whose actor panicked cannot be rebuilt from the journal: {error}"
                 )),
             },
@@ -193,21 +243,7 @@ impl Archive {
 
     fn send_to_router(&self, id: JobId, found: Result<LookupResult, impl ToString>) {
         let found = found.map_err(|error| error.to_string());
-        self.handles.mailboxes().router.send(RouterInput::LookupFinished(id, found));
-    }
-}
-
-/// Waits until everything appended before this is committed. If the journal is lost, that never
-/// happens: then the read reports it.
-async fn barrier(handles: &ActorHandles) {
-    loop {
-        let (answer, committed) = oneshot::channel();
-        handles.mailboxes().journal.send(JournalInput::ProjectionBarrier(answer));
-        if committed.await.is_ok() || handles.common.health.journal_loss().is_some() {
-            return;
-        }
-        // The disk is full.
-        tokio::time::sleep(handles.common.settings.journal.full_retry.0).await;
+        self.env.router.send(RouterInput::LookupFinished(id, found));
     }
 }
 

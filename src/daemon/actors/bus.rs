@@ -2,8 +2,9 @@
 //! reports does not pass the actor: [`event_sink`] turns it into inputs of the router and the jobs,
 //! on the bus's own thread.
 
-use super::handles::ActorHandles;
+use super::bus_env::BusEnv;
 use super::inputs::{BusInput, JobInput, JournalInput, RouterInput};
+use super::loss_watch::LossSettings;
 use super::mailbox::{Envelope, MailboxActor};
 use super::messages::ConfirmTarget;
 use super::{loss_watch, queue_watch};
@@ -23,7 +24,16 @@ use std::time::Duration;
 pub struct BusActor {
     bus: Box<dyn Bus>,
     key: BusKey,
-    handles: Arc<ActorHandles>,
+    env: Arc<BusEnv>,
+    watches: Watches,
+}
+
+/// How the queues of a bus are watched.
+pub struct Watches {
+    /// Whether missing queues are looked for.
+    pub(super) has_queue_watch: bool,
+    /// How lost messages are found, if the broker reports what queues hold.
+    pub(super) losses: Option<LossSettings>,
 }
 
 /// How often the gauge of unconfirmed messages is updated.
@@ -31,8 +41,8 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl BusActor {
     /// Creates the actor around a bus.
-    pub fn new(bus: Box<dyn Bus>, key: BusKey, handles: Arc<ActorHandles>) -> BusActor {
-        BusActor { bus, key, handles }
+    pub fn new(bus: Box<dyn Bus>, key: BusKey, env: Arc<BusEnv>, watches: Watches) -> BusActor {
+        BusActor { bus, key, env, watches }
     }
 
     fn handle_input(&mut self, input: BusInput, ctx: &mut Context<Self>) {
@@ -71,37 +81,35 @@ impl BusActor {
 
 /// Returns the sink to which a bus reports its events.
 #[allow(clippy::too_many_lines, reason = "one match over the events")]
-pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
-    let (handles, key) = (handles.clone(), key.clone());
+pub fn event_sink(env: &Arc<BusEnv>, key: &BusKey) -> EventSink {
+    let (env, key) = (env.clone(), key.clone());
     Arc::new(move |event| match event {
         BusEvent::Reply(delivery) => {
-            handles.mailboxes().router.send(RouterInput::ReplyDelivered(with_attempt(delivery)))
+            env.router.send(RouterInput::ReplyDelivered(with_attempt(delivery)))
         }
         BusEvent::Call { queue, delivery } => {
             let delivery = with_attempt(delivery);
             let (workflow, bus) = (workflow_of_queue(&queue, &key.vhost), key.name.clone());
-            handles.mailboxes().router.send(RouterInput::CallDelivered { workflow, bus, delivery });
+            env.router.send(RouterInput::CallDelivered { workflow, bus, delivery });
         }
-        BusEvent::Confirmed(confirm_token) => notify_confirmed(&handles, confirm_token),
-        BusEvent::Leased { confirm_token, lease } => notify_leased(&handles, confirm_token, lease),
-        BusEvent::HandedOver(confirm_token) => notify_begun(&handles, confirm_token),
+        BusEvent::Confirmed(confirm_token) => notify_confirmed(&env, confirm_token),
+        BusEvent::Leased { confirm_token, lease } => notify_leased(&env, confirm_token, lease),
+        BusEvent::HandedOver(confirm_token) => notify_begun(&env, confirm_token),
         BusEvent::Unroutable(confirm_token) => {
             if let Some(ConfirmTarget::JobEnd { job, .. } | ConfirmTarget::Refusal { job, .. }) =
                 confirm_token.downcast_ref()
             {
-                report_unroutable(&handles, &key, *job);
+                report_unroutable(&env, &key, *job);
             }
-            notify_confirmed(&handles, confirm_token);
+            notify_confirmed(&env, confirm_token);
         }
         BusEvent::Unreadable { queue, reason, correlation_id, bytes, is_quarantined } => {
             let outcome = if is_quarantined { "kept" } else { "dropped" };
-            handles
-                .common
-                .metrics
+            env.metrics
                 .messages_unreadable
                 .with_label_values(&[&*key.name, &*key.vhost, &*queue, outcome])
                 .inc();
-            if handles.common.log_limiter.may_log("unreadable") {
+            if env.log_limiter.may_log("unreadable") {
                 let correlation_id = correlation_id.unwrap_or_default();
                 tracing::warn!(
                     bus = %key,
@@ -116,13 +124,10 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
         }
         BusEvent::QueueMissing { queue, journaled } => {
             let queue = Address { bus: key.clone(), queue };
-            handles
-                .mailboxes()
-                .router
-                .send(RouterInput::QueueMissing { queue, handled: journaled });
+            env.router.send(RouterInput::QueueMissing { queue, handled: journaled });
         }
         BusEvent::State(state) => {
-            let metrics = &handles.common.metrics;
+            let metrics = &env.metrics;
             metrics
                 .bus_connected
                 .with_label_values(&[&*key.name, &*key.vhost])
@@ -130,20 +135,18 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
             metrics.bus_blocked.with_label_values(&[&*key.name, &*key.vhost]).set(i64::from(
                 matches!(state, BusState::Blocked { .. } | BusState::Unresponsive { .. }),
             ));
-            handles.common.health.set_bus(&key, state);
+            env.health.set_bus(&key, state);
         }
         BusEvent::OffsetReached(TopicOffset { topic, partition, offset }) => {
             let position =
                 journal::StoredOffset { bus: key.name.clone(), topic, partition, offset };
-            handles.mailboxes().journal.send(JournalInput::StoreOffset(position));
+            env.journal.send(JournalInput::StoreOffset(position));
         }
-        BusEvent::Fatal(reason) => handles.common.report_fatal(reason),
+        BusEvent::Fatal(reason) => env.fatal.report(reason),
         BusEvent::EndpointCalled { queue, outcome: call_outcome, duration } => {
             // An address may have a secret in it, and stands in a workflow file.
             let service = if is_url(&queue) { "address" } else { &*queue };
-            handles
-                .common
-                .metrics
+            env.metrics
                 .service_calls
                 .with_label_values(&[&*key.name, service, call_outcome.as_str()])
                 .observe(duration.as_secs_f64());
@@ -156,18 +159,13 @@ pub fn event_sink(handles: &Arc<ActorHandles>, key: &BusKey) -> EventSink {
                 BusNotice::NotDelivered => "not_delivered",
                 BusNotice::CallAborted => "broken_off",
             };
-            handles
-                .common
-                .metrics
-                .bus_notices
-                .with_label_values(&[&*key.name, &*key.vhost, kind])
-                .inc();
+            env.metrics.bus_notices.with_label_values(&[&*key.name, &*key.vhost, kind]).inc();
         }
     })
 }
 
 /// Notifies the sender of a message that the broker has it, or that it is gone with its queue.
-fn notify_confirmed(handles: &ActorHandles, confirm_token: ConfirmToken) {
+fn notify_confirmed(env: &BusEnv, confirm_token: ConfirmToken) {
     // Every message that is sent has such a token.
     let Some(sent) = confirm_token.downcast() else { return };
     let (job, created, input) = match sent {
@@ -180,20 +178,20 @@ fn notify_confirmed(handles: &ActorHandles, confirm_token: ConfirmToken) {
         }
         ConfirmTarget::Refusal { ack, .. } => return ack.ack(),
     };
-    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
+    send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
 /// Sends an input to a job. A job that takes no input may be passivated: the router knows. An ended
 /// job needs no input.
-fn send_to_job(handles: &ActorHandles, job: JobId, input: JobInput) {
-    match handles.routes.find(job) {
+fn send_to_job(env: &BusEnv, job: JobId, input: JobInput) {
+    match env.routes.find(job) {
         Some(job) => job.send(input),
-        None => handles.mailboxes().router.send(RouterInput::ForwardToJob(job, Box::new(input))),
+        None => env.router.send(RouterInput::ForwardToJob(job, Box::new(input))),
     }
 }
 
 /// Notifies a job how long a worker has the lease of its message.
-fn notify_leased(handles: &ActorHandles, confirm_token: ConfirmToken, lease: RemainingLease) {
+fn notify_leased(env: &BusEnv, confirm_token: ConfirmToken, lease: RemainingLease) {
     let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
     else {
         return;
@@ -201,17 +199,17 @@ fn notify_leased(handles: &ActorHandles, confirm_token: ConfirmToken, lease: Rem
     let until = clock::now().plus(Millis::from_duration(lease.remaining));
     let lease = Lease { delivery: lease.delivery, until };
     let input = Input::Leased { step, attempt, lease };
-    send_to_job(handles, job, JobInput::MessageUpdate { job_created: created, input });
+    send_to_job(env, job, JobInput::MessageUpdate { job_created: created, input });
 }
 
 /// Notifies a job that its message has been handed over.
-fn notify_begun(handles: &ActorHandles, confirm_token: ConfirmToken) {
+fn notify_begun(env: &BusEnv, confirm_token: ConfirmToken) {
     let Some(ConfirmTarget::Step { job, created, step, attempt, .. }) = confirm_token.downcast()
     else {
         return;
     };
     send_to_job(
-        handles,
+        env,
         job,
         JobInput::MessageUpdate { job_created: created, input: Input::Begun { step, attempt } },
     );
@@ -241,14 +239,9 @@ fn parse_attempt(message_id: &str) -> Option<u32> {
 }
 
 /// Reports that the queue which a caller named is not there: nobody gets the answer.
-fn report_unroutable(handles: &ActorHandles, bus: &BusKey, job: JobId) {
-    handles
-        .common
-        .metrics
-        .bus_notices
-        .with_label_values(&[&*bus.name, &*bus.vhost, "unanswerable"])
-        .inc();
-    if handles.common.log_limiter.may_log("unanswerable") {
+fn report_unroutable(env: &BusEnv, bus: &BusKey, job: JobId) {
+    env.metrics.bus_notices.with_label_values(&[&*bus.name, &*bus.vhost, "unanswerable"]).inc();
+    if env.log_limiter.may_log("unanswerable") {
         tracing::warn!(
             %job,
             %bus,
@@ -265,19 +258,18 @@ impl Actor for BusActor {
         ctx.run_interval(GAUGE_INTERVAL, |actor, _| {
             let unconfirmed = i64::try_from(actor.bus.unconfirmed()).unwrap_or(i64::MAX);
             actor
-                .handles
-                .common
+                .env
                 .metrics
                 .bus_unconfirmed
                 .with_label_values(&[&*actor.key.name, &*actor.key.vhost])
                 .set(unconfirmed);
         });
-        let amqp = self.handles.common.settings.amqp_bus(&self.key.name);
-        if amqp.is_some() {
-            ctx.spawn(queue_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
+        if self.watches.has_queue_watch {
+            ctx.spawn(queue_watch::watch(self.env.clone(), self.key.clone()).into_actor(self));
         }
-        if amqp.is_some_and(|amqp| !amqp.management.0.is_empty()) {
-            ctx.spawn(loss_watch::watch(self.handles.clone(), self.key.clone()).into_actor(self));
+        if let Some(settings) = self.watches.losses.take() {
+            let watch = loss_watch::watch(self.env.clone(), self.key.clone(), settings);
+            ctx.spawn(watch.into_actor(self));
         }
     }
 }

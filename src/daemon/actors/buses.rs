@@ -8,6 +8,7 @@ use bus::{Address, BusKey};
 use engine::{Caller, Definition, Step};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// The buses of a process, by their keys.
 pub struct Buses {
@@ -15,20 +16,49 @@ pub struct Buses {
     default_bus: Arc<str>,
     /// The kinds of the buses in the settings, by their names.
     kinds: BTreeMap<Arc<str>, BusKind>,
+    /// The reply queues of the buses that have one, by the names of the buses.
+    reply_queues: BTreeMap<Arc<str>, String>,
+    /// How long replies are read first after a connection, by the names of the buses.
+    replies_first: BTreeMap<Arc<str>, Duration>,
     started: RwLock<BTreeMap<BusKey, Mailbox<BusInput>>>,
 }
 
 impl Buses {
     /// Creates the registry without any bus; those that workflows may name are in the settings.
     pub fn new(settings: &Settings) -> Buses {
-        let kinds = settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind));
-        let default = settings.default_bus().into();
-        Buses { default_bus: default, kinds: kinds.collect(), started: RwLock::default() }
+        let kinds: BTreeMap<Arc<str>, BusKind> =
+            settings.bus_kinds().into_iter().map(|(name, kind)| (name.into(), kind)).collect();
+        let reply_queue =
+            |name: &Arc<str>| Some((name.clone(), settings.reply_queue(name)?.to_owned()));
+        let replies_first = |name: &Arc<str>| (name.clone(), settings.replies_first(name));
+        Buses {
+            default_bus: settings.default_bus().into(),
+            reply_queues: kinds.keys().filter_map(reply_queue).collect(),
+            replies_first: kinds.keys().map(replies_first).collect(),
+            kinds,
+            started: RwLock::default(),
+        }
     }
 
     /// Returns the kind of a bus; `None`: the settings have no such bus.
     pub fn kind(&self, key: &BusKey) -> Option<BusKind> {
         self.kinds.get(&key.name).copied()
+    }
+
+    /// Returns whether the settings have a bus of this name.
+    pub fn is_known(&self, bus: &str) -> bool {
+        self.kinds.contains_key(bus)
+    }
+
+    /// Returns the reply queue of a bus, if it has one.
+    pub fn reply_queue(&self, bus: &str) -> Option<&str> {
+        self.reply_queues.get(bus).map(String::as_str)
+    }
+
+    /// Returns how long a step whose timeout has passed waits for a reply once its bus is connected
+    /// again.
+    pub fn replies_first(&self, bus: &str) -> Duration {
+        self.replies_first.get(bus).copied().unwrap_or_default()
     }
 
     fn has_vhosts(&self, bus: &str) -> bool {

@@ -1,16 +1,42 @@
 //! Checks messages on the queues of workflows. Each becomes a [`Call`], or its sender is told why
 //! it is refused.
 
+use super::buses::Buses;
 use super::call::{Call, CallSource};
 use super::client_response::{CreateResponse, ExistingJob, RequestError};
-use super::handles::ActorHandles;
 use super::inputs::Outgoing;
+use super::log_limiter::KeyedRateLimiter;
+use super::manager_core::ManagerCore;
 use super::messages::{CallerReply, ConfirmTarget, caller_reply};
+use super::outbox::Outbox;
+use crate::settings::LimitSettings;
+use crate::telemetry::Metrics;
 use base::clock;
 use bus::{Acknowledger, Body, Delivery};
 use bytes::Bytes;
 use engine::{Caller, CorrelationId, Definition, Job, JobId, Message};
 use std::sync::Arc;
+
+/// What the checks of calls use.
+pub(super) struct CallEnv {
+    outbox: Arc<Outbox>,
+    buses: Arc<Buses>,
+    limits: LimitSettings,
+    metrics: Metrics,
+    log_limiter: Arc<KeyedRateLimiter>,
+}
+
+impl CallEnv {
+    pub(super) fn new(core: &ManagerCore, outbox: &Arc<Outbox>) -> CallEnv {
+        CallEnv {
+            outbox: outbox.clone(),
+            buses: core.buses.clone(),
+            limits: core.settings.limits.clone(),
+            metrics: core.metrics.clone(),
+            log_limiter: core.log_limiter.clone(),
+        }
+    }
+}
 
 /// Why a call gets no job.
 pub(super) struct CallRefusal {
@@ -31,11 +57,11 @@ pub(super) struct RefusedCall {
 impl RefusedCall {
     /// Sends the refusal to the caller. The message is acknowledged once the broker has the
     /// refusal, or at once if no caller waits for it.
-    pub(super) fn send_refusal(self, refusal: &CallRefusal, handles: &ActorHandles) {
+    pub(super) fn send_refusal(self, refusal: &CallRefusal, env: &CallEnv) {
         let RefusedCall { definition, id, caller, ack } = self;
         let workflow = definition.full_name();
-        handles.common.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
-        if handles.common.log_limiter.may_log(refusal.kind) {
+        env.metrics.calls_refused.with_label_values(&[&*workflow, refusal.kind]).inc();
+        if env.log_limiter.may_log(refusal.kind) {
             let reply_to = caller.as_ref().map(|caller| &*caller.reply_to);
             tracing::warn!(
                 job = %id,
@@ -52,15 +78,15 @@ impl RefusedCall {
             result: Err(Body::from_error(&refusal.reason, false)),
             confirm_target: ConfirmTarget::Refusal { job: id, ack },
         };
-        let bus = handles.buses.bus_of_caller(&definition, &caller);
-        Outgoing::Publish(caller_reply(content, &caller, bus, clock::now())).send(handles);
+        let bus = env.buses.bus_of_caller(&definition, &caller);
+        Outgoing::Publish(caller_reply(content, &caller, bus, clock::now())).send(&env.outbox);
     }
 }
 
 impl Call {
-    pub(super) fn refuse(self, refusal: &CallRefusal, handles: &ActorHandles) {
+    pub(super) fn refuse(self, refusal: &CallRefusal, env: &CallEnv) {
         let Call { definition, id, caller, ack, .. } = self;
-        RefusedCall { definition, id, caller, ack }.send_refusal(refusal, handles);
+        RefusedCall { definition, id, caller, ack }.send_refusal(refusal, env);
     }
 
     /// Returns the caller that joins the job with its id. `None`: the call is refused, because it
@@ -68,16 +94,16 @@ impl Call {
     pub(super) fn check_join(
         self,
         job: &Job,
-        handles: &ActorHandles,
+        env: &CallEnv,
     ) -> Option<(Option<Caller>, Acknowledger)> {
-        let call = self.check_conflict(job, handles)?;
-        let callers_max = handles.common.settings.limits.callers_max;
+        let call = self.check_conflict(job, env)?;
+        let callers_max = env.limits.callers_max;
         if call.caller.as_ref().is_some_and(|caller| !job.can_join(caller, callers_max)) {
             let reason = format!(
                 "{callers_max} callers wait for job {} already (setting limits.callers_max)",
                 call.id
             );
-            call.refuse(&CallRefusal { kind: "too_many_callers", reason }, handles);
+            call.refuse(&CallRefusal { kind: "too_many_callers", reason }, env);
             return None;
         }
         Some((call.caller, call.ack))
@@ -88,7 +114,7 @@ impl Call {
     pub(super) fn check_conflict<'a>(
         self,
         known: impl Into<ExistingJob<'a>>,
-        handles: &ActorHandles,
+        env: &CallEnv,
     ) -> Option<Call> {
         if let Err(RequestError::Conflict(reason)) = CreateResponse::from_existing(
             self.id,
@@ -96,7 +122,7 @@ impl Call {
             &self.definition.full_name(),
             &self.message,
         ) {
-            self.refuse(&CallRefusal { kind: "conflict", reason }, handles);
+            self.refuse(&CallRefusal { kind: "conflict", reason }, env);
             return None;
         }
         Some(self)
@@ -107,16 +133,16 @@ impl Call {
         definition: Arc<Definition>,
         bus: &Arc<str>,
         delivery: Delivery,
-        handles: &ActorHandles,
+        env: &CallEnv,
     ) -> Option<Call> {
         let (id, caller, source) = (
             job_id_from(&definition, &delivery),
             caller_from(bus, &delivery),
-            source_from(&delivery, handles.common.settings.reply_queue(bus)),
+            source_from(&delivery, env.buses.reply_queue(bus)),
         );
         // Without the header no level is above it.
         let depth = delivery.depth.map_or(0, |above| above.saturating_add(1));
-        let limits = &handles.common.settings.limits;
+        let limits = &env.limits;
         let message = parse_message(&delivery.body, limits.step_message_bytes_max)
             .and_then(|message| check_depth(depth, limits.depth_max, message));
         let trace = delivery.trace.clone().map(Arc::new);
@@ -126,7 +152,7 @@ impl Call {
                 Some(Call { definition, id, message, caller, depth, trace, source, ack })
             }
             Err(refusal) => {
-                RefusedCall { definition, id, caller, ack }.send_refusal(&refusal, handles);
+                RefusedCall { definition, id, caller, ack }.send_refusal(&refusal, env);
                 None
             }
         }

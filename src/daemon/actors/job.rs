@@ -25,6 +25,7 @@
 
 mod bulk_requests;
 mod buses;
+mod env;
 mod lifecycle;
 mod notifications;
 mod passivation;
@@ -36,11 +37,11 @@ mod timer;
 mod waiting_since;
 mod withdrawals;
 
+pub(super) use env::JobEnv;
 pub use spawn::{JobStart, SpawnRequest};
 
 use super::child_budget::ChildPermits;
 use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
-use super::handles::ActorHandles;
 use super::inputs::{
     Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
     RouterInput, SupervisorInput,
@@ -65,7 +66,7 @@ use waiting_since::WaitingSince;
 
 /// The actor of a job under way.
 pub struct JobActor {
-    pub(super) handles: Arc<ActorHandles>,
+    env: Arc<JobEnv>,
     pub(super) id: JobId,
     number: JobNumber,
     root: JobNumber,
@@ -105,7 +106,7 @@ struct PendingOperation {
 impl JobActor {
     /// Creates an actor that begins its work when it is started.
     pub(super) fn new(
-        handles: Arc<ActorHandles>,
+        env: Arc<JobEnv>,
         request: SpawnRequest,
         steps_done: StepsDone,
         memory_share: MemoryShare,
@@ -123,23 +124,23 @@ impl JobActor {
             previous_end: None,
             memory_share,
             passivation_requested_at: None,
-            child_permits: handles.common.child_budget.no_permits(),
+            child_permits: env.child_budget.no_permits(),
             timer: None,
             steps_done,
             steps_reported: None,
             waiting_since: WaitingSince::default(),
-            handles,
+            env,
         }
     }
 
     /// Returns the limits for the next decision. Its fan-outs start no more child jobs than the
     /// budget of the process has left.
     fn limits(&self) -> Limits {
-        let common = &self.handles.common;
-        let window = common.limits.window.min(self.child_permits.max());
+        let env = &self.env;
+        let window = env.limits.window.min(self.child_permits.max());
         // While memory is exceeded, each step goes on with one child job at a time.
-        let window_bytes = if common.memory.is_exceeded() { 0 } else { common.limits.window_bytes };
-        Limits { window, window_bytes, ..common.limits }
+        let window_bytes = if env.memory.is_exceeded() { 0 } else { env.limits.window_bytes };
+        Limits { window, window_bytes, ..env.limits }
     }
 
     fn update_child_permits(&mut self) {
@@ -261,7 +262,7 @@ impl JobActor {
         mut outgoing: Vec<Outgoing>,
         answer: Option<PendingOperation>,
     ) {
-        let (handles, now) = (self.handles.clone(), self.clock.now());
+        let (env, now) = (self.env.clone(), self.clock.now());
         let limits = self.limits();
         let Some(job) = self.lifecycle.job_mut() else { return };
         self.previous_end = job.ended().map(|ended| (ended, job.state()));
@@ -270,7 +271,7 @@ impl JobActor {
         let is_result = matches!(&input, Input::Reply { reply: Reply::Result(_), .. });
         let decided = catch_unwind(AssertUnwindSafe(|| {
             hit_failpoint(&input);
-            handles.common.rules.handle_input(job, input, &context)
+            env.rules.handle_input(job, input, &context)
         }));
         match decided {
             Ok(Ok(decision)) => {
@@ -297,10 +298,7 @@ impl JobActor {
             }
             Err(_) => {
                 self.lifecycle = Lifecycle::Broken { stash: Vec::new() };
-                handles
-                    .mailboxes()
-                    .supervisor
-                    .send(SupervisorInput::Panicked { number: self.number, id: self.id });
+                env.supervisor.send(SupervisorInput::Panicked { number: self.number, id: self.id });
             }
         }
     }
@@ -312,15 +310,8 @@ impl JobActor {
         mut outgoing: Vec<Outgoing>,
     ) {
         if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Ack(_))) {
-            self.handles
-                .common
-                .metrics
-                .replies_rejected
-                .with_label_values(&[rejected.label()])
-                .inc();
-            if let (Some(logged), true) =
-                (logged, self.handles.common.log_limiter.may_log(rejected.label()))
-            {
+            self.env.metrics.replies_rejected.with_label_values(&[rejected.label()]).inc();
+            if let (Some(logged), true) = (logged, self.env.log_limiter.may_log(rejected.label())) {
                 logged.log(self.id, rejected);
             }
         }
@@ -347,7 +338,7 @@ impl JobActor {
         passivate: Option<Box<PassivateRequest>>,
     ) {
         let record = Record::empty(self.number);
-        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
+        self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
             record,
             is_urgent: true,
@@ -384,7 +375,7 @@ impl JobActor {
         outgoing.splice(0..0, self.steps_done_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
         let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
-        self.handles.mailboxes().journal.send(JournalInput::Append(Append {
+        self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
             record,
             is_urgent,
@@ -398,8 +389,8 @@ impl JobActor {
     pub(super) fn update_memory_share(&mut self) {
         if let Some(bytes) = self.job().map(job_bytes) {
             self.memory_share.set(bytes);
-            if self.handles.common.memory.is_short_unnotified() {
-                self.handles.mailboxes().router.send(RouterInput::MemoryShort);
+            if self.env.memory.is_short_unnotified() {
+                self.env.router.send(RouterInput::MemoryShort);
             }
         }
     }
@@ -408,8 +399,8 @@ impl JobActor {
         let job = self.job()?;
         Some(match effect {
             Effect::Dispatch { step, attempt, input } => {
-                let bus = self.handles.buses.bus_of_step(job.definition(), job.graph().step(step));
-                let share = self.handles.common.settings.traces.sampling_rate();
+                let bus = self.env.buses.bus_of_step(job.definition(), job.graph().step(step));
+                let share = self.env.sampling_rate;
                 Outgoing::Publish(step_message(job, bus, step, attempt, input, (now, share)))
             }
             Effect::StartChild { origin, message } => Outgoing::StartChild(Box::new(NewChild {
@@ -426,8 +417,8 @@ impl JobActor {
             }),
             Effect::NotifyParent(parent, ended) => Outgoing::NotifyParent(parent, ended),
             Effect::AnswerCaller { caller, end } => {
-                let bus = self.handles.buses.bus_of_caller(job.definition(), job.caller(caller)?);
-                let bytes_max = self.handles.common.limits.step_message_bytes_max;
+                let bus = self.env.buses.bus_of_caller(job.definition(), job.caller(caller)?);
+                let bytes_max = self.env.limits.step_message_bytes_max;
                 Outgoing::Publish(job_end_message(job, bus, caller, end, bytes_max, now)?)
             }
         })

@@ -11,18 +11,21 @@ mod wal_size;
 
 use super::client_response::{ClientResponse, RequestError};
 use super::completion_latch::CompletionLatch;
-use super::handles::ActorHandles;
-use super::health::JournalWait;
+use super::health::{Health, JournalWait};
 use super::inputs::{Append, JournalInput, Outgoing, RouterInput, StopRequest};
-use super::mailbox::{Envelope, MailboxActor};
-use super::outbox::PublicationBatch;
+use super::mailbox::{Envelope, Mailbox, MailboxActor};
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
+use super::outbox::{Outbox, PublicationBatch};
 use super::pending_offsets::PendingOffsets;
-use crate::telemetry::log;
+use super::routes::Routes;
+use crate::settings::JournalSettings;
+use crate::telemetry::{Metrics, log};
 use actix::{Actor, AsyncContext, Context, Handler};
 use base::clock;
 use base::faults;
 use deletions::Deletions;
-use journal::{FileLoss, JobNumber, Journal, JournalError, Remedy};
+use journal::{FileLoss, JobNumber, Journal, JournalError, Records, Remedy};
 use partial_commit::{CommitOutcome, WaitingRecord};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,10 +33,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use wal_size::WalSizeReporter;
 
+/// What the journal actor uses.
+pub(super) struct JournalEnv {
+    router: Mailbox<RouterInput>,
+    outbox: Arc<Outbox>,
+    routes: Routes,
+    /// Closed when the journal is lost.
+    reader: Arc<dyn Records>,
+    health: Arc<Health>,
+    settings: JournalSettings,
+    metrics: Metrics,
+}
+
+impl JournalEnv {
+    pub(super) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        outbox: &Arc<Outbox>,
+    ) -> JournalEnv {
+        JournalEnv {
+            router: mailboxes.router.clone(),
+            outbox: outbox.clone(),
+            routes: core.routes.clone(),
+            reader: core.reader.clone(),
+            health: core.health.clone(),
+            settings: core.settings.journal.clone(),
+            metrics: core.metrics.clone(),
+        }
+    }
+}
+
 /// Owns the journal's writing end.
 pub struct JournalActor {
     store: Box<dyn Journal>,
-    handles: Arc<ActorHandles>,
+    env: JournalEnv,
     waiting_records: Vec<WaitingRecord>,
     commit_schedule: CommitSchedule,
     /// Whether another attempt to commit is scheduled.
@@ -82,12 +115,12 @@ const EXIT_IO_ERROR: i32 = 74;
 
 impl JournalActor {
     /// Creates the actor around an opened journal.
-    pub fn new(store: Box<dyn Journal>, handles: Arc<ActorHandles>) -> JournalActor {
+    pub(super) fn new(store: Box<dyn Journal>, env: JournalEnv) -> JournalActor {
         // A journal that cannot be read now shows it with the first commit.
         let newest = store.newest().ok().flatten();
         JournalActor {
             store,
-            handles,
+            env,
             waiting_records: Vec::new(),
             commit_schedule: CommitSchedule::NotDue,
             is_retry_scheduled: false,
@@ -104,17 +137,16 @@ impl JournalActor {
         match input {
             JournalInput::Append(mut append) => {
                 if self.commit_schedule == CommitSchedule::Lost {
-                    refuse_clients(&mut append, &self.handles);
+                    refuse_clients(&mut append, &self.env);
                 }
                 let is_urgent = append.is_urgent;
                 self.waiting_records.push(WaitingRecord { append, since: clock::instant() });
                 self.schedule(is_urgent, ctx);
             }
             JournalInput::StartRetention => {
-                ctx.run_interval(
-                    self.handles.common.settings.journal.retention_interval.0,
-                    |actor, ctx| actor.start_retention(ctx),
-                );
+                ctx.run_interval(self.env.settings.retention_interval.0, |actor, ctx| {
+                    actor.start_retention(ctx)
+                });
                 self.start_retention(ctx);
             }
             JournalInput::Delete(number, answer) => self.handle_erase(number, answer, ctx),
@@ -122,12 +154,9 @@ impl JournalActor {
             JournalInput::DeleteNotices(notices) => match self.store.delete_notices(&notices) {
                 Ok(()) => {}
                 Err(error) if error.remedy().is_retryable() => {
-                    ctx.run_later(
-                        self.handles.common.settings.journal.full_retry.0,
-                        move |actor, ctx| {
-                            actor.handle_input(JournalInput::DeleteNotices(notices), ctx)
-                        },
-                    );
+                    ctx.run_later(self.env.settings.full_retry.0, move |actor, ctx| {
+                        actor.handle_input(JournalInput::DeleteNotices(notices), ctx)
+                    });
                 }
                 Err(error) => self.handle_fatal(&error),
             },
@@ -181,15 +210,12 @@ impl JournalActor {
                     // the group commit.
                     ctx.notify(CommitIsDue);
                 } else {
-                    ctx.run_later(
-                        self.handles.common.settings.journal.linger.0,
-                        Self::commit_if_due,
-                    );
+                    ctx.run_later(self.env.settings.linger.0, Self::commit_if_due);
                 }
             }
             (CommitSchedule::NotDue, false) => {
                 self.commit_schedule = CommitSchedule::Lagging;
-                ctx.run_later(self.handles.common.settings.journal.confirm_lag.0, |actor, ctx| {
+                ctx.run_later(self.env.settings.confirm_lag.0, |actor, ctx| {
                     if actor.commit_schedule == CommitSchedule::Lagging {
                         actor.commit(ctx);
                     }
@@ -244,7 +270,7 @@ impl JournalActor {
             decided.map(|record| record.job).collect()
         });
         faults::hit("journal::committed");
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         metrics.commit.observe(started.elapsed().as_secs_f64());
         metrics.batch_records.observe(count as f64);
         if disk_full.is_none() {
@@ -258,7 +284,7 @@ impl JournalActor {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
             let Append { id, record, outgoing: after_commit, .. } = append;
             let after_commit = if deleted.contains(&record.job) {
-                let route = self.handles.routes.find(id);
+                let route = self.env.routes.find(id);
                 let is_replaced = route.is_some_and(|job| job.number() != record.job);
                 after_commit
                     .into_iter()
@@ -277,13 +303,13 @@ impl JournalActor {
                     // A latch of this commit also waits for its messages, and a withdrawal of a
                     // message comes after the message.
                     if let Outgoing::ReleaseLatch(_) | Outgoing::Withdraw(..) = outgoing {
-                        std::mem::take(&mut messages).send(&self.handles);
+                        std::mem::take(&mut messages).send(&self.env.outbox);
                     }
-                    outgoing.send(&self.handles);
+                    outgoing.send(&self.env.outbox);
                 });
             }
         }
-        exit_on_panic(|| messages.send(&self.handles));
+        exit_on_panic(|| messages.send(&self.env.outbox));
         if let Some(error) = &disk_full {
             self.wait_and_retry(JournalWait::DiskSpace, error, ctx);
         }
@@ -308,11 +334,11 @@ impl JournalActor {
         for WaitingRecord { append, .. } in committed.iter_mut() {
             let is_deleted = deleted.contains(&append.record.job);
             if let Some(request) = append.passivate.take().filter(|_| !is_deleted) {
-                self.handles.mailboxes().router.send(RouterInput::Passivate(request));
+                self.env.router.send(RouterInput::Passivate(request));
             }
         }
         if !stops.is_empty() {
-            self.handles.mailboxes().router.send(RouterInput::StopJobs(stops));
+            self.env.router.send(RouterInput::StopJobs(stops));
         }
     }
 
@@ -321,7 +347,7 @@ impl JournalActor {
         if self.store.has_unprojected()
             && !std::mem::replace(&mut self.is_projection_scheduled, true)
         {
-            ctx.run_later(self.handles.common.settings.journal.lag.0, |actor, ctx| {
+            ctx.run_later(self.env.settings.lag.0, |actor, ctx| {
                 actor.is_projection_scheduled = false;
                 let projected = actor.store.project();
                 actor.handle_follow_up(projected, ctx);
@@ -351,10 +377,7 @@ impl JournalActor {
             Err(error) => match error.remedy() {
                 // Until then, more is read again after a crash.
                 Remedy::WaitForSpace | Remedy::WaitForLock => {
-                    ctx.run_later(
-                        self.handles.common.settings.journal.full_retry.0,
-                        Self::store_offsets,
-                    );
+                    ctx.run_later(self.env.settings.full_retry.0, Self::store_offsets);
                 }
                 Remedy::Exit => self.handle_fatal(&error),
             },
@@ -388,10 +411,7 @@ impl JournalActor {
                     if wait == Remedy::WaitForSpace {
                         self.report_waiting(JournalWait::DiskSpace, &error);
                     }
-                    ctx.run_later(
-                        self.handles.common.settings.journal.full_retry.0,
-                        Self::schedule_follow_up,
-                    );
+                    ctx.run_later(self.env.settings.full_retry.0, Self::schedule_follow_up);
                 }
                 Remedy::Exit => self.handle_fatal(&error),
             },
@@ -402,7 +422,7 @@ impl JournalActor {
         self.commit_schedule = CommitSchedule::Waiting;
         self.report_waiting(wait, error);
         if !std::mem::replace(&mut self.is_retry_scheduled, true) {
-            ctx.run_later(self.handles.common.settings.journal.full_retry.0, |actor, ctx| {
+            ctx.run_later(self.env.settings.full_retry.0, |actor, ctx| {
                 actor.is_retry_scheduled = false;
                 actor.commit(ctx);
             });
@@ -414,16 +434,16 @@ impl JournalActor {
             JournalWait::DiskSpace => "full",
             JournalWait::Lock => "locked",
         };
-        self.handles.common.metrics.journal_failures.with_label_values(&[kind]).inc();
-        if self.handles.common.health.set_waiting(wait) {
+        self.env.metrics.journal_failures.with_label_values(&[kind]).inc();
+        if self.env.health.set_waiting(wait) {
             let what = wait.as_str();
             tracing::error!(%error, waiting = self.waiting_records.len(), "{what}");
         }
     }
 
     fn report_writable(&self) {
-        let waited_for = self.handles.common.health.journal_wait();
-        if self.handles.common.health.set_writable(true) {
+        let waited_for = self.env.health.journal_wait();
+        if self.env.health.set_writable(true) {
             match waited_for {
                 Some(JournalWait::Lock) => {
                     tracing::info!("the other program has let go of the journal: it goes on")
@@ -432,7 +452,7 @@ impl JournalActor {
                     tracing::info!("there is room on the disk again: the journal goes on")
                 }
             }
-            self.handles.common.health.notify_change();
+            self.env.health.notify_change();
         }
     }
 
@@ -465,36 +485,36 @@ impl JournalActor {
 
     fn handle_loss(&mut self, loss: &FileLoss) {
         self.commit_schedule = CommitSchedule::Lost;
-        let handles = &self.handles;
-        handles.common.metrics.journal_failures.with_label_values(&["lost"]).inc();
-        let what = handles.common.health.set_journal_lost(loss);
+        let env = &self.env;
+        env.metrics.journal_failures.with_label_values(&["lost"]).inc();
+        let what = env.health.set_journal_lost(loss);
         tracing::error!(waiting = self.waiting_records.len(), "{what}");
         // What is read now may be the file of another program.
-        handles.common.reader.close(what, Duration::ZERO);
+        env.reader.close(what, Duration::ZERO);
         self.waiting_records
             .iter_mut()
-            .for_each(|waiting| refuse_clients(&mut waiting.append, &self.handles));
+            .for_each(|waiting| refuse_clients(&mut waiting.append, &self.env));
         for client in self.deletions.take_waiting_clients() {
-            let refused = ClientResponse::Erase(client, Err(journal_lost_error(&self.handles)));
-            Outgoing::Respond(refused).send(&self.handles);
+            let refused = ClientResponse::Erase(client, Err(journal_lost_error(&self.env)));
+            Outgoing::Respond(refused).send(&self.env.outbox);
         }
     }
 }
 
 /// Sends an error to clients that wait for a commit that will not come. Everything else is held.
-fn refuse_clients(append: &mut Append, handles: &ActorHandles) {
+fn refuse_clients(append: &mut Append, env: &JournalEnv) {
     for outgoing in
         append.outgoing.extract_if(.., |outgoing| matches!(outgoing, Outgoing::Respond(..)))
     {
         if let Outgoing::Respond(answer) = outgoing {
-            Outgoing::Respond(answer.with_error(journal_lost_error(handles))).send(handles);
+            Outgoing::Respond(answer.with_error(journal_lost_error(env))).send(&env.outbox);
         }
     }
 }
 
 /// Returns the error for clients once the journal is lost, or the process has to end for it.
-fn journal_lost_error(handles: &ActorHandles) -> RequestError {
-    let loss = handles.common.health.journal_loss();
+fn journal_lost_error(env: &JournalEnv) -> RequestError {
+    let loss = env.health.journal_loss();
     RequestError::Overloaded(loss.unwrap_or("the journal cannot be written").to_owned())
 }
 

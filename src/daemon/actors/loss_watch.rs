@@ -9,7 +9,7 @@
 //! no samples at its beginning or its end.
 
 use super::bulk_requests::{BulkRedispatch, JOBS_AT_ONCE, QueueScan};
-use super::handles::ActorHandles;
+use super::bus_env::BusEnv;
 use super::inputs::{BusInput, JobInput, RouterInput};
 use super::losses::QueueLoss;
 use base::clock;
@@ -41,20 +41,27 @@ const REDISPATCH_REASON: &str = "their queue has lost messages (setting amqp.red
 /// The longest pause between redispatches for a queue that loses messages again and again.
 const REDISPATCH_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
+/// How the losses of a bus are found; from its settings.
+pub(super) struct LossSettings {
+    /// How long fewer messages than waiting steps must be seen until messages count as lost.
+    pub(super) span: Duration,
+    /// The queue of the replies.
+    pub(super) reply_queue: String,
+    /// Whether steps whose messages are lost are dispatched again.
+    pub(super) redispatches: bool,
+}
+
 /// Samples the queues of a bus at intervals, until the bus is closed.
-pub(super) async fn watch(handles: Arc<ActorHandles>, bus: BusKey) {
-    let Some(span) = handles.common.settings.amqp_bus(&bus.name).map(|amqp| amqp.lost_after.0)
-    else {
-        return;
-    };
-    let mut watch = LossWatch { span, samples: VecDeque::new(), redispatched: BTreeMap::new() };
+pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey, settings: LossSettings) {
+    let span = settings.span;
+    let mut watch = LossWatch::new(settings);
     let mut ticks = tokio::time::interval(span / SAMPLES_PER_SPAN);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick comes at once.
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        if watch.sample(&handles, &bus).await.is_none() {
+        if watch.sample(&env, &bus).await.is_none() {
             return;
         }
     }
@@ -70,29 +77,30 @@ struct DepthSample {
 }
 
 struct LossWatch {
-    span: Duration,
+    settings: LossSettings,
     samples: VecDeque<DepthSample>,
     /// The queues whose steps were dispatched again: when, and the pause before the next time.
     redispatched: BTreeMap<Arc<str>, (Instant, Duration)>,
 }
 
 impl LossWatch {
+    fn new(settings: LossSettings) -> LossWatch {
+        LossWatch { settings, samples: VecDeque::new(), redispatched: BTreeMap::new() }
+    }
+
     /// Takes a sample and reports losses. `None`: the bus is closed.
-    async fn sample(&mut self, handles: &Arc<ActorHandles>, bus: &BusKey) -> Option<()> {
-        let amqp = handles.common.settings.amqp_bus(&bus.name)?;
+    async fn sample(&mut self, env: &BusEnv, bus: &BusKey) -> Option<()> {
         let (answer, depths) = oneshot::channel();
-        handles.buses.find(bus)?.send(BusInput::Depths(answer));
+        env.buses.find(bus)?.send(BusInput::Depths(answer));
         let depths = depths.await.ok()?;
         let now = clock::timer_now();
-        let reads_replies = matches!(handles.common.health.bus(bus), Some(BusState::Connected))
-            && handles.common.health.replies_unread_before(bus, self.span).is_none();
+        let reads_replies = matches!(env.health.bus(bus), Some(BusState::Connected))
+            && env.health.replies_unread_before(bus, self.settings.span).is_none();
         match depths {
             // After a time in which replies could not be taken, earlier samples are void.
-            _ if !reads_replies || handles.common.health.is_journal_waiting() => {
-                self.samples.clear()
-            }
+            _ if !reads_replies || env.health.is_journal_waiting() => self.samples.clear(),
             Err(reason) => {
-                if handles.common.log_limiter.may_log("queue depths") {
+                if env.log_limiter.may_log("queue depths") {
                     tracing::warn!(
                         %bus,
                         reason,
@@ -100,13 +108,13 @@ impl LossWatch {
                     );
                 }
             }
-            Ok(depths) => self.add_sample(now, depths, &amqp.reply_queue),
+            Ok(depths) => self.add_sample(now, depths),
         }
         // Counted at each sample, because a job measures a step's wait from the first scan that
         // found it waiting.
-        let waiting = count_waiting(handles, bus, self.span).await?;
+        let waiting = count_waiting(env, bus, self.settings.span).await?;
         let found = self.find_losses(clock::timer_now(), &waiting);
-        for queue in handles.common.queue_losses.replace(&handles.common.metrics, bus, &found) {
+        for queue in env.queue_losses.replace(&env.metrics, bus, &found) {
             let Some(loss) = found.get(&queue) else { continue };
             let (waiting, held) = (loss.waiting, loss.messages);
             tracing::warn!(
@@ -115,19 +123,20 @@ impl LossWatch {
                  `workflow-manager redispatch --queue` sends them again"
             );
         }
-        if amqp.redispatch_lost {
-            self.redispatch(handles, bus, &found, now);
+        if self.settings.redispatches {
+            self.redispatch(env, bus, &found, now);
         }
         Some(())
     }
 
-    fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>, reply_queue: &str) {
+    fn add_sample(&mut self, now: Instant, depths: Vec<QueueDepth>) {
         let depths: HashMap<String, Option<u64>> =
             depths.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
         // Without the number of replies a sample is of no use.
-        let Some(Some(replies)) = depths.get(reply_queue).copied() else { return };
+        let Some(Some(replies)) = depths.get(&self.settings.reply_queue).copied() else { return };
         self.samples.push_back(DepthSample { at: now, replies, depths });
-        self.samples.retain(|sample| now.saturating_duration_since(sample.at) <= self.span);
+        self.samples
+            .retain(|sample| now.saturating_duration_since(sample.at) <= self.settings.span);
     }
 
     /// Finds the queues that have lost messages. In every sample that counts, such a queue and the
@@ -138,12 +147,12 @@ impl LossWatch {
         waiting: &HashMap<Arc<str>, u64>,
     ) -> BTreeMap<Arc<str>, QueueLoss> {
         let (stale, recent) = (
-            self.span * STALE_SAMPLES / SAMPLES_PER_SPAN,
-            self.span * RECENT_SAMPLES / SAMPLES_PER_SPAN,
+            self.settings.span * STALE_SAMPLES / SAMPLES_PER_SPAN,
+            self.settings.span * RECENT_SAMPLES / SAMPLES_PER_SPAN,
         );
         let is_counted = |sample: &&DepthSample| {
             let age = now.saturating_duration_since(sample.at);
-            age + stale <= self.span && age >= recent
+            age + stale <= self.settings.span && age >= recent
         };
         let samples: Vec<&DepthSample> = self.samples.iter().filter(is_counted).collect();
         if samples.len() < SAMPLES_MIN {
@@ -172,7 +181,7 @@ impl LossWatch {
     /// and over, the pauses grow.
     fn redispatch(
         &mut self,
-        handles: &ActorHandles,
+        env: &BusEnv,
         bus: &BusKey,
         found: &BTreeMap<Arc<str>, QueueLoss>,
         now: Instant,
@@ -182,7 +191,7 @@ impl LossWatch {
         });
         for queue in found.keys() {
             let pause = match self.redispatched.get(queue) {
-                None => self.span,
+                None => self.settings.span,
                 Some((at, pause)) if now.saturating_duration_since(*at) >= *pause => {
                     (*pause * 2).min(REDISPATCH_PAUSE_MAX)
                 }
@@ -197,29 +206,26 @@ impl LossWatch {
             );
             let address = Address { bus: bus.clone(), queue: queue.clone() };
             let bulk = BulkRedispatch::new(address)
-                .with_min_wait(self.span)
+                .with_min_wait(self.settings.span)
                 .with_reason(Some(REDISPATCH_REASON.into()), None);
             // Nobody waits for the end of it.
-            handles
-                .mailboxes()
-                .router
-                .send(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
+            env.router.send(RouterInput::Redispatch(Arc::new(bulk), oneshot::channel().0));
         }
     }
 }
 
 /// Counts how many steps have waited on each queue for a span; `None`: the manager is stopping.
 async fn count_waiting(
-    handles: &ActorHandles,
+    env: &BusEnv,
     bus: &BusKey,
     span: Duration,
 ) -> Option<HashMap<Arc<str>, u64>> {
     let (mut waiting, began) = (HashMap::<Arc<str>, u64>::new(), clock::timer_now());
-    for chunk in handles.routes.ids().chunks(JOBS_AT_ONCE) {
+    for chunk in env.routes.ids().chunks(JOBS_AT_ONCE) {
         let (answer, counted) = oneshot::channel();
         let scan = Arc::new(QueueScan::new(bus.clone(), span, answer));
         // A job that has stopped meanwhile waits for nothing.
-        for job in chunk.iter().filter_map(|id| handles.routes.find(*id)) {
+        for job in chunk.iter().filter_map(|id| env.routes.find(*id)) {
             job.send(JobInput::CountWaiting(scan.clone()));
         }
         drop(scan);
@@ -228,13 +234,13 @@ async fn count_waiting(
         }
     }
     // What rests since then was asked, if it was there.
-    handles.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
+    env.routes.for_each_passivated_wait(|_, passivated_at, definition, wait| {
         let has_waited =
             wait.seen.is_some_and(|seen| began.saturating_duration_since(seen) >= span);
         if passivated_at < began
             && has_waited
             && !Definition::is_call_queue(&wait.queue)
-            && handles.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
+            && env.buses.resolve(wait.bus.as_ref(), &definition.vhost) == *bus
         {
             *waiting.entry(wait.queue.clone()).or_default() += 1;
         }
@@ -251,8 +257,9 @@ mod tests {
     /// Takes samples one after another, the last one now: what the queue `q` and the reply queue
     /// held.
     fn watch_after(readings: &[(Option<u64>, u64)]) -> (LossWatch, Instant) {
-        let mut watch =
-            LossWatch { span: SPAN, samples: VecDeque::new(), redispatched: BTreeMap::new() };
+        let settings =
+            LossSettings { span: SPAN, reply_queue: "replies".to_owned(), redispatches: false };
+        let mut watch = LossWatch::new(settings);
         let mut now = clock::timer_now();
         for (depth, replies) in readings {
             now += SPAN / SAMPLES_PER_SPAN;
@@ -262,7 +269,6 @@ mod tests {
                 depths
                     .map(|(queue, messages)| QueueDepth { queue: queue.to_owned(), messages })
                     .into(),
-                "replies",
             );
         }
         (watch, now)

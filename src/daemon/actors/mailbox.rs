@@ -7,7 +7,8 @@
 //! input once the mailbox is full.
 
 use crate::telemetry::Metrics;
-use actix::{Actor, Addr, Context, Handler, Message, Recipient};
+use actix::dev::channel::{AddressReceiver, channel};
+use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, Recipient};
 use base::clock;
 use prometheus::{Histogram, IntCounter, IntGauge};
 use std::sync::Arc;
@@ -115,22 +116,40 @@ impl<I: Send + 'static> Clone for Mailbox<I> {
     }
 }
 
-impl<I: Send + 'static> Mailbox<I> {
-    /// Creates a mailbox in front of `address` that refuses a `try_send` while `capacity` inputs
-    /// wait.
-    pub fn new<A: MailboxActor<Input = I>>(
-        address: Addr<A>,
-        capacity: usize,
-        metrics: Arc<ActorMetrics>,
-    ) -> Mailbox<I> {
-        Mailbox {
-            recipient: address.recipient(),
-            counts: Arc::default(),
-            capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
-            metrics,
-        }
+/// The receiving end of a mailbox whose actor is not started yet.
+pub struct Inbox<A: MailboxActor>(AddressReceiver<A>);
+
+/// Creates a mailbox, and the inbox of its actor. The mailbox refuses a `try_send` while `capacity`
+/// inputs wait.
+pub fn new_mailbox<A: MailboxActor>(
+    capacity: usize,
+    metrics: Arc<ActorMetrics>,
+) -> (Mailbox<A::Input>, Inbox<A>) {
+    // What actix would bound is counted here.
+    let (sender, receiver) = channel(0);
+    let mailbox = Mailbox {
+        recipient: Addr::new(sender).recipient(),
+        counts: Arc::default(),
+        capacity: u64::try_from(capacity).unwrap_or(u64::MAX),
+        metrics,
+    };
+    (mailbox, Inbox(receiver))
+}
+
+impl<A: MailboxActor> Inbox<A> {
+    /// Starts the actor that handles the inputs, on the thread of `arbiter`.
+    pub fn start_in(self, arbiter: &ArbiterHandle, make: impl FnOnce() -> A + Send + 'static) {
+        // False for a thread that has ended: then the manager stops.
+        let _ = arbiter.spawn_fn(move || self.start_here(make()));
     }
 
+    /// Starts the actor that handles the inputs, on this thread.
+    pub fn start_here(self, actor: A) {
+        Context::with_receiver(self.0).run(actor);
+    }
+}
+
+impl<I: Send + 'static> Mailbox<I> {
     /// Sends an input whose number is bounded by its cause. If the actor has stopped, the input is
     /// dropped: a delivery then goes back to its queue.
     #[allow(

@@ -1,32 +1,35 @@
 //! The manager: whoever embeds it starts it, sends requests to it and stops it. Requests go through
 //! its [handle](ManagerHandle), as those of the API do.
 //!
-//! Order of start: journal (lock, verify, recover) → arbiters → journal actor, router, archive,
-//! supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking deliveries
-//! and wait for confirms → the webhook → the journal commits what is left → traces and events of
-//! the last commits are sent → readers → threads.
+//! Order of start: journal (lock, verify, recover) → arbiters → mailboxes → journal actor, router,
+//! archive, supervisor, notifier → buses → jobs. Order of stop: no new jobs → buses stop taking
+//! deliveries and wait for confirms → the webhook → the journal commits what is left → traces and
+//! events of the last commits are sent → readers → threads.
 
-use super::archive::Archive;
-use super::common::{Common, index_by_name};
-use super::handles::{ActorHandles, Mailboxes};
+use super::archive::{Archive, ArchiveEnv};
+use super::fatal::FatalReporter;
 use super::inputs::{BusInput, JournalInput, NotifierInput, RouterInput};
-use super::journal::JournalActor;
-use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
+use super::journal::{JournalActor, JournalEnv};
+use super::loaded_definitions::index_by_name;
+use super::mailbox::{ActorMetrics, Inbox, Mailbox, MailboxActor, new_mailbox};
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
 use super::manager_handle::ManagerHandle;
 use super::notifier::{NOTIFIER_MAILBOX_MAX, Notifier};
+use super::outbox::Outbox;
 use super::passivation::{PassivatedTree, load_at_start};
 use super::rates_backfill::{self, RatesBackfill};
-use super::router::Router;
+use super::router::{Router, RouterEnv};
 use super::routes::{self, RouteTable};
 use super::rules::{Engine, Rules};
-use super::supervisor::Supervisor;
+use super::supervisor::{Supervisor, SupervisorEnv};
 use super::transport::{
-    BusMaker, BusOptions, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
-    settings_transport, start_bus, topic_maker,
+    BusMaker, BusStarter, StartError, StartGate, StartGateReceiver, Transport, queues_by_bus,
+    settings_transport, topic_maker,
 };
 use crate::events::WebhookEnv;
 use crate::settings::Settings;
-use actix::{Actor, Arbiter, ArbiterHandle};
+use actix::{Arbiter, ArbiterHandle};
 use base::clock;
 use base::faults;
 use bus::BusKey;
@@ -51,6 +54,8 @@ const OPEN_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// A running manager, in this process.
 pub struct Manager {
     handle: ManagerHandle,
+    core: ManagerCore,
+    mailboxes: Mailboxes,
     fatal: mpsc::UnboundedReceiver<String>,
     arbiters: Vec<Arbiter>,
 }
@@ -101,7 +106,7 @@ pub struct Parts {
 }
 
 /// Returns the mailboxes that senders use. It may put something between these and the actors.
-pub type Wiring = Box<dyn FnOnce(Mailboxes, &Arc<ActorHandles>) -> Mailboxes>;
+pub type Wiring = Box<dyn FnOnce(Mailboxes, &ManagerCore) -> Mailboxes>;
 
 impl Parts {
     /// Returns the parts of a normal manager: the buses of the settings, with `workers` on the
@@ -157,19 +162,22 @@ pub fn start_on(
         }
     }
     let next_number = store.next_job_number()?;
-    let (fatal_sender, fatal) = mpsc::unbounded_channel();
-    let reader = store.records();
+    let (fatal_reporter, fatal) = FatalReporter::new();
     let (table, routes) = routes::new_route_table();
-    let common =
-        Common::new(settings, by_name, rules, reader, fatal_sender).map_err(StartError::Webhook)?;
-    let handles = Arc::new(ActorHandles::new(Arc::new(common), routes, lease_queues));
+    let core = ManagerCore::new(
+        settings,
+        by_name,
+        (rules, lease_queues),
+        (store.records(), routes),
+        fatal_reporter,
+    )
+    .map_err(StartError::Webhook)?;
     tracing::info!(
-        jobs_bytes_max = handles.common.memory.max(),
+        jobs_bytes_max = core.memory.max(),
         "jobs under way may hold so many bytes of memory (setting limits.jobs_bytes_max)"
     );
     let started = clock::instant();
-    let (recovered, passivated) =
-        load_at_start(&*store, &*handles.common.rules, handles.common.memory.max())?;
+    let (recovered, passivated) = load_at_start(&*store, &*core.rules, core.memory.max())?;
     if !recovered.is_empty() {
         tracing::info!(
             jobs = recovered.len(),
@@ -178,13 +186,12 @@ pub fn start_on(
         );
     }
     // Before the actors: a recovered job may end at once.
-    if let Some(traces) = &handles.common.traces {
-        let common = &handles.common;
-        traces.start(&common.settings, common.reader.clone()).map_err(StartError::Traces)?;
+    if let Some(traces) = &core.traces {
+        traces.start(&core.settings, core.reader.clone()).map_err(StartError::Traces)?;
     }
     let has_threads = matches!(threads, Threads::Own(_));
-    let arbiters = start_actors(
-        &handles,
+    let (mailboxes, arbiters) = start_actors(
+        &core,
         store,
         (table, next_number),
         (recovered, passivated),
@@ -193,14 +200,14 @@ pub fn start_on(
     )?;
     if has_threads {
         rates_backfill::start(RatesBackfill {
-            reader: handles.common.reader.clone(),
-            rates: handles.common.rates.clone(),
-            definitions: handles.common.definitions(),
-            started: handles.common.started_at.0,
+            reader: core.reader.clone(),
+            rates: core.rates.clone(),
+            definitions: core.definitions.current(),
+            started: core.started_at.0,
         });
     }
-    handles.mailboxes().journal.send(JournalInput::StartRetention);
-    if let Err(error) = start_webhook(&handles) {
+    mailboxes.journal.send(JournalInput::StartRetention);
+    if let Err(error) = start_webhook(&core, &mailboxes) {
         // The journal is closed with its thread.
         for arbiter in arbiters {
             arbiter.stop();
@@ -208,19 +215,19 @@ pub fn start_on(
         }
         return Err(error);
     }
-    Ok(Manager { handle: ManagerHandle::new(handles), fatal, arbiters })
+    Ok(Manager { handle: ManagerHandle::new(&core, &mailboxes), core, mailboxes, fatal, arbiters })
 }
 
 /// Starts to deliver the ends of jobs to the webhook, if there is one.
-fn start_webhook(handles: &ActorHandles) -> Result<(), StartError> {
-    let Some(webhook) = &handles.common.webhook else { return Ok(()) };
-    let (journal, of_fail) = (handles.mailboxes().journal.clone(), handles.common.clone());
+fn start_webhook(core: &ManagerCore, mailboxes: &Mailboxes) -> Result<(), StartError> {
+    let Some(webhook) = &core.webhook else { return Ok(()) };
+    let (journal, fatal) = (mailboxes.journal.clone(), core.fatal.clone());
     webhook.start(WebhookEnv {
-        reader: handles.common.reader.clone(),
+        reader: core.reader.clone(),
         delete_notices: Box::new(move |notices: Vec<NoticeNumber>| {
             journal.send(JournalInput::DeleteNotices(notices));
         }),
-        fail_process: Arc::new(move |reason| of_fail.report_fatal(reason)),
+        fail_process: Arc::new(move |reason| fatal.report(reason)),
     })?;
     Ok(())
 }
@@ -240,18 +247,18 @@ fn open_journal(options: &JournalOptions) -> Result<SqliteJournal, JournalError>
 
 /// Makes the buses of the loaded definitions and of those that jobs under way run.
 fn make_buses(
-    handles: &ActorHandles,
-    transport: &Transport,
+    core: &ManagerCore,
+    starter: &BusStarter,
     recovered: &[RecoveredJob],
     passivated: &[PassivatedTree],
 ) -> Result<Vec<(BusKey, BusMaker)>, StartError> {
-    let definitions = handles.common.definitions();
+    let definitions = core.definitions.current();
     let recovered_use = recovered.iter().map(|recovered| recovered.job.definition());
     let passivated_use = passivated.iter().map(|family| &family.definition);
     let used = definitions.values().chain(recovered_use).chain(passivated_use);
     let mut makers = Vec::new();
-    for (key, served) in queues_by_bus(&handles.buses, &definitions, used) {
-        if handles.common.settings.bus_kind(&key.name).is_none() {
+    for (key, served) in queues_by_bus(&core.buses, &definitions, used) {
+        if !core.buses.is_known(&key.name) {
             tracing::error!(
                 bus = %key,
                 "jobs under way need a bus that the settings do not have: they wait; add it to \
@@ -259,76 +266,73 @@ fn make_buses(
             );
             continue;
         }
-        let options = BusOptions::load(&handles.common, &key, served, false)?;
-        let maker = transport(&handles.common.settings, &key, options)?;
+        let maker = starter.load(&key, served, false)?;
         makers.push((key, maker));
     }
     Ok(makers)
 }
 
+/// The inboxes of the actors of which there is one each.
+struct Inboxes {
+    router: Inbox<Router>,
+    journal: Inbox<JournalActor>,
+    archive: Inbox<Archive>,
+    supervisor: Inbox<Supervisor>,
+    notifier: Inbox<Notifier>,
+}
+
+fn new_mailboxes(core: &ManagerCore) -> (Mailboxes, Inboxes) {
+    fn new<A: MailboxActor>(core: &ManagerCore, capacity: usize) -> (Mailbox<A::Input>, Inbox<A>) {
+        new_mailbox(capacity, ActorMetrics::new(&core.metrics, A::KIND))
+    }
+    let (router, router_inbox) = new(core, core.settings.limits.creations_waiting_max);
+    let (journal, journal_inbox) = new(core, usize::MAX);
+    let (archive, archive_inbox) = new(core, usize::MAX);
+    let (supervisor, supervisor_inbox) = new(core, usize::MAX);
+    let (notifier, notifier_inbox) = new(core, NOTIFIER_MAILBOX_MAX);
+    let inboxes = Inboxes {
+        router: router_inbox,
+        journal: journal_inbox,
+        archive: archive_inbox,
+        supervisor: supervisor_inbox,
+        notifier: notifier_inbox,
+    };
+    (Mailboxes { router, journal, archive, supervisor, notifier }, inboxes)
+}
+
 fn start_actors(
-    handles: &Arc<ActorHandles>,
+    core: &ManagerCore,
     store: Box<dyn Journal>,
     (table, next_number): (RouteTable, JobNumber),
     (recovered, passivated): (Vec<RecoveredJob>, Vec<PassivatedTree>),
     mut threads: Threads,
     (transport, wiring): (Transport, Wiring),
-) -> Result<Vec<Arbiter>, StartError> {
+) -> Result<(Mailboxes, Vec<Arbiter>), StartError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // The other half of the cores is for the journal, the bus and HTTP: more threads would wake
     // each other more often than they work side by side.
     let job_arbiters: Vec<ArbiterHandle> =
         (0..cores.div_ceil(2)).map(|_| threads.next_arbiter()).collect();
     let (journal_arbiter, router_arbiter) = (threads.next_arbiter(), threads.next_arbiter());
-    let makers = make_buses(handles, &transport, &recovered, &passivated)?;
-    let topic = topic_maker(&handles.common.settings)?;
-    let owned = handles.clone();
-    let journal =
-        JournalActor::start_in_arbiter(&journal_arbiter, move |_| JournalActor::new(store, owned));
-    let owned = handles.clone();
-    let router =
-        Router::start_in_arbiter(&router_arbiter, move |_| Router::new(owned, table, next_number));
-    let owned = handles.clone();
-    let archive = Archive::start_in_arbiter(&threads.next_arbiter(), move |_| Archive::new(owned));
-    let owned = handles.clone();
-    let bus_arbiter = router_arbiter.clone();
-    let supervisor = Supervisor::start_in_arbiter(&threads.next_arbiter(), move |_| {
-        Supervisor::new(owned, transport, bus_arbiter)
-    });
-    let (feeds, metrics) = (handles.common.feeds.clone(), handles.common.metrics.clone());
-    let notifier = Notifier::start_in_arbiter(&threads.next_arbiter(), move |_| {
-        Notifier::new(feeds, metrics, topic)
-    });
-    let creations = handles.common.settings.limits.creations_waiting_max;
-    let mailboxes = Mailboxes {
-        router: Mailbox::new(
-            router,
-            creations,
-            ActorMetrics::new(&handles.common.metrics, Router::KIND),
-        ),
-        journal: Mailbox::new(
-            journal,
-            usize::MAX,
-            ActorMetrics::new(&handles.common.metrics, JournalActor::KIND),
-        ),
-        archive: Mailbox::new(
-            archive,
-            usize::MAX,
-            ActorMetrics::new(&handles.common.metrics, Archive::KIND),
-        ),
-        supervisor: Mailbox::new(
-            supervisor,
-            usize::MAX,
-            ActorMetrics::new(&handles.common.metrics, Supervisor::KIND),
-        ),
-        notifier: Mailbox::new(
-            notifier,
-            NOTIFIER_MAILBOX_MAX,
-            ActorMetrics::new(&handles.common.metrics, Notifier::KIND),
-        ),
-        arbiters: job_arbiters,
-    };
-    handles.connect(wiring(mailboxes, handles));
+    let (mailboxes, inboxes) = new_mailboxes(core);
+    let mailboxes = wiring(mailboxes, core);
+    let new_starter = || BusStarter::new(core, &mailboxes, transport.clone());
+    let bus_starter = new_starter();
+    let makers = make_buses(core, &bus_starter, &recovered, &passivated)?;
+    let topic = topic_maker(&core.settings)?;
+    let outbox = Arc::new(Outbox::new(core, &mailboxes));
+    let env = JournalEnv::new(core, &mailboxes, &outbox);
+    inboxes.journal.start_in(&journal_arbiter, move || JournalActor::new(store, env));
+    let env = RouterEnv::new(core, &mailboxes, &outbox, job_arbiters);
+    inboxes.router.start_in(&router_arbiter, move || Router::new(env, table, next_number));
+    let env = ArchiveEnv::new(core, &mailboxes);
+    inboxes.archive.start_in(&threads.next_arbiter(), move || Archive::new(env));
+    let env = SupervisorEnv::new(core, &mailboxes, new_starter(), router_arbiter.clone());
+    inboxes.supervisor.start_in(&threads.next_arbiter(), move || Supervisor::new(env));
+    let (feeds, metrics) = (core.feeds.clone(), core.metrics.clone());
+    inboxes
+        .notifier
+        .start_in(&threads.next_arbiter(), move || Notifier::new(feeds, metrics, topic));
     // Last, because a bus reports to the other actors.
     let mut gates = Vec::new();
     // The first bus runs on the thread of the router: a reply goes from one to the other without
@@ -337,17 +341,17 @@ fn start_actors(
     for (key, maker) in makers {
         let (gate, at_gate) = threads.new_gate().unzip();
         let arbiter = first_arbiter.take().unwrap_or_else(|| threads.next_arbiter());
-        let bus = start_bus(handles, &key, maker, &arbiter, at_gate);
+        bus_starter.start(key, maker, &arbiter, at_gate);
         gates.extend(gate);
-        handles.buses.add(key, bus);
     }
-    handles.mailboxes().router.send(RouterInput::Recovered(recovered, passivated));
+    mailboxes.router.send(RouterInput::Recovered(recovered, passivated));
     // A reply to a job that cannot be found yet would be taken for a reply to an unknown job.
     drop(gates);
-    Ok(match threads {
+    let arbiters = match threads {
         Threads::Own(arbiters) => arbiters,
         Threads::Current => Vec::new(),
-    })
+    };
+    Ok((mailboxes, arbiters))
 }
 
 impl Manager {
@@ -356,14 +360,14 @@ impl Manager {
         &self.handle
     }
 
-    /// Returns what the actors share.
-    pub fn common(&self) -> &Arc<Common> {
-        &self.handles().common
+    /// Returns what the manager consists of besides its actors.
+    pub fn core(&self) -> &ManagerCore {
+        &self.core
     }
 
-    /// Returns the handles of the actors.
-    pub fn handles(&self) -> &Arc<ActorHandles> {
-        self.handle.handles()
+    /// Returns the mailboxes of its actors.
+    pub fn mailboxes(&self) -> &Mailboxes {
+        &self.mailboxes
     }
 
     /// Waits until the manager itself has a reason to end, and returns it.
@@ -374,9 +378,9 @@ impl Manager {
     /// Stops in order, within the setting `shutdown.grace`. What is unfinished then is left to the
     /// next start, and a thread that does not end is left behind.
     pub async fn stop(self) {
-        self.common().health.stopping.store(true, Ordering::Relaxed);
+        self.core.health.stopping.store(true, Ordering::Relaxed);
         faults::hit("manager::stop");
-        let (grace, begun) = (self.common().settings.shutdown.grace.0, clock::instant());
+        let (grace, begun) = (self.core.settings.shutdown.grace.0, clock::instant());
         if tokio::time::timeout(grace, self.drain()).await.is_err() {
             tracing::warn!(
                 grace_ms = Millis::from_duration(grace).0,
@@ -384,8 +388,7 @@ impl Manager {
             );
         }
         // Before the journal: its main file is complete only if nobody still reads the -wal.
-        let (reader, patience) =
-            (self.common().reader.clone(), grace.saturating_sub(begun.elapsed()));
+        let (reader, patience) = (self.core.reader.clone(), grace.saturating_sub(begun.elapsed()));
         let closed =
             actix_rt::task::spawn_blocking(move || reader.close("the manager stops", patience));
         if !closed.await.unwrap_or(false) {
@@ -411,9 +414,8 @@ impl Manager {
     }
 
     async fn drain(&self) {
-        let mailboxes = self.handles().mailboxes();
         let mut closing = Vec::new();
-        for (_, bus) in self.handles().buses.all() {
+        for (_, bus) in self.core.buses.all() {
             let (answer, answered) = oneshot::channel();
             bus.send(BusInput::Close(answer));
             closing.push(answered);
@@ -422,19 +424,19 @@ impl Manager {
             // An error means that the bus has ended already.
             let _ = answered.await;
         }
-        if let Some(webhook) = &self.common().webhook {
+        if let Some(webhook) = &self.core.webhook {
             webhook.close().await;
         }
         let (answer, answered) = oneshot::channel();
-        mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
+        self.mailboxes.journal.send(JournalInput::ProjectionBarrier(answer));
         let _ = answered.await;
         // After the commit of the last ends.
-        if let Some(traces) = &self.common().traces {
+        if let Some(traces) = &self.core.traces {
             traces.close().await;
         }
         // After the commit of the last events.
         let (answer, answered) = oneshot::channel();
-        mailboxes.notifier.send(NotifierInput::Close(answer));
+        self.mailboxes.notifier.send(NotifierInput::Close(answer));
         let _ = answered.await;
     }
 }

@@ -6,14 +6,16 @@ use super::buses::Buses;
 use super::client_response::{
     CreateResponse, Erased, OperationResponse, RequestError, ResponseSender,
 };
-use super::common::Common;
 use super::completion_latch::CompletionLatch;
-use super::handles::ActorHandles;
 use super::health::Health;
 use super::inputs::{
     BusInput, CreateJob, Definitions, Inspection, JobInput, RouterInput, SupervisorInput,
 };
+use super::loaded_definitions::LoadedDefinitions;
 use super::losses::QueueLosses;
+use super::mailbox::Mailbox;
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
 use super::queue_report::{QueueReport, QueueReports};
 use super::queue_watch::collect_oldest_waits;
 use super::routes::Routes;
@@ -35,83 +37,95 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle to a running manager: what its clients may ask of it. Clones lead to the same manager.
 #[derive(Clone)]
-pub struct ManagerHandle {
-    handles: Arc<ActorHandles>,
+pub struct ManagerHandle(Arc<HandleState>);
+
+struct HandleState {
+    router: Mailbox<RouterInput>,
+    supervisor: Mailbox<SupervisorInput>,
+    routes: Routes,
+    buses: Arc<Buses>,
+    lease_queues: Arc<LeaseQueues>,
+    definitions: Arc<LoadedDefinitions>,
+    health: Arc<Health>,
+    queue_losses: Arc<QueueLosses>,
+    limits: Limits,
+    started_at: (Timestamp, Instant),
+    creations_max: usize,
     /// Permits for creations that are not answered yet.
-    creation_permits: Arc<Semaphore>,
+    creation_permits: Semaphore,
     /// The last report of what queues hold.
-    queue_reports: Arc<QueueReports>,
+    queue_reports: QueueReports,
 }
 
 impl ManagerHandle {
     /// Creates the handle to the manager of these actors.
-    pub(super) fn new(handles: Arc<ActorHandles>) -> ManagerHandle {
-        let creations = handles.common.settings.limits.creations_waiting_max;
-        ManagerHandle {
-            handles,
-            creation_permits: Arc::new(Semaphore::new(creations.min(Semaphore::MAX_PERMITS))),
-            queue_reports: Arc::default(),
-        }
-    }
-
-    /// Returns the handles of the actors, for the one who stops them.
-    pub(super) fn handles(&self) -> &Arc<ActorHandles> {
-        &self.handles
-    }
-
-    /// Returns what the actors share.
-    pub(crate) fn common(&self) -> &Common {
-        &self.handles.common
+    pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes) -> ManagerHandle {
+        let creations_max = core.settings.limits.creations_waiting_max;
+        ManagerHandle(Arc::new(HandleState {
+            router: mailboxes.router.clone(),
+            supervisor: mailboxes.supervisor.clone(),
+            routes: core.routes.clone(),
+            buses: core.buses.clone(),
+            lease_queues: core.lease_queues.clone(),
+            definitions: core.definitions.clone(),
+            health: core.health.clone(),
+            queue_losses: core.queue_losses.clone(),
+            limits: core.limits,
+            started_at: core.started_at,
+            creations_max,
+            creation_permits: Semaphore::new(creations_max.min(Semaphore::MAX_PERMITS)),
+            queue_reports: QueueReports::default(),
+        }))
     }
 
     /// Returns the definitions for new jobs.
     pub fn definitions(&self) -> Arc<Definitions> {
-        self.handles.common.definitions()
+        self.0.definitions.current()
     }
 
     /// Returns the definitions that jobs under way still run but that are no longer loaded.
     pub fn unloaded_definitions(&self) -> Vec<Arc<Definition>> {
-        self.handles.unloaded_definitions()
+        self.0.definitions.without_loaded(self.0.routes.definitions())
     }
 
     /// Returns what readiness and liveness are answered from.
     pub fn health(&self) -> &Health {
-        &self.handles.common.health
+        &self.0.health
     }
 
     /// Returns the limits for decisions.
     pub fn limits(&self) -> &Limits {
-        &self.handles.common.limits
+        &self.0.limits
     }
 
     /// Returns when the process started, by the wall clock and by a monotonic one.
     pub fn started_at(&self) -> (Timestamp, Instant) {
-        self.handles.common.started_at
+        self.0.started_at
     }
 
     /// Returns the queues that have lost messages.
     pub fn queue_losses(&self) -> &QueueLosses {
-        &self.handles.common.queue_losses
+        &self.0.queue_losses
     }
 
     /// Returns the permits for creations that are not answered yet.
     pub fn creation_permits(&self) -> &Semaphore {
-        &self.creation_permits
+        &self.0.creation_permits
     }
 
     /// Returns a view of the jobs that take input.
     pub fn routes(&self) -> &Routes {
-        &self.handles.routes
+        &self.0.routes
     }
 
     /// Returns the buses.
     pub fn buses(&self) -> &Buses {
-        &self.handles.buses
+        &self.0.buses
     }
 
     /// Returns the lease queues of embedded buses.
     pub fn lease_queues(&self) -> &LeaseQueues {
-        &self.handles.lease_queues
+        &self.0.lease_queues
     }
 
     /// Creates a job of the loaded workflow of this name, as [`create_job`](Self::create_job) does.
@@ -144,10 +158,9 @@ impl ManagerHandle {
         message: Message,
         trace: Option<TraceContext>,
     ) -> Result<CreateResponse, RequestError> {
-        if !self.handles.common.health.can_accept() {
+        if !self.0.health.can_accept() {
             let reasons: Vec<String> = self
-                .handles
-                .common
+                .0
                 .health
                 .checks()
                 .into_iter()
@@ -156,15 +169,15 @@ impl ManagerHandle {
                 .collect();
             return Err(RequestError::Overloaded(reasons.join("; ")));
         }
-        let limit = self.handles.common.settings.limits.creations_waiting_max;
+        let limit = self.0.creations_max;
         // If the client goes away, this future is dropped, and the permit with it.
-        let Ok(_permit) = self.creation_permits.try_acquire() else {
+        let Ok(_permit) = self.0.creation_permits.try_acquire() else {
             return Err(RequestError::Overloaded(format!(
                 "{limit} creations are under way (setting limits.creations_waiting_max)"
             )));
         };
         let panicked = || "the job's creation panicked; the log has the panic".to_owned();
-        send_request(&self.handles, |answer| {
+        send_request(&self.0, |answer| {
             RouterInput::Create(CreateJob { id, definition, message, trace, response: answer })
         })
         .receive()
@@ -182,12 +195,8 @@ impl ManagerHandle {
         let request = request.into();
         let cancels = matches!(request.operation, Operation::Cancel { .. });
         let answered = match cancels {
-            true => {
-                send_cancel(&self.handles, id, |answer| RouterInput::Operate(id, request, answer))
-            }
-            false => {
-                send_if_accepting(&self.handles, |answer| RouterInput::Operate(id, request, answer))
-            }
+            true => send_cancel(&self.0, id, |answer| RouterInput::Operate(id, request, answer)),
+            false => send_if_accepting(&self.0, |answer| RouterInput::Operate(id, request, answer)),
         };
         async move { answered?.receive_for_job(id).await }
     }
@@ -199,13 +208,13 @@ impl ManagerHandle {
         id: JobId,
         by: Option<Arc<str>>,
     ) -> impl Future<Output = Result<OperationResponse, RequestError>> + use<> {
-        let answered = send_cancel(&self.handles, id, |answer| RouterInput::Cancel(id, by, answer));
+        let answered = send_cancel(&self.0, id, |answer| RouterInput::Cancel(id, by, answer));
         async move { answered?.receive_for_job(id).await }
     }
 
     /// Erases an ended job from the journal. The request is sent when this is called.
     pub fn erase(&self, id: JobId) -> impl Future<Output = Result<Erased, RequestError>> + use<> {
-        let answered = send_request(&self.handles, |answer| RouterInput::Erase(id, answer));
+        let answered = send_request(&self.0, |answer| RouterInput::Erase(id, answer));
         async move { answered.receive_for_job(id).await }
     }
 
@@ -216,18 +225,12 @@ impl ManagerHandle {
     ///
     /// Nothing is accepted now.
     pub async fn redispatch(&self, bulk: BulkRedispatch) -> Result<(usize, usize), RequestError> {
-        if !self.handles.common.health.can_accept() {
+        if !self.0.health.can_accept() {
             return Err(not_accepting());
         }
         let bulk = Arc::new(bulk);
         let (answer, answered) = oneshot::channel();
-        if self
-            .handles
-            .mailboxes()
-            .router
-            .try_send(RouterInput::Redispatch(bulk.clone(), answer))
-            .is_err()
-        {
+        if self.0.router.try_send(RouterInput::Redispatch(bulk.clone(), answer)).is_err() {
             return Err(mailbox_full());
         }
         let stopping = || RequestError::Overloaded("the manager is stopping".to_owned());
@@ -242,7 +245,7 @@ impl ManagerHandle {
     /// Nothing was changed.
     pub async fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
-        self.handles.mailboxes().supervisor.send(SupervisorInput::Redefine(definitions, answer));
+        self.0.supervisor.send(SupervisorInput::Redefine(definitions, answer));
         answered.await.unwrap_or_else(|_| Err("the manager is stopping".to_owned()))
     }
 
@@ -251,7 +254,7 @@ impl ManagerHandle {
         let unknown = |reason: String| vec![QueueStatus::Unknown(reason); queues.len()];
         let request = async {
             let (answer, answered) = oneshot::channel();
-            self.handles.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
+            self.0.buses.find(bus)?.send(BusInput::Inspect(queues.clone(), answer));
             answered.await.ok()
         };
         match tokio::time::timeout(INSPECT_TIMEOUT, request).await {
@@ -264,15 +267,15 @@ impl ManagerHandle {
     /// Returns what all queues of the loaded workflows and of jobs under way hold; at most some
     /// seconds old.
     pub async fn queue_report(&self) -> Arc<QueueReport> {
-        self.queue_reports.last_or_inspect(self.inspect_all_queues()).await
+        self.0.queue_reports.last_or_inspect(self.inspect_all_queues()).await
     }
 
     async fn inspect_all_queues(&self) -> QueueReport {
         let mut queues_by_bus: BTreeMap<BusKey, Vec<Arc<str>>> = BTreeMap::new();
-        let unloaded = self.handles.unloaded_definitions();
-        for definition in self.handles.common.definitions().values().chain(&unloaded) {
+        let unloaded = self.unloaded_definitions();
+        for definition in self.0.definitions.current().values().chain(&unloaded) {
             for step in definition.sending_steps() {
-                let bus = self.handles.buses.bus_of_step(definition, step);
+                let bus = self.0.buses.bus_of_step(definition, step);
                 queues_by_bus.entry(bus).or_default().push(step.queue.clone());
             }
         }
@@ -282,8 +285,10 @@ impl ManagerHandle {
             let found = self.inspect_queues(&bus, queues.clone()).await;
             (bus, queues, found)
         });
-        let (inspected, (oldest, collected_in)) =
-            tokio::join!(join_all(inspections), collect_oldest_waits(&self.handles));
+        let (inspected, (oldest, collected_in)) = tokio::join!(
+            join_all(inspections),
+            collect_oldest_waits(&self.0.routes, &self.0.buses)
+        );
         let found = inspected.into_iter().flat_map(|(bus, queues, found)| {
             queues.into_iter().zip(found).map(move |(queue, status)| ((bus.clone(), queue), status))
         });
@@ -319,7 +324,7 @@ impl ManagerHandle {
             },
             CompletionLatch::new(done),
         );
-        self.handles.routes.find(id)?.send(JobInput::Inspect(inspection));
+        self.0.routes.find(id)?.send(JobInput::Inspect(inspection));
         // An error means that the actor has stopped: then all is committed.
         let _ = committed.await;
         seen.await.ok()
@@ -327,9 +332,9 @@ impl ManagerHandle {
 
     /// Waits until a job is not passivated: it takes input, or there is no such job.
     pub async fn activate(&self, id: JobId) {
-        if self.handles.routes.is_passivated(id) {
+        if self.0.routes.is_passivated(id) {
             let (answer, answered) = oneshot::channel();
-            self.handles.mailboxes().router.send(RouterInput::Activate(id, answer));
+            self.0.router.send(RouterInput::Activate(id, answer));
             // An error means that the manager is stopping.
             let _ = answered.await;
         }
@@ -338,7 +343,7 @@ impl ManagerHandle {
     /// Waits until the router has handled all inputs that were sent to it so far.
     pub async fn wait_for_router(&self) {
         let (answer, answered) = oneshot::channel();
-        self.handles.mailboxes().router.send(RouterInput::Barrier(answer));
+        self.0.router.send(RouterInput::Barrier(answer));
         // An error means that the manager is stopping.
         let _ = answered.await;
     }
@@ -348,7 +353,7 @@ impl ManagerHandle {
     /// never if one of their threads hangs.
     pub async fn probe_liveness(&self) {
         let (answer, answered) = oneshot::channel();
-        self.handles.mailboxes().supervisor.send(SupervisorInput::LivenessProbe(answer));
+        self.0.supervisor.send(SupervisorInput::LivenessProbe(answer));
         if answered.await.is_err() {
             // One of them has ended: the manager stops, or is about to.
             std::future::pending::<()>().await;
@@ -358,7 +363,7 @@ impl ManagerHandle {
     /// Waits until everything that a job has decided is committed.
     pub async fn wait_until_committed(&self, id: JobId) {
         let (answer, answered) = oneshot::channel();
-        match self.handles.routes.find(id) {
+        match self.0.routes.find(id) {
             Some(job) => job.send(JobInput::AwaitCommit(CompletionLatch::new(answer))),
             None => return,
         }
@@ -389,34 +394,30 @@ impl<T> PendingResponse<T> {
 
 /// Sends a request to the router, at once.
 fn send_request<T>(
-    handles: &ActorHandles,
+    state: &HandleState,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> PendingResponse<T> {
     let (answer, answered) = oneshot::channel();
-    let is_sent = handles.mailboxes().router.try_send(input(answer)).is_ok();
+    let is_sent = state.router.try_send(input(answer)).is_ok();
     PendingResponse(is_sent.then_some(answered))
 }
 
 /// Sends a request to the router, unless nothing is accepted now.
 fn send_if_accepting<T>(
-    handles: &ActorHandles,
+    state: &HandleState,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> Result<PendingResponse<T>, RequestError> {
-    if handles.common.health.can_accept() {
-        Ok(send_request(handles, input))
-    } else {
-        Err(not_accepting())
-    }
+    if state.health.can_accept() { Ok(send_request(state, input)) } else { Err(not_accepting()) }
 }
 
 /// Sends a request to cancel a job, which needs no room on the disk if the job is under way.
 fn send_cancel<T>(
-    handles: &ActorHandles,
+    state: &HandleState,
     id: JobId,
     input: impl FnOnce(ResponseSender<T>) -> RouterInput,
 ) -> Result<PendingResponse<T>, RequestError> {
-    let is_possible = handles.common.health.can_cancel() && handles.routes.is_under_way(id);
-    if is_possible { Ok(send_request(handles, input)) } else { send_if_accepting(handles, input) }
+    let is_possible = state.health.can_cancel() && state.routes.is_under_way(id);
+    if is_possible { Ok(send_request(state, input)) } else { send_if_accepting(state, input) }
 }
 
 fn mailbox_full() -> RequestError {

@@ -9,13 +9,15 @@
 //! | inputs: what actors receive, and how | [`mailbox`], [`completion_latch`], |
 //! | | [`client_response`], [`bulk_requests`], [`call`], [`steps_done`], [`rules`], [`memory`], |
 //! | | [`passivation`], [`inputs`] |
-//! | shared state: settings, limits, metrics, definitions, health | `losses`, |
-//! | | [`queue_report`], [`health`], [`child_budget`], [`common`] |
-//! | handles: mailboxes, buses, a view of the route table | [`routes`], [`buses`], |
-//! | | [`handles`] |
+//! | shared state: definitions, health, losses, the route table, buses | [`log_limiter`], |
+//! | | [`fatal`], [`loaded_definitions`], `losses`, [`queue_report`], [`health`], |
+//! | | [`child_budget`], [`routes`], [`buses`] |
+//! | what a manager consists of; of it each actor gets its `…Env` | [`mailboxes`], |
+//! | | [`manager_core`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of one actor each: of the bus, of the journal, of job and router | `loss_watch`, |
-//! | | [`queue_watch`], `pending_offsets`, `reply_log` |
+//! | parts of the journal, and of job and router | `pending_offsets`, `reply_log` |
+//! | what buses use, and how their queues are watched | [`bus_env`], [`queue_watch`], |
+//! | | `loss_watch` |
 //! | the actors | [`notifier`], |
 //! | | [`archive`], [`bus`], [`journal`], [`job`], [`router`] |
 //! | how buses are made and started; the actor that does so at a reload | [`transport`], |
@@ -26,22 +28,26 @@
 pub mod archive;
 pub mod bulk_requests;
 pub mod bus;
+pub mod bus_env;
 pub mod buses;
 pub mod call;
 mod call_check;
 pub mod child_budget;
 pub mod client_response;
-pub mod common;
 pub mod completion_latch;
-pub mod handles;
+pub mod fatal;
 pub mod health;
 pub mod inputs;
 pub mod job;
 pub mod journal;
+pub mod loaded_definitions;
+pub mod log_limiter;
 mod loss_watch;
 mod losses;
 pub mod mailbox;
+pub mod mailboxes;
 pub mod manager;
+pub mod manager_core;
 pub mod manager_handle;
 pub mod memory;
 pub mod messages;

@@ -2,14 +2,65 @@
 //! the commit, in order; messages are collected, and each bus gets its own at the end. What follows
 //! from no decision, such as a refusal, leaves at once.
 
+use super::buses::Buses;
 use super::client_response::ClientResponse;
-use super::handles::ActorHandles;
 use super::inputs::{BusInput, JobInput, NotifierInput, Outgoing, RouterInput};
-use crate::events::Event;
+use super::mailbox::Mailbox;
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
+use super::routes::Routes;
+use crate::events::{Event, EventHub, Webhook};
+use crate::telemetry::Metrics;
+use crate::traces::Traces;
 use base::faults;
 use bus::{BusKey, Publication};
 use engine::Input;
 use std::sync::Arc;
+
+/// Where effects go.
+pub struct Outbox {
+    router: Mailbox<RouterInput>,
+    notifier: Mailbox<NotifierInput>,
+    routes: Routes,
+    buses: Arc<Buses>,
+    feeds: Arc<EventHub>,
+    webhook: Option<Arc<Webhook>>,
+    traces: Option<Arc<Traces>>,
+    metrics: Metrics,
+    /// Whether events also go to an exchange.
+    has_exchange: bool,
+}
+
+impl Outbox {
+    /// Creates the outbox of a manager.
+    pub fn new(core: &ManagerCore, mailboxes: &Mailboxes) -> Outbox {
+        Outbox {
+            router: mailboxes.router.clone(),
+            notifier: mailboxes.notifier.clone(),
+            routes: core.routes.clone(),
+            buses: core.buses.clone(),
+            feeds: core.feeds.clone(),
+            webhook: core.webhook.clone(),
+            traces: core.traces.clone(),
+            metrics: core.metrics.clone(),
+            has_exchange: core.settings.events.has_exchange(),
+        }
+    }
+
+    /// Sends events to the notifier, as best effort: one that is behind does not hold up the
+    /// journal.
+    fn publish_events(&self, events: Vec<Arc<Event>>) {
+        if let Err(refused) = self.notifier.try_send(NotifierInput::Events(events)) {
+            let NotifierInput::Events(events) = refused else { return };
+            self.feeds.record_lost(events.len());
+            let exchange = self.has_exchange.then_some("exchange");
+            for lost_by in ["streams"].into_iter().chain(exchange) {
+                let dropped = self.metrics.events_dropped.with_label_values(&[lost_by]);
+                dropped.inc_by(events.len() as u64);
+            }
+        }
+    }
+}
 
 impl Outgoing {
     /// Returns what is still sent if the job turns out to be deleted. What was decided is not kept,
@@ -37,7 +88,7 @@ impl Outgoing {
     }
 
     /// Sends it.
-    pub fn send(self, handles: &ActorHandles) {
+    pub fn send(self, outbox: &Outbox) {
         match self {
             Outgoing::Ack(acknowledge) => {
                 faults::hit("outbox::ack");
@@ -46,28 +97,22 @@ impl Outgoing {
             Outgoing::Publish(message) => {
                 let mut messages = PublicationBatch::default();
                 messages.add(message);
-                messages.send(handles);
+                messages.send(outbox);
             }
             Outgoing::Withdraw(address, id, over) => {
-                if let Some(bus) = handles.buses.find(&address.bus) {
+                if let Some(bus) = outbox.buses.find(&address.bus) {
                     bus.send(BusInput::Withdraw(address.queue, id, over));
                 }
             }
-            Outgoing::StartChild(child) => {
-                handles.mailboxes().router.send(RouterInput::StartChild(child))
-            }
+            Outgoing::StartChild(child) => outbox.router.send(RouterInput::StartChild(child)),
             // Through the router, so that it follows the start of the child job.
-            Outgoing::OrderChild(to_child) => {
-                handles.mailboxes().router.send(RouterInput::OrderChild(to_child))
-            }
+            Outgoing::OrderChild(to_child) => outbox.router.send(RouterInput::OrderChild(to_child)),
             Outgoing::NotifyParent(parent, ended) => {
                 let input = Input::ChildEnded { step: parent.step, index: parent.index, ended };
-                match handles.routes.find(parent.job) {
+                match outbox.routes.find(parent.job) {
                     Some(job) => job.send(JobInput::Engine { input, ack: None }),
                     // It may be passivated.
-                    None => {
-                        handles.mailboxes().router.send(RouterInput::InputForJob(parent.job, input))
-                    }
+                    None => outbox.router.send(RouterInput::InputForJob(parent.job, input)),
                 }
             }
             Outgoing::Respond(answer) => {
@@ -78,14 +123,14 @@ impl Outgoing {
                 answer.send();
             }
             Outgoing::ReleaseLatch(done) => drop(done),
-            Outgoing::PublishEvents(events) => publish_events(events, handles),
-            Outgoing::ChildCountsChanged(job) => handles.common.feeds.notify_counts_changed(job),
+            Outgoing::PublishEvents(events) => outbox.publish_events(events),
+            Outgoing::ChildCountsChanged(job) => outbox.feeds.notify_counts_changed(job),
             Outgoing::StepsDone(steps_done, steps) => steps_done.set(steps),
             Outgoing::SendTrace(job) => {
-                handles.common.traces.iter().for_each(|traces| traces.notify_ended(job))
+                outbox.traces.iter().for_each(|traces| traces.notify_ended(job))
             }
             Outgoing::WebhookNotice => {
-                handles.common.webhook.iter().for_each(|webhook| webhook.notify_committed())
+                outbox.webhook.iter().for_each(|webhook| webhook.notify_committed())
             }
         }
     }
@@ -106,34 +151,12 @@ impl PublicationBatch {
     }
 
     /// Hands the messages to their buses.
-    pub fn send(self, handles: &ActorHandles) {
+    pub fn send(self, outbox: &Outbox) {
         for (key, messages) in self.0 {
-            match handles.buses.find(&key) {
+            match outbox.buses.find(&key) {
                 Some(bus) => bus.send(BusInput::Publish(messages)),
                 None => tracing::error!(bus = %key, messages = messages.len(), "no such bus"),
             }
-        }
-    }
-}
-
-/// Sends events to the notifier, as best effort: one that is behind does not hold up the journal.
-fn publish_events(events: Vec<Arc<Event>>, handles: &ActorHandles) {
-    if let Err(refused) = handles.mailboxes().notifier.try_send(NotifierInput::Events(events)) {
-        let NotifierInput::Events(events) = refused else { return };
-        handles.common.feeds.record_lost(events.len());
-        handles
-            .common
-            .metrics
-            .events_dropped
-            .with_label_values(&["streams"])
-            .inc_by(events.len() as u64);
-        if handles.common.settings.events.has_exchange() {
-            handles
-                .common
-                .metrics
-                .events_dropped
-                .with_label_values(&["exchange"])
-                .inc_by(events.len() as u64);
         }
     }
 }

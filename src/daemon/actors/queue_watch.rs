@@ -7,9 +7,11 @@
 //! worker declares it as it likes.
 
 use super::bulk_requests::{JOBS_AT_ONCE, OldestWaits, WaitingStep};
+use super::bus_env::BusEnv;
+use super::buses::Buses;
 use super::completion_latch::CompletionLatch;
-use super::handles::ActorHandles;
 use super::inputs::{BusInput, JobInput};
+use super::routes::Routes;
 use base::clock;
 use bus::{Address, BusKey, BusState};
 use std::collections::HashMap;
@@ -28,20 +30,20 @@ const PAUSE_FACTOR: u32 = 20;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks the queues of a bus over AMQP at intervals.
-pub(super) async fn watch(handles: Arc<ActorHandles>, bus: BusKey) {
+pub(super) async fn watch(env: Arc<BusEnv>, bus: BusKey) {
     let mut pause = CHECK_INTERVAL;
     loop {
         tokio::time::sleep(pause).await;
         // Without a connection nothing is seen, and the next connection begins with a check of all
         // queues.
-        if matches!(handles.common.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
+        if matches!(env.health.bus(&bus), None | Some(BusState::Disconnected { .. })) {
             continue;
         }
-        let (waits, collected_in) = collect_oldest_waits(&handles).await;
+        let (waits, collected_in) = collect_oldest_waits(&env.routes, &env.buses).await;
         pause = CHECK_INTERVAL.max(PAUSE_FACTOR * collected_in);
         let queues: Vec<Arc<str>> =
             waits.into_keys().filter(|queue| queue.bus == bus).map(|queue| queue.queue).collect();
-        if let (false, Some(bus)) = (queues.is_empty(), handles.buses.find(&bus)) {
+        if let (false, Some(bus)) = (queues.is_empty(), env.buses.find(&bus)) {
             bus.send(BusInput::DeclareMissing(queues));
         }
     }
@@ -50,16 +52,17 @@ pub(super) async fn watch(handles: Arc<ActorHandles>, bus: BusKey) {
 /// Returns the step of each queue that waits longest, of the jobs that have answered in time; and
 /// how long that took.
 pub(super) async fn collect_oldest_waits(
-    handles: &ActorHandles,
+    routes: &Routes,
+    buses: &Buses,
 ) -> (HashMap<Address, WaitingStep>, Duration) {
     let (began, waits) = (clock::timer_now(), Arc::<OldestWaits>::default());
     let collected = async {
-        for chunk in handles.routes.ids().chunks(JOBS_AT_ONCE) {
+        for chunk in routes.ids().chunks(JOBS_AT_ONCE) {
             let (answer, answered) = oneshot::channel();
             let done = CompletionLatch::new(answer);
             for id in chunk {
                 // A job that has stopped meanwhile waits for nothing.
-                if let Some(job) = handles.routes.find(*id) {
+                if let Some(job) = routes.find(*id) {
                     job.send(JobInput::ReportWaits { waits: waits.clone(), done: done.clone() });
                 }
             }
@@ -70,9 +73,9 @@ pub(super) async fn collect_oldest_waits(
     };
     // Jobs that have not answered by then are left out.
     let _ = tokio::time::timeout(REPORT_TIMEOUT, collected).await;
-    handles.routes.for_each_passivated_wait(|job, _, definition, wait| {
+    routes.for_each_passivated_wait(|job, _, definition, wait| {
         let Some(since) = wait.since else { return };
-        let bus = handles.buses.resolve(wait.bus.as_ref(), &definition.vhost);
+        let bus = buses.resolve(wait.bus.as_ref(), &definition.vhost);
         let queue = Address { bus, queue: wait.queue.clone() };
         waits.record(queue, WaitingStep { since, job, step: wait.step.clone() });
     });

@@ -3,6 +3,7 @@
 mod broadcast;
 mod calls;
 mod children;
+mod env;
 mod lifecycle;
 mod lookups;
 mod operations;
@@ -10,8 +11,9 @@ mod passivated_trees;
 mod passivation;
 mod pending_requests;
 
+pub(super) use env::RouterEnv;
+
 use super::call::Call;
-use super::handles::ActorHandles;
 use super::inputs::{JobInput, JournalInput, RouterInput};
 use super::mailbox::{Envelope, MailboxActor};
 use super::reply_log::body_excerpt;
@@ -30,7 +32,7 @@ use tokio::sync::oneshot;
 
 /// The router of the process. There is one.
 pub struct Router {
-    pub(super) handles: Arc<ActorHandles>,
+    env: Arc<RouterEnv>,
     route_table: RouteTable,
     /// Calls that wait until the manager takes jobs again, in order.
     pub(super) waiting_calls: VecDeque<Call>,
@@ -44,9 +46,9 @@ pub struct Router {
 
 impl Router {
     /// Creates the router, which alone writes the route table and numbers the jobs.
-    pub fn new(handles: Arc<ActorHandles>, table: RouteTable, next_number: JobNumber) -> Router {
+    pub(super) fn new(env: RouterEnv, table: RouteTable, next_number: JobNumber) -> Router {
         Router {
-            handles,
+            env: Arc::new(env),
             route_table: table,
             waiting_calls: VecDeque::new(),
             is_retry_scheduled: false,
@@ -122,7 +124,7 @@ impl Router {
             RouterInput::Barrier(answer) => drop(answer.send(())),
             RouterInput::LivenessProbe(answer) => {
                 faults::hit("router::round");
-                self.handles.mailboxes().journal.send(JournalInput::LivenessProbe(answer));
+                self.env.journal.send(JournalInput::LivenessProbe(answer));
             }
             RouterInput::QueueMissing { queue, handled } => {
                 self.handle_queue_missing(&queue, handled, ctx)
@@ -149,14 +151,14 @@ impl Router {
         let (queue, address) = (queue.clone(), queue.clone());
         let make_input = move |done| JobInput::QueueMissing { queue: queue.clone(), done };
         let then = |router: &Router| {
-            router.handles.mailboxes().journal.send(JournalInput::CommitBarrier(handled));
+            router.env.journal.send(JournalInput::CommitBarrier(handled));
         };
         self.broadcast(&address, make_input, then, ctx);
     }
 
     /// Sends an input to a job, if it takes input; a passivated job is activated for it.
     fn send_to_job(&mut self, id: JobId, input: JobInput) {
-        if let Some(job) = self.handles.routes.find(id) {
+        if let Some(job) = self.env.routes.find(id) {
             return job.send(input);
         }
         // No passivated job has the id either: the job has ended, and needs no input.
@@ -170,7 +172,7 @@ impl Router {
         let Ok(CorrelationId { job, step }) = text.parse() else {
             return self.reject(delivery, Rejection::MalformedCorrelationId);
         };
-        let Some(job) = self.handles.routes.find(job) else {
+        let Some(job) = self.env.routes.find(job) else {
             if let Some(RouterInput::ReplyDelivered(delivery)) =
                 self.stash_if_passivated(job, RouterInput::ReplyDelivered(delivery))
             {
@@ -197,7 +199,7 @@ impl Router {
 
     /// Logs a reply of an unknown type: a worker that sends `Error` instead of `error` should show.
     fn log_unknown_kind(&self, kind: &str, correlation_id: &str) {
-        if self.handles.common.log_limiter.may_log("unknown_type") {
+        if self.env.log_limiter.may_log("unknown_type") {
             let (kind, correlation_id) = (shorten(kind), shorten(correlation_id));
             tracing::warn!(
                 kind,
@@ -210,8 +212,8 @@ impl Router {
 
     fn reject(&self, delivery: Delivery, rejection: Rejection) {
         let reason = rejection.label();
-        self.handles.common.metrics.replies_rejected.with_label_values(&[reason]).inc();
-        if self.handles.common.log_limiter.may_log(reason) {
+        self.env.metrics.replies_rejected.with_label_values(&[reason]).inc();
+        if self.env.log_limiter.may_log(reason) {
             let correlation_id: String =
                 delivery.correlation_id.iter().flat_map(|text| text.chars()).take(100).collect();
             let (kind, value) =

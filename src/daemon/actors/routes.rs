@@ -24,6 +24,7 @@ pub fn new_route_table() -> (RouteTable, Routes) {
 pub struct RouteTable(Arc<RouteState>);
 
 /// A view of the jobs that take input.
+#[derive(Clone)]
 pub struct Routes(Arc<RouteState>);
 
 #[derive(Default)]
@@ -255,7 +256,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::mailbox::{ActorMetrics, Envelope, MailboxActor};
+    use crate::actors::mailbox::{ActorMetrics, Envelope, MailboxActor, new_mailbox};
     use crate::telemetry::Metrics;
     use actix::{Actor, Context, Handler};
 
@@ -280,6 +281,8 @@ mod tests {
     fn a_route_is_removed_only_when_the_job_has_handled_all_inputs_sent_to_it() {
         actix::System::new().block_on(async {
             let kind = ActorMetrics::new(&Metrics::new(), "job");
+            let (mailbox, inbox) = new_mailbox(usize::MAX, kind);
+            inbox.start_here(IgnoringActor);
             let ((table, routes), id) = (new_route_table(), JobId(uuid::Uuid::nil()));
             let definition = Arc::new(Definition::new("w", Vec::new()));
             table.insert(id, || Route {
@@ -287,7 +290,7 @@ mod tests {
                 parent: None,
                 parent_item: None,
                 definition: definition.clone(),
-                mailbox: Mailbox::new(IgnoringActor.start(), usize::MAX, kind),
+                mailbox,
                 steps_done: StepsDone::default(),
             });
             routes.find(id).expect("it lives").send(JobInput::Close);

@@ -2,13 +2,18 @@
 //! definitions at a reload, and passes on the liveness probes that show that router and journal
 //! handle their inputs.
 
-use super::handles::ActorHandles;
+use super::buses::Buses;
 use super::inputs::{
     ArchiveInput, BusInput, Definitions, JobInput, JournalInput, RouterInput, StopRequest,
     SupervisorInput,
 };
-use super::mailbox::{Envelope, MailboxActor};
-use super::transport::{BusOptions, Transport, queues_by_bus, start_bus};
+use super::loaded_definitions::LoadedDefinitions;
+use super::mailbox::{Envelope, Mailbox, MailboxActor};
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
+use super::routes::Routes;
+use super::transport::{BusStarter, queues_by_bus};
+use crate::telemetry::Metrics;
 use actix::{Actor, ArbiterHandle, Context, Handler};
 use bus::BusKey;
 use engine::JobId;
@@ -19,24 +24,52 @@ use std::sync::Arc;
 /// How often a job is rebuilt after a panic before it fails.
 const REBUILDS_MAX: u32 = 3;
 
-/// The supervisor of the process. There is one.
-pub struct Supervisor {
-    handles: Arc<ActorHandles>,
-    /// The jobs whose actors panicked, and how often.
-    panicked: HashMap<JobNumber, (JobId, u32)>,
-    transport: Transport,
+/// What the supervisor uses.
+pub(super) struct SupervisorEnv {
+    router: Mailbox<RouterInput>,
+    journal: Mailbox<JournalInput>,
+    archive: Mailbox<ArchiveInput>,
+    routes: Routes,
+    buses: Arc<Buses>,
+    definitions: Arc<LoadedDefinitions>,
+    metrics: Metrics,
+    bus_starter: BusStarter,
     /// Where the buses of a reload run.
     bus_arbiter: ArbiterHandle,
 }
 
-impl Supervisor {
-    /// Creates the supervisor; `bus_arbiter` is where the buses of a reload run.
-    pub fn new(
-        handles: Arc<ActorHandles>,
-        transport: Transport,
+impl SupervisorEnv {
+    pub(super) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        bus_starter: BusStarter,
         bus_arbiter: ArbiterHandle,
-    ) -> Supervisor {
-        Supervisor { handles, panicked: HashMap::new(), transport, bus_arbiter }
+    ) -> SupervisorEnv {
+        SupervisorEnv {
+            router: mailboxes.router.clone(),
+            journal: mailboxes.journal.clone(),
+            archive: mailboxes.archive.clone(),
+            routes: core.routes.clone(),
+            buses: core.buses.clone(),
+            definitions: core.definitions.clone(),
+            metrics: core.metrics.clone(),
+            bus_starter,
+            bus_arbiter,
+        }
+    }
+}
+
+/// The supervisor of the process. There is one.
+pub struct Supervisor {
+    env: SupervisorEnv,
+    /// The jobs whose actors panicked, and how often.
+    panicked: HashMap<JobNumber, (JobId, u32)>,
+}
+
+impl Supervisor {
+    /// Creates the supervisor.
+    pub(super) fn new(env: SupervisorEnv) -> Supervisor {
+        Supervisor { env, panicked: HashMap::new() }
     }
 
     fn handle_input(&mut self, input: SupervisorInput) {
@@ -49,8 +82,8 @@ impl Supervisor {
                     panics,
                     "the job's actor panicked: it is rebuilt from the journal"
                 );
-                self.handles.common.metrics.restarts.with_label_values(&["job"]).inc();
-                self.handles.mailboxes().archive.send(ArchiveInput::Rebuild(number));
+                self.env.metrics.restarts.with_label_values(&["job"]).inc();
+                self.env.archive.send(ArchiveInput::Rebuild(number));
             }
             SupervisorInput::Rebuilt(number, recovered) => {
                 let Some((id, panics)) = self.panicked.get(&number).copied() else { return };
@@ -58,13 +91,9 @@ impl Supervisor {
                     // Deleted while it was broken.
                     self.panicked.remove(&number);
                     let request = StopRequest { id, number, inputs_handled: None };
-                    return self
-                        .handles
-                        .mailboxes()
-                        .router
-                        .send(RouterInput::StopJobs(vec![request]));
+                    return self.env.router.send(RouterInput::StopJobs(vec![request]));
                 };
-                let Some(job) = self.handles.routes.find(id).filter(|job| job.number() == number)
+                let Some(job) = self.env.routes.find(id).filter(|job| job.number() == number)
                 else {
                     return;
                 };
@@ -79,17 +108,16 @@ impl Supervisor {
                 let _ = answer.send(self.replace_definitions(definitions));
             }
             SupervisorInput::LivenessProbe(answer) => {
-                self.handles.mailboxes().router.send(RouterInput::LivenessProbe(answer));
+                self.env.router.send(RouterInput::LivenessProbe(answer));
             }
         }
     }
 
     fn replace_definitions(&self, definitions: Definitions) -> Result<(), String> {
-        let buses = &self.handles.buses;
+        let buses = &self.env.buses;
         // Jobs under way run the definition that they began with; so does one that is just being
         // created.
-        let (before, in_use) =
-            (self.handles.common.definitions(), self.handles.routes.definitions());
+        let (before, in_use) = (self.env.definitions.current(), self.env.routes.definitions());
         let used = definitions.values().chain(before.values()).chain(&in_use);
         let mut by_bus = queues_by_bus(buses, &definitions, used);
         let serving: Vec<_> = buses
@@ -101,24 +129,19 @@ impl Supervisor {
         // The start has reported a bus that only kept definitions name.
         let is_known = |key: &BusKey| buses.kind(key).is_some();
         for (key, served) in by_bus.into_iter().filter(|(key, _)| is_known(key)) {
-            let options = BusOptions::load(&self.handles.common, &key, served, true);
-            let maker = options
-                .and_then(|options| (self.transport)(&self.handles.common.settings, &key, options))
-                .map_err(|error| error.to_string())?;
-            makers.push((key, maker));
+            let maker = self.env.bus_starter.load(&key, served, true);
+            makers.push((key, maker.map_err(|error| error.to_string())?));
         }
         let mut gates = Vec::new();
         for (key, maker) in makers {
             let (gate, at_gate) = std::sync::mpsc::channel();
-            let bus = start_bus(&self.handles, &key, maker, &self.bus_arbiter, Some(at_gate));
-            buses.add(key, bus);
+            self.env.bus_starter.start(key, maker, &self.env.bus_arbiter, Some(at_gate));
             gates.push(gate);
         }
-        self.handles
-            .mailboxes()
+        self.env
             .journal
             .send(JournalInput::CreateStatusTables(definitions.values().cloned().collect()));
-        self.handles.common.set_definitions(definitions);
+        self.env.definitions.replace(definitions);
         // Calls over the new buses find their workflows, and what follows from them finds the bus.
         drop(gates);
         // From now on calls find the workflows.

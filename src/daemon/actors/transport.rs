@@ -1,13 +1,15 @@
 //! Which buses the settings ask for, and how each is made and started.
 
-use super::bus::{BusActor, event_sink};
+use super::bus::{BusActor, Watches, event_sink};
+use super::bus_env::BusEnv;
 use super::buses::Buses;
-use super::common::Common;
-use super::handles::ActorHandles;
-use super::inputs::{BusInput, Definitions};
-use super::mailbox::{ActorMetrics, Mailbox, MailboxActor};
+use super::inputs::Definitions;
+use super::loss_watch::LossSettings;
+use super::mailbox::{ActorMetrics, MailboxActor, new_mailbox};
+use super::mailboxes::Mailboxes;
+use super::manager_core::ManagerCore;
 use crate::settings::{BusKind, EndpointSettings, KafkaSection, PushSection, Settings};
-use actix::{Actor, ArbiterHandle};
+use actix::ArbiterHandle;
 use amqp::{AmqpError, AmqpSettings, Connector, TopicConnector};
 use base::web_address::is_url;
 use bus::LeaseQueues;
@@ -19,7 +21,7 @@ use bus::push::{
 };
 use bus::{Address, Bus, BusKey, BusState, EventSink, ServedQueues, TopicOffset};
 use engine::{Definition, QueueDeclaration};
-use journal::{self, JournalError};
+use journal::{JournalError, Records, StoredOffset};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,27 +58,6 @@ pub struct BusOptions {
     pub is_added_by_reload: bool,
     /// The offsets to which its topics were read and written.
     pub offsets: Vec<TopicOffset>,
-}
-
-impl BusOptions {
-    /// Loads the options of a bus with these queues, which goes on at its stored offsets.
-    ///
-    /// # Errors
-    ///
-    /// The journal cannot read the offsets.
-    pub(super) fn load(
-        common: &Common,
-        key: &BusKey,
-        served: ServedQueues,
-        is_added_by_reload: bool,
-    ) -> Result<BusOptions, StartError> {
-        let stored = common.reader.load_offsets(&key.name)?.into_iter();
-        let offset_of = |stored_offset: journal::StoredOffset| {
-            let journal::StoredOffset { topic, partition, offset, .. } = stored_offset;
-            TopicOffset { topic, partition, offset }
-        };
-        Ok(BusOptions { served, is_added_by_reload, offsets: stored.map(offset_of).collect() })
-    }
 }
 
 /// Returns the maker of a bus.
@@ -294,22 +275,74 @@ pub(super) type StartGate = std::sync::mpsc::Sender<()>;
 /// The bus's side of its gate.
 pub(super) type StartGateReceiver = std::sync::mpsc::Receiver<()>;
 
-pub(super) fn start_bus(
-    handles: &Arc<ActorHandles>,
-    key: &BusKey,
-    maker: BusMaker,
-    arbiter: &ArbiterHandle,
-    at_gate: Option<StartGateReceiver>,
-) -> Mailbox<BusInput> {
-    handles.common.health.set_bus(key, BusState::Disconnected { reason: String::new() });
-    let (owned, key) = (handles.clone(), key.clone());
-    let address = BusActor::start_in_arbiter(arbiter, move |_| {
-        if let Some(at_gate) = at_gate {
-            // An error means that the gate is open.
-            let _ = at_gate.recv();
+/// Makes and starts buses.
+pub(super) struct BusStarter {
+    transport: Transport,
+    settings: Arc<Settings>,
+    reader: Arc<dyn Records>,
+    env: Arc<BusEnv>,
+}
+
+impl BusStarter {
+    pub(super) fn new(core: &ManagerCore, mailboxes: &Mailboxes, transport: Transport) -> Self {
+        BusStarter {
+            transport,
+            settings: core.settings.clone(),
+            reader: core.reader.clone(),
+            env: Arc::new(BusEnv::new(core, mailboxes)),
         }
-        let sink = event_sink(&owned, &key);
-        BusActor::new(maker(sink), key, owned)
-    });
-    Mailbox::new(address, usize::MAX, ActorMetrics::new(&handles.common.metrics, BusActor::KIND))
+    }
+
+    /// Returns the maker of a bus with these queues, which goes on at its stored offsets.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot read the offsets, or the settings have no such bus.
+    pub(super) fn load(
+        &self,
+        key: &BusKey,
+        served: ServedQueues,
+        is_added_by_reload: bool,
+    ) -> Result<BusMaker, StartError> {
+        let offset_of = |stored: StoredOffset| {
+            let StoredOffset { topic, partition, offset, .. } = stored;
+            TopicOffset { topic, partition, offset }
+        };
+        let offsets = self.reader.load_offsets(&key.name)?.into_iter().map(offset_of).collect();
+        let options = BusOptions { served, is_added_by_reload, offsets };
+        (self.transport)(&self.settings, key, options)
+    }
+
+    /// Starts a bus on a thread, and registers it. It takes nothing before its gate is open.
+    pub(super) fn start(
+        &self,
+        key: BusKey,
+        maker: BusMaker,
+        arbiter: &ArbiterHandle,
+        at_gate: Option<StartGateReceiver>,
+    ) {
+        self.env.health.set_bus(&key, BusState::Disconnected { reason: String::new() });
+        let metrics = ActorMetrics::new(&self.env.metrics, BusActor::KIND);
+        let (mailbox, inbox) = new_mailbox::<BusActor>(usize::MAX, metrics);
+        let (env, watches, bus_key) = (self.env.clone(), self.watches(&key), key.clone());
+        inbox.start_in(arbiter, move || {
+            if let Some(at_gate) = at_gate {
+                // An error means that the gate is open.
+                let _ = at_gate.recv();
+            }
+            let sink = event_sink(&env, &bus_key);
+            BusActor::new(maker(sink), bus_key, env, watches)
+        });
+        self.env.buses.add(key, mailbox);
+    }
+
+    fn watches(&self, key: &BusKey) -> Watches {
+        let amqp = self.settings.amqp_bus(&key.name);
+        let losses = amqp.filter(|amqp| !amqp.management.0.is_empty()).map(|amqp| LossSettings {
+            span: amqp.lost_after.0,
+            reply_queue: amqp.reply_queue.clone(),
+            redispatches: amqp.redispatch_lost,
+        });
+        Watches { has_queue_watch: amqp.is_some(), losses }
+    }
 }

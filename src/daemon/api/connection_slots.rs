@@ -8,7 +8,7 @@
 
 use super::problem::Problem;
 use crate::access;
-use crate::actors::common::KeyedRateLimiter;
+use crate::actors::log_limiter::KeyedRateLimiter;
 use crate::api::state::ApiState;
 use crate::telemetry::Metrics;
 use actix_web::dev::Payload;

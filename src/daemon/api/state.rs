@@ -1,7 +1,8 @@
 //! What calls of the API use.
 
 use crate::access::Access;
-use crate::actors::common::KeyedRateLimiter;
+use crate::actors::log_limiter::KeyedRateLimiter;
+use crate::actors::manager::Manager;
 use crate::actors::manager_handle::ManagerHandle;
 use crate::budgets::Budgets;
 use crate::events::EventHub;
@@ -37,18 +38,18 @@ pub struct ApiState {
 impl ApiState {
     /// Creates what the calls to a manager use: once for each manager, so that all its servers
     /// share tokens and bounds.
-    pub fn new(manager: ManagerHandle) -> Arc<ApiState> {
-        let common = manager.common();
+    pub fn new(manager: &Manager) -> Arc<ApiState> {
+        let core = manager.core();
         Arc::new(ApiState {
-            settings: common.settings.clone(),
-            access: Arc::new(Access::new(&common.settings.http)),
-            budgets: Budgets::new(&common.settings.http, &common.settings.embedded),
-            reader: common.reader.clone(),
-            metrics: common.metrics.clone(),
-            rates: common.rates.clone(),
-            feeds: common.feeds.clone(),
-            log_limiter: common.log_limiter.clone(),
-            manager,
+            settings: core.settings.clone(),
+            access: Arc::new(Access::new(&core.settings.http)),
+            budgets: Budgets::new(&core.settings.http, &core.settings.embedded),
+            reader: core.reader.clone(),
+            metrics: core.metrics.clone(),
+            rates: core.rates.clone(),
+            feeds: core.feeds.clone(),
+            log_limiter: core.log_limiter.clone(),
+            manager: manager.handle().clone(),
         })
     }
 

@@ -54,7 +54,7 @@ fn a_service_that_takes_over_replies_later_and_is_not_called_again_after_a_resta
         let manager = setup().await;
         let api = Api::new(&manager).await;
         let path = reply_to(&service.calls()[0]);
-        manager.common().health.wait_until_ready().await;
+        manager.core().health.wait_until_ready().await;
         let progress = post(&api, &format!("{path}&type=progress"), r#"{"percent":50}"#).await;
         assert_eq!(progress.json()["taken"], true, "{}", progress.json());
         let taken = post(&api, &path, r#"{"price":0.10}"#).await;
@@ -130,7 +130,7 @@ fn what_waits_for_a_service_leaves_the_queue_with_its_job() {
         let manager = setup(ONE, &service).await;
         let cancelled = manager.create_job("one", "{}").await;
         let queue: Arc<str> = "price".into();
-        let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
+        let bus = manager.core().buses.resolve(Some(&"hooks".into()), "");
         let waiting = async |count: usize| {
             until_async("so many calls wait", async || {
                 let queues = vec![queue.clone()];
@@ -273,7 +273,7 @@ fn a_step_names_the_address_itself_in_a_virtual_host_too() {
 
 /// What is wrong with the service, as soon as something is.
 async fn trouble(manager: &Manager) -> EndpointFailure {
-    let bus = manager.handles().buses.resolve(Some(&"hooks".into()), "");
+    let bus = manager.core().buses.resolve(Some(&"hooks".into()), "");
     until_async("something is wrong", async || {
         let queues = vec!["price".into()];
         match &manager.handle().inspect_queues(&bus, queues).await[..] {

@@ -179,7 +179,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
     let parts = Parts {
         transport: Arc::new(transport),
         rules: Arc::new(WrongRules(bug)),
-        wiring: Box::new(move |mailboxes, ways| relays::wrong_wiring(bug, mailboxes, ways)),
+        wiring: Box::new(move |mailboxes, core| relays::wrong_wiring(bug, mailboxes, core)),
         lease_queues: desks.clone(),
     };
     let manager = match manager::start_on(Threads::Current, settings, definitions, parts) {
@@ -189,7 +189,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             return true;
         }
     };
-    let brought_back = manager.common().metrics.jobs_activated.clone();
+    let brought_back = manager.core().metrics.jobs_activated.clone();
     let mut counted = 0;
     loop {
         lock(world).counts.brought_back += brought_back.get() - counted;
@@ -202,7 +202,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
         let panicked = stray_panic().is_some();
         // Now and then everything committed is derived and compared.
         let derives = lock(world).rng.u32(0..4) == 0;
-        let is_derived = derives && manager.common().reader.count_running_root_jobs().is_ok();
+        let is_derived = derives && manager.core().reader.count_running_root_jobs().is_ok();
         if lock(world).desk.is_none()
             && let Some(desk) = desks.find(&BusKey { name: EMBEDDED.into(), vhost: "".into() })
         {
@@ -239,7 +239,7 @@ async fn live(world: &Arc<Mutex<World>>) -> bool {
             // Nobody waits for the answer, and nobody keeps it back while nothing is accepted.
             Turn::Operate(id, operation) => {
                 let operate = RouterInput::Operate(id, operation.into(), oneshot::channel().0);
-                manager.handles().mailboxes().router.send(operate);
+                manager.mailboxes().router.send(operate);
             }
             // A client that sees that it has ended has it erased.
             Turn::End(id) if lock(world).has_ended(id) => drop(manager.handle().erase(id)),

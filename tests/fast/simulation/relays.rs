@@ -2,47 +2,53 @@
 //! the commit that they are to follow.
 
 use actix::{Actor, Context, Handler};
-use std::sync::Arc;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use workflow_manager::actors::completion_latch::CompletionLatch;
-use workflow_manager::actors::handles::{ActorHandles, Mailboxes};
 use workflow_manager::actors::inputs::{
     Append, ArchiveInput, JournalInput, Lookup, LookupResult, Outgoing, RouterInput,
 };
-use workflow_manager::actors::mailbox::{ActorMetrics, Envelope, Mailbox, MailboxActor};
+use workflow_manager::actors::mailbox::{
+    ActorMetrics, Envelope, Mailbox, MailboxActor, new_mailbox,
+};
+use workflow_manager::actors::mailboxes::Mailboxes;
+use workflow_manager::actors::manager_core::ManagerCore;
+use workflow_manager::actors::outbox::Outbox;
+use workflow_manager::actors::routes::Routes;
 use workflow_manager::bus::{Addressee, Delivery};
 use workflow_manager::engine::CorrelationId;
 use workflow_manager::journal::{JobNumber, Record};
+use workflow_manager::telemetry::Metrics;
 
 /// The ways to the actors, with a relay that has the bug before one of them.
 pub(crate) fn wrong_wiring(
     bug: Option<&'static str>,
     mailboxes: Mailboxes,
-    ways: &Arc<ActorHandles>,
+    core: &ManagerCore,
 ) -> Mailboxes {
-    let owned = ways.clone();
+    let metrics = &core.metrics;
     match bug {
         Some("known ids not looked up") => {
+            let router = mailboxes.router.clone();
             let archive =
-                relay(mailboxes.archive, ways, move |input| known_by_nobody(&owned, input));
+                relay(mailboxes.archive, metrics, move |input| known_by_nobody(&router, input));
             Mailboxes { archive, ..mailboxes }
         }
         Some("panicked actors not rebuilt") => {
-            let archive = relay(mailboxes.archive, ways, |input| match input {
+            let archive = relay(mailboxes.archive, metrics, |input| match input {
                 ArchiveInput::Rebuild(_) => None,
                 ArchiveInput::LookUp(..) | ArchiveInput::Activate(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("jobs at rest not brought back") => {
-            let archive = relay(mailboxes.archive, ways, |input| match input {
+            let archive = relay(mailboxes.archive, metrics, |input| match input {
                 ArchiveInput::Activate(_) => None,
                 ArchiveInput::LookUp(..) | ArchiveInput::Rebuild(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("what is due in jobs at rest forgotten") => {
-            let router = relay(mailboxes.router, ways, |mut input| {
+            let router = relay(mailboxes.router, metrics, |mut input| {
                 if let RouterInput::Passivate(rest) = &mut input {
                     rest.tree.due = None;
                 }
@@ -51,23 +57,24 @@ pub(crate) fn wrong_wiring(
             Mailboxes { router, ..mailboxes }
         }
         Some("unknown replies sent back") => {
-            let router = relay(mailboxes.router, ways, move |input| {
+            let routes = core.routes.clone();
+            let router = relay(mailboxes.router, metrics, move |input| {
                 let is_unknown = matches!(
                     &input,
-                    RouterInput::ReplyDelivered(delivery) if !is_for_live_job(&owned, delivery)
+                    RouterInput::ReplyDelivered(delivery) if !is_for_live_job(&routes, delivery)
                 );
                 (!is_unknown).then_some(input)
             });
             Mailboxes { router, ..mailboxes }
         }
         Some("positions not written") => {
-            let journal = relay(mailboxes.journal, ways, |input| {
+            let journal = relay(mailboxes.journal, metrics, |input| {
                 (!matches!(input, JournalInput::StoreOffset(_))).then_some(input)
             });
             Mailboxes { journal, ..mailboxes }
         }
         Some("missing queues declared before the commit") => {
-            let journal = relay(mailboxes.journal, ways, |input| {
+            let journal = relay(mailboxes.journal, metrics, |input| {
                 let JournalInput::CommitBarrier(answer) = input else { return Some(input) };
                 // Whoever asked may have gone.
                 let _ = answer.send(());
@@ -75,9 +82,9 @@ pub(crate) fn wrong_wiring(
             });
             Mailboxes { journal, ..mailboxes }
         }
-        Some(bug) => match wrong_append(bug, ways) {
+        Some(bug) => match wrong_append(bug, Outbox::new(core, &mailboxes)) {
             Some(mut change) => {
-                let journal = relay(mailboxes.journal, ways, move |input| {
+                let journal = relay(mailboxes.journal, metrics, move |input| {
                     let JournalInput::Append(append) = input else { return Some(input) };
                     Some(JournalInput::Append(change(append)))
                 });
@@ -92,29 +99,28 @@ pub(crate) fn wrong_wiring(
 type Change = Box<dyn FnMut(Append) -> Append>;
 
 /// What a bug does to what is on its way to the journal; none: it is a bug of something else.
-fn wrong_append(bug: &str, ways: &Arc<ActorHandles>) -> Option<Change> {
-    let ways = ways.clone();
+fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
     let is_ack = |leaving: &Outgoing| matches!(leaving, Outgoing::Ack(_));
     let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Respond(_));
     Some(match bug {
         "ack before commit" => Box::new(move |append| {
             let is_meant = is_decision(&append) && append.record.created.is_none();
-            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+            ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
         }),
         "answer before commit" => Box::new(move |append| {
             let is_meant = append.record.created.is_some();
-            ahead(append, &ways, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
+            ahead(append, &outbox, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
         }),
         "effects before commit" => Box::new(move |append| {
             let is_meant = is_decision(&append);
-            ahead(append, &ways, |leaving| is_meant && is_effect(leaving))
+            ahead(append, &outbox, |leaving| is_meant && is_effect(leaving))
         }),
         "caller answered before commit" => {
-            Box::new(move |append| ahead(append, &ways, is_for_caller))
+            Box::new(move |append| ahead(append, &outbox, is_for_caller))
         }
         "rejected replies acknowledged at once" => Box::new(move |append| {
             let is_meant = !is_decision(&append);
-            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+            ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
         }),
         "rejected replies not acknowledged" => Box::new(move |mut append| {
             let is_meant = !is_decision(&append);
@@ -167,11 +173,11 @@ impl Group {
 }
 
 /// Lets what is meant leave now, and the rest after the commit.
-fn ahead(mut append: Append, ways: &ActorHandles, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
+fn ahead(mut append: Append, outbox: &Outbox, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
     let (early, late): (Vec<Outgoing>, Vec<Outgoing>) =
         append.outgoing.into_iter().partition(is_meant);
     append.outgoing = late;
-    early.into_iter().for_each(|leaving| leaving.send(ways));
+    early.into_iter().for_each(|leaving| leaving.send(outbox));
     append
 }
 
@@ -200,16 +206,16 @@ fn is_effect(leaving: &Outgoing) -> bool {
 }
 
 /// An archive that knows no job that was created.
-fn known_by_nobody(ways: &ActorHandles, input: ArchiveInput) -> Option<ArchiveInput> {
+fn known_by_nobody(router: &Mailbox<RouterInput>, input: ArchiveInput) -> Option<ArchiveInput> {
     let ArchiveInput::LookUp(id, Lookup::Creation) = input else { return Some(input) };
     let found = RouterInput::LookupFinished(id, Ok(LookupResult::Creation(None)));
-    ways.mailboxes().router.send(found);
+    router.send(found);
     None
 }
 
-fn is_for_live_job(ways: &ActorHandles, delivery: &Delivery) -> bool {
+fn is_for_live_job(routes: &Routes, delivery: &Delivery) -> bool {
     let place = delivery.correlation_id.as_deref().and_then(|text| text.parse().ok());
-    place.is_some_and(|CorrelationId { job, .. }| ways.routes.is_under_way(job))
+    place.is_some_and(|CorrelationId { job, .. }| routes.is_under_way(job))
 }
 
 /// Stands before an actor, and hands on what `change` makes of its mail.
@@ -221,11 +227,13 @@ struct Relay<I: Send + 'static> {
 /// A mailbox before `to` that hands on what `change` gives.
 pub(crate) fn relay<I: Send + 'static>(
     to: Mailbox<I>,
-    ways: &ActorHandles,
+    metrics: &Metrics,
     change: impl FnMut(I) -> Option<I> + 'static,
 ) -> Mailbox<I> {
-    let kind = ActorMetrics::new(&ways.common.metrics, Relay::<I>::KIND);
-    Mailbox::new(Relay { to, change: Box::new(change) }.start(), usize::MAX, kind)
+    let kind = ActorMetrics::new(metrics, Relay::<I>::KIND);
+    let (mailbox, inbox) = new_mailbox::<Relay<I>>(usize::MAX, kind);
+    inbox.start_here(Relay { to, change: Box::new(change) });
+    mailbox
 }
 
 impl<I: Send + 'static> Actor for Relay<I> {

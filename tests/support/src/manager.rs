@@ -62,7 +62,7 @@ impl TestManager {
 
     /// Returns a job as the journal has it; none: it does not know the job.
     pub fn find_job(&self, id: JobId) -> Option<Job> {
-        self.common().reader.load_job(id).expect("reads").map(|found| found.job)
+        self.core().reader.load_job(id).expect("reads").map(|found| found.job)
     }
 
     /// Returns a job as the journal has it.
@@ -87,7 +87,7 @@ impl TestManager {
 
     /// Returns whether a job takes input.
     pub fn is_under_way(&self, id: JobId) -> bool {
-        self.handles().routes.is_under_way(id)
+        self.core().routes.is_under_way(id)
     }
 
     /// Stops the manager.
@@ -167,7 +167,7 @@ impl Setup {
     /// Runs `test` on the API of such a manager, once it is ready.
     pub async fn serve_here<F: Future>(self, test: impl FnOnce(Api) -> F) -> F::Output {
         let manager = self.await;
-        let health = &manager.common().health;
+        let health = &manager.core().health;
         until("it is ready", || health.checks().iter().all(|(_, good, _)| *good)).await;
         let output = test(Api::new(&manager).await).await;
         manager.stop().await;

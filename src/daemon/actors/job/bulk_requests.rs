@@ -36,7 +36,7 @@ impl JobActor {
             let (step, run) = (job.graph().step(index), job.step(index));
             let Some(since) = run.attempt_started else { continue };
             let wait = WaitingStep { since, job: self.id, step: step.name.clone() };
-            waits.record(self.handles.buses.address(job.definition(), step), wait);
+            waits.record(self.env.buses.address(job.definition(), step), wait);
         }
     }
 

@@ -1,8 +1,7 @@
 //! Which bus each step of a job sends to, and what follows from the state of these buses.
 
-use super::JobActor;
+use super::{JobActor, JobEnv};
 use crate::actors::completion_latch::CompletionLatch;
-use crate::actors::handles::ActorHandles;
 use crate::actors::inputs::Outgoing;
 use bus::{Address, BusKey};
 use engine::{Input, StepIndex, UnreadReplies};
@@ -14,12 +13,11 @@ impl JobActor {
     /// its message may not have been sent, because the disk was full.
     pub(super) fn unread_replies(&self) -> UnreadReplies {
         let Some(job) = self.job() else { return UnreadReplies::new() };
-        let ActorHandles { common, buses, .. } = &*self.handles;
+        let JobEnv { buses, health, unsent_wait, .. } = &*self.env;
         let until = |step: StepIndex| {
             let sends = job.graph().step(step);
             let bus = buses.bus_of_step(job.definition(), sends);
-            let (health, settings) = (&common.health, &common.settings);
-            let unread = health.replies_unread_before(&bus, settings.replies_first(&bus.name));
+            let unread = health.replies_unread_before(&bus, buses.replies_first(&bus.name));
             // Nobody can have replied to a message that was never sent.
             let unsent = job
                 .step(step)
@@ -27,7 +25,7 @@ impl JobActor {
                 .then(|| health.disconnected_since(&bus))
                 .flatten();
             let unread = unsent.or(unread);
-            let until = unread.max(health.unsent_before(settings.amqp.replies_first.0));
+            let until = unread.max(health.unsent_before(*unsent_wait));
             until.map(|at| self.clock.convert(at))
         };
         let sent = job
@@ -57,7 +55,7 @@ impl JobActor {
             .into_iter()
             .flat_map(|job| job.confirmed_steps().map(move |step| (job, step)))
             .filter(|(job, step)| {
-                self.handles.buses.is_bus_of_step(bus, job.definition(), job.graph().step(*step))
+                self.env.buses.is_bus_of_step(bus, job.definition(), job.graph().step(*step))
             })
             .map(|(_, step)| step)
     }

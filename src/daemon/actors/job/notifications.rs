@@ -14,10 +14,10 @@ impl JobActor {
     /// built while nobody subscribes.
     pub(super) fn notifications(&self, recorded: &Recorded) -> (Vec<Outgoing>, Option<Notice>) {
         let Some(job) = self.job() else { return (Vec::new(), None) };
-        let (handles, traced) = (&self.handles, self.trace_of_end(job, recorded));
-        let is_announced = handles.common.has_subscribers(job);
+        let (env, traced) = (&self.env, self.trace_of_end(job, recorded));
+        let is_announced = env.has_subscribers(job);
         let is_noticed = self.parent.is_none()
-            && handles.common.settings.events.webhook.is_enabled()
+            && env.events.webhook.is_enabled()
             && recorded
                 .entries
                 .iter()
@@ -25,7 +25,7 @@ impl JobActor {
         if !is_announced && !is_noticed {
             return (traced.into_iter().collect(), None);
         }
-        let events = Event::from_decision(job, recorded, &handles.common.settings.events.source);
+        let events = Event::from_decision(job, recorded, &env.events.source);
         let end = events.iter().rev().find(|event| event.is_end).filter(|_| is_noticed);
         let notice = end.map(|event| Notice {
             at: event.at,
@@ -39,7 +39,7 @@ impl JobActor {
 
     /// Returns the end of a root job, for its trace.
     fn trace_of_end(&self, job: &Job, recorded: &Recorded) -> Option<Outgoing> {
-        let share = self.handles.common.settings.traces.sampling_rate()?;
+        let share = self.env.sampling_rate?;
         if self.parent.is_some() || !job.origin().is_sampled(share) {
             return None;
         }
@@ -53,7 +53,7 @@ impl JobActor {
     /// Returns an update for those who watch the counts of its child jobs, if these have changed.
     pub(super) fn child_counts_update(&self, recorded: &Recorded) -> Option<Outgoing> {
         let is_counted = recorded.entries.iter().any(|entry| matches!(entry, Entry::FanOut(..)));
-        (is_counted && self.handles.common.feeds.has_counting_subscribers(self.id))
+        (is_counted && self.env.feeds.has_counting_subscribers(self.id))
             .then(|| Outgoing::ChildCountsChanged(self.id))
     }
 }

@@ -16,7 +16,7 @@ const SOON_NS: i64 = 2_000_000_000;
 impl JobActor {
     /// Asks to be passivated if memory is short and the job only waits; once after each input.
     pub(super) fn passivate_if_memory_short(&mut self) {
-        if self.is_passivating() || !self.handles.common.memory.is_short() {
+        if self.is_passivating() || !self.env.memory.is_short() {
             return;
         }
         let Lifecycle::Running(job) = &self.lifecycle else { return };

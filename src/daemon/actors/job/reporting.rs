@@ -21,7 +21,7 @@ impl JobActor {
         if now == self.counted_state {
             return;
         }
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         if self.parent.is_some() {
             metrics
                 .child_jobs
@@ -80,8 +80,8 @@ impl JobActor {
         match entry {
             JobEntry::Created { .. } => {
                 if is_root {
-                    self.handles.common.metrics.jobs_created.with_label_values(&[workflow]).inc();
-                    self.handles.common.rates.record_created(workflow, now);
+                    self.env.metrics.jobs_created.with_label_values(&[workflow]).inc();
+                    self.env.rates.record_created(workflow, now);
                 }
                 tracing::debug!(job = %self.id, %workflow, child = !is_root, "job created");
             }
@@ -94,7 +94,7 @@ impl JobActor {
             | JobEntry::Rerun { .. } => {
                 let goes_on = matches!(entry, JobEntry::Retried { .. } | JobEntry::Rerun { .. });
                 if let Some((ended, state)) = self.previous_end.filter(|_| is_root && goes_on) {
-                    self.handles.common.rates.revoke_end(workflow, ended, state);
+                    self.env.rates.revoke_end(workflow, ended, state);
                 }
                 tracing::debug!(job = %self.id, state = job.state().as_str(), "job state changed");
             }
@@ -121,7 +121,7 @@ impl JobActor {
         entry: &StepEntry,
         now: Timestamp,
     ) {
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         let (name, attempt) = (&*job.graph().step(step).name, job.step(step).attempt);
         let labels = [workflow, metrics.series.step_label(workflow, name)];
         match entry {
@@ -219,7 +219,7 @@ impl JobActor {
     }
 
     fn report_completed(&self, job: &Job, workflow: &str, step: StepIndex, now: Timestamp) {
-        let (metrics, run) = (&self.handles.common.metrics, job.step(step));
+        let (metrics, run) = (&self.env.metrics, job.step(step));
         let name = &*job.graph().step(step).name;
         let elapsed = run.started.map_or(0, |started| now.0 - started.0);
         let labels = [workflow, metrics.series.step_label(workflow, name)];
@@ -235,7 +235,7 @@ impl JobActor {
     }
 
     fn report_end(&self, job: &Job, workflow: &str, now: Timestamp) {
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         let state = job.state().as_str();
         let elapsed = now.0 - job.origin().created.0;
         if self.parent.is_some() {
@@ -247,7 +247,7 @@ impl JobActor {
             );
             return;
         }
-        self.handles.common.rates.record_ended(workflow, now, job.state(), elapsed);
+        self.env.rates.record_ended(workflow, now, job.state(), elapsed);
         metrics.jobs_ended.with_label_values(&[workflow, state]).inc();
         metrics.job_duration.with_label_values(&[workflow, state]).observe(elapsed as f64 / 1e9);
         tracing::info!(

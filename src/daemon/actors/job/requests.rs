@@ -27,14 +27,14 @@ impl JobActor {
             // be under way.
             self.send_after_commit(vec![answered]);
         } else {
-            answered.send(&self.handles);
+            answered.send(&self.env.outbox);
         }
     }
 
     /// Handles a message on its workflow's queue that asks for a job under the same id.
     pub(super) fn handle_call(&mut self, call: Call) {
         let Some(job) = self.job() else { return };
-        match call.check_join(job, &self.handles) {
+        match call.check_join(job, &self.env.calls) {
             None => {}
             Some((Some(caller), ack)) if !job.is_caller_waiting(&caller) => {
                 self.handle_engine_input(Input::CallerJoined(caller), vec![Outgoing::Ack(ack)])
@@ -48,7 +48,7 @@ impl JobActor {
     /// Checks whether one of its steps has sent a call.
     pub(super) fn verify_call(&self, call: Call) {
         let Some(job) = self.job() else { return };
-        self.handles.mailboxes().router.send(RouterInput::CallVerified(call.verified_by(job)));
+        self.env.router.send(RouterInput::CallVerified(call.verified_by(job)));
     }
 
     pub(super) fn handle_cancel(
@@ -81,9 +81,9 @@ impl JobActor {
         } else {
             // It has failed and was kept for late replies. Whatever comes after this is void.
             let erase = JournalInput::Delete(self.number, answer);
-            return self.handles.mailboxes().journal.send(erase);
+            return self.env.journal.send(erase);
         };
-        Outgoing::Respond(ClientResponse::Erase(answer, Err(refusal))).send(&self.handles);
+        Outgoing::Respond(ClientResponse::Erase(answer, Err(refusal))).send(&self.env.outbox);
     }
 
     pub(super) fn handle_operation(
@@ -93,9 +93,9 @@ impl JobActor {
     ) {
         let operation = &request.operation;
         let Some(job) = self.job() else { return };
-        if let Some(objection) = job.check_operation(operation, &self.handles.common.limits) {
+        if let Some(objection) = job.check_operation(operation, &self.env.limits) {
             let refused = ClientResponse::Operation(answer, Err(objection.into()));
-            return Outgoing::Respond(refused).send(&self.handles);
+            return Outgoing::Respond(refused).send(&self.env.outbox);
         }
         // An operation with a reason or a name is in the record, and logged with it.
         if request.reason.is_none() && request.principal.is_none() {

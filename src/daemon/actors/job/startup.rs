@@ -42,12 +42,12 @@ impl JobActor {
     ) {
         tracing::error!(job = %self.id, "the creation of the job panicked");
         let request = StopRequest { id: self.id, number: self.number, inputs_handled: None };
-        self.handles.mailboxes().router.send(RouterInput::StopJobs(vec![request]));
+        self.env.router.send(RouterInput::StopJobs(vec![request]));
         if let Some(parent) = origin.parent {
             let outcome =
                 ChildOutcome::Failed(Cause::from_job("the creation of the child job panicked"));
             Outgoing::NotifyParent(parent, ChildEnd { child: self.id, round: ANY_ROUND, outcome })
-                .send(&self.handles);
+                .send(&self.env.outbox);
         }
         for outgoing in outgoing {
             if let Outgoing::Ack(ack) = outgoing {
@@ -61,7 +61,7 @@ impl JobActor {
                     caller: caller.clone(),
                     ack,
                 }
-                .send_refusal(&refusal, &self.handles);
+                .send_refusal(&refusal, &self.env.calls);
             }
         }
     }
@@ -95,7 +95,7 @@ impl JobActor {
                         round: ANY_ROUND,
                         outcome: ChildOutcome::Failed(Cause::from_job(&reason)),
                     };
-                    Outgoing::NotifyParent(place, ended).send(&self.handles);
+                    Outgoing::NotifyParent(place, ended).send(&self.env.outbox);
                 }
                 self.handle_engine_input(Input::Abandon(reason), Vec::new());
             }
@@ -118,12 +118,12 @@ impl JobActor {
         self.update_state_gauge();
         self.update_child_permits();
         self.update_memory_share();
-        self.steps_done_update().into_iter().for_each(|outgoing| outgoing.send(&self.handles));
-        let (handles, now) = (self.handles.clone(), self.clock.now());
+        self.steps_done_update().into_iter().for_each(|outgoing| outgoing.send(&self.env.outbox));
+        let (env, now) = (self.env.clone(), self.clock.now());
         effects
             .into_iter()
             .filter_map(|effect| self.to_outgoing(effect, now))
-            .for_each(|outgoing| outgoing.send(&handles));
+            .for_each(|outgoing| outgoing.send(&env.outbox));
     }
 }
 

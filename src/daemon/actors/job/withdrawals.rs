@@ -60,9 +60,8 @@ impl JobActor {
         is_manual: bool,
     ) -> Option<Outgoing> {
         let sends = job.graph().step(step);
-        let address =
-            sends.has_queue().then(|| self.handles.buses.address(job.definition(), sends))?;
-        let kind = self.handles.buses.kind(&address.bus)?;
+        let address = sends.has_queue().then(|| self.env.buses.address(job.definition(), sends))?;
+        let kind = self.env.buses.kind(&address.bus)?;
         let must_withdraw = match kind.capabilities().withdrawal {
             Withdrawal::Unsent => is_unsent(job, step, attempt, over, is_manual),
             Withdrawal::Abandoned => over != AttemptEnd::Answered,

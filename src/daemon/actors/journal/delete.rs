@@ -39,8 +39,8 @@ impl JournalActor {
     ) {
         let is_behind = !self.commit(ctx);
         if is_behind && self.commit_schedule == CommitSchedule::Lost {
-            let refused = ClientResponse::Erase(answer, Err(journal_lost_error(&self.handles)));
-            return Outgoing::Respond(refused).send(&self.handles);
+            let refused = ClientResponse::Erase(answer, Err(journal_lost_error(&self.env)));
+            return Outgoing::Respond(refused).send(&self.env.outbox);
         }
         self.erase_batch(number, answer);
         self.schedule_next_batch(ctx);
@@ -67,11 +67,11 @@ impl JournalActor {
                 }
                 Remedy::Exit => {
                     self.handle_fatal(&error);
-                    Err(journal_lost_error(&self.handles))
+                    Err(journal_lost_error(&self.env))
                 }
             },
         };
-        Outgoing::Respond(ClientResponse::Erase(answer, outcome)).send(&self.handles);
+        Outgoing::Respond(ClientResponse::Erase(answer, outcome)).send(&self.env.outbox);
     }
 
     /// Starts to delete what is past its retention, unless that is under way.
@@ -103,7 +103,7 @@ impl JournalActor {
 
     /// How long ended jobs are kept whose definitions do not say it.
     fn default_retention(&self) -> Millis {
-        let retention = self.handles.common.settings.journal.retention.0;
+        let retention = self.env.settings.retention.0;
         Millis(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX))
     }
 
@@ -169,11 +169,11 @@ impl JournalActor {
         };
         let leaving: Vec<StopRequest> = deleted.maybe_active.iter().map(leave).collect();
         if !leaving.is_empty() {
-            self.handles.mailboxes().router.send(RouterInput::StopJobs(leaving));
+            self.env.router.send(RouterInput::StopJobs(leaving));
         }
         let span = begun.elapsed();
         if deleted.rows > 0 {
-            let metrics = &self.handles.common.metrics;
+            let metrics = &self.env.metrics;
             metrics.deletion.observe(span.as_secs_f64());
             metrics.deleted.with_label_values(&[why]).inc_by(deleted.roots as u64);
         }

@@ -11,7 +11,7 @@ impl JournalActor {
     pub(super) fn report_file_sizes(&mut self) {
         // Reading the clock shows whether it was set.
         clock::now();
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         metrics.clock_set_by.set(clock::total_adjustment_s());
         let Some(sizes) = self.store.disk_usage() else { return };
         let to_gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);

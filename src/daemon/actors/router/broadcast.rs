@@ -25,12 +25,12 @@ impl Router {
         then: impl FnOnce(&Router) + 'static,
         ctx: &mut Context<Router>,
     ) {
-        let handles = self.handles.clone();
+        let env = self.env.clone();
         let uses = |definition: &Definition| {
             let mut steps = definition.sending_steps();
-            steps.any(|step| handles.buses.address(definition, step) == *queue)
+            steps.any(|step| env.buses.address(definition, step) == *queue)
         };
-        let mut all = handles.routes.ids_by_creation();
+        let mut all = env.routes.ids_by_creation();
         all.extend(self.passivated_ids(|jobs| uses(&jobs.definition)));
         let sending = async move {
             for chunk in all.chunks(JOBS_AT_ONCE) {
@@ -40,7 +40,7 @@ impl Router {
                 // Through the router: some may be passivated by now.
                 for id in chunk {
                     let input = Box::new(make_input(done.clone()));
-                    handles.mailboxes().router.send(RouterInput::ForwardToJob(*id, input));
+                    env.router.send(RouterInput::ForwardToJob(*id, input));
                 }
                 drop(done);
                 // It is answered when the last of them is dropped, whatever becomes of their

@@ -28,7 +28,7 @@ impl Router {
         delivery: Delivery,
         ctx: &mut Context<Self>,
     ) {
-        let Some(definition) = self.handles.common.definitions().get(workflow).cloned() else {
+        let Some(definition) = self.env.definitions.current().get(workflow).cloned() else {
             // A reload has removed the workflow. The call goes back to its queue, and waits there
             // until the workflow is loaded again.
             tracing::warn!(
@@ -38,7 +38,7 @@ impl Router {
             ctx.run_later(RETRY_DELAY, move |_, _| drop(delivery));
             return;
         };
-        let Some(call) = Call::from_delivery(definition, bus, delivery, &self.handles) else {
+        let Some(call) = Call::from_delivery(definition, bus, delivery, &self.env.calls) else {
             return;
         };
         self.handle_call(call, ctx);
@@ -64,10 +64,10 @@ impl Router {
     /// our own steps, so the job of the step checks the call first. If the call is refused, nobody
     /// is notified: the refusal would go into that queue.
     fn reject_own_reply_queue(&mut self, call: Call) -> Option<Call> {
-        let handles = self.handles.clone();
+        let env = self.env.clone();
         let is_ours = |caller: &Caller| {
-            let bus = handles.buses.bus_of_caller(&call.definition, caller).name;
-            handles.common.settings.reply_queue(&bus) == Some(&*caller.reply_to)
+            let bus = env.buses.bus_of_caller(&call.definition, caller).name;
+            env.buses.reply_queue(&bus) == Some(&*caller.reply_to)
         };
         if !call.caller.as_ref().is_some_and(is_ours) || call.is_from_step() {
             return Some(call);
@@ -81,7 +81,7 @@ impl Router {
             definition.name
         );
         RefusedCall { definition, id, caller: None, ack }
-            .send_refusal(&CallRefusal { kind: "own_reply_queue", reason }, &self.handles);
+            .send_refusal(&CallRefusal { kind: "own_reply_queue", reason }, &self.env.calls);
         None
     }
 
@@ -109,7 +109,7 @@ impl Router {
         self.is_retry_scheduled = true;
         ctx.run_later(RETRY_DELAY, |router, ctx| {
             router.is_retry_scheduled = false;
-            if router.handles.common.health.stopping.load(Ordering::Relaxed) {
+            if router.env.health.stopping.load(Ordering::Relaxed) {
                 // They go back to their queues, for the next start.
                 return router.waiting_calls.clear();
             }
@@ -133,27 +133,26 @@ impl Router {
             // Its connection was lost meanwhile: the broker delivers it again.
             return None;
         }
-        let (handles, id) = (self.handles.clone(), call.id);
-        let handles = &handles;
-        if let Some(job) = handles.routes.find(id) {
+        let (env, id) = (self.env.clone(), call.id);
+        if let Some(job) = env.routes.find(id) {
             job.send(JobInput::Call(call));
             return None;
         }
-        if handles.routes.is_passivated(id) {
+        if env.routes.is_passivated(id) {
             self.handle_request(id, PendingRequest::Call(call));
             return None;
         }
-        let job_count = handles.routes.root_count() + self.lookups.call_count();
-        let is_full = job_count >= handles.common.settings.limits.jobs_running_max
+        let job_count = env.routes.root_count() + self.lookups.call_count();
+        let is_full = job_count >= env.limits.jobs_running_max
             || self.check_memory(call.message_bytes()).is_some();
-        if handles.common.health.can_accept() && is_full && !call.is_from_step() {
+        if env.health.can_accept() && is_full && !call.is_from_step() {
             match self.verify_source(call) {
                 Some(call) => return self.log_and_return(call, "the manager takes no jobs now"),
                 // The call comes back once the job has checked it.
                 None => return None,
             }
         }
-        if !handles.common.health.can_accept() {
+        if !env.health.can_accept() {
             return self.log_and_return(call, "the manager takes no jobs now");
         }
         self.handle_request(id, PendingRequest::Call(call));
@@ -167,13 +166,13 @@ impl Router {
         result: LookupResult,
         ctx: &mut Context<Self>,
     ) -> RequestOutcome {
-        let handles = self.handles.clone();
+        let env = self.env.clone();
         match result {
             LookupResult::Creation(None) | LookupResult::Job(None) => {
                 self.start_job_of_call(call, ctx)
             }
             LookupResult::Creation(Some(ref earlier)) => {
-                if let Some(call) = call.check_conflict(earlier, &handles) {
+                if let Some(call) = call.check_conflict(earlier, &env.calls) {
                     if call.caller.is_some() {
                         return RequestOutcome::LookUp(PendingRequest::Call(call), Lookup::Job);
                     }
@@ -181,7 +180,7 @@ impl Router {
                 }
             }
             LookupResult::Job(Some(found)) => {
-                let Some(call) = call.check_conflict(&found.job, &handles) else {
+                let Some(call) = call.check_conflict(&found.job, &env.calls) else {
                     return RequestOutcome::KeepResult(LookupResult::Job(Some(found)));
                 };
                 match self.check_reopen(&found) {
@@ -192,7 +191,7 @@ impl Router {
                         return RequestOutcome::DropResult;
                     }
                     Some(RequestError::Conflict(reason)) => {
-                        call.refuse(&CallRefusal { kind: "conflict", reason }, &handles)
+                        call.refuse(&CallRefusal { kind: "conflict", reason }, &env.calls)
                     }
                     Some(_) => self.queue_call(call, ctx),
                 }
@@ -206,11 +205,10 @@ impl Router {
     }
 
     fn start_job_of_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        let handles = &self.handles;
-        let is_full = handles.routes.root_count()
-            >= handles.common.settings.limits.jobs_running_max
+        let env = &self.env;
+        let is_full = env.routes.root_count() >= env.limits.jobs_running_max
             || self.check_memory(call.message_bytes()).is_some();
-        if !handles.common.health.can_accept() || is_full && !call.is_from_step() {
+        if !env.health.can_accept() || is_full && !call.is_from_step() {
             return self.queue_call_with_reason(call, "the manager takes no jobs now", ctx);
         }
         let Call { id, definition, message, caller, depth, trace, ack, .. } = call;
@@ -230,7 +228,7 @@ impl Router {
     fn verify_source(&mut self, call: Call) -> Option<Call> {
         let CallSource::Unverified(sender, _) = &call.source else { return Some(call) };
         let sender = sender.job;
-        if let Some(job) = self.handles.routes.find(sender) {
+        if let Some(job) = self.env.routes.find(sender) {
             job.send(JobInput::VerifyCall(call));
             return None;
         }
@@ -248,7 +246,7 @@ impl Router {
     }
 
     fn log_waiting_call(&self, call: &Call, reason: &str) {
-        if self.handles.common.log_limiter.may_log("calls_kept") {
+        if self.env.log_limiter.may_log("calls_kept") {
             tracing::warn!(
                 workflow = call.definition.full_name(),
                 reason,

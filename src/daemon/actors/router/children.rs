@@ -23,7 +23,7 @@ impl Router {
         let mut origin = child.origin;
         let Some(parent_item) = origin.parent else { return };
         let is_same_child =
-            self.handles.routes.find(id).map(|found| found.is_child_of(child.parent, parent_item));
+            self.env.routes.find(id).map(|found| found.is_child_of(child.parent, parent_item));
         match is_same_child {
             None => {}
             // Recovery may ask for a child job that runs already.
@@ -82,7 +82,7 @@ impl Router {
             return RequestOutcome::DropResult;
         }
         self.reopen(*found);
-        if let Some(job) = self.handles.routes.find(id) {
+        if let Some(job) = self.env.routes.find(id) {
             for order in orders {
                 job.send(JobInput::Engine { input: Input::Order(order), ack: None });
             }
@@ -100,6 +100,7 @@ impl Router {
         reason: &str,
     ) {
         let outcome = ChildOutcome::Failed(Cause::from_job(reason));
-        Outgoing::NotifyParent(parent_item, ChildEnd { child, round, outcome }).send(&self.handles);
+        Outgoing::NotifyParent(parent_item, ChildEnd { child, round, outcome })
+            .send(&self.env.outbox);
     }
 }

@@ -6,10 +6,10 @@
 use super::Router;
 use crate::actors::inputs::{ChildOrder, JobInput, PassivateRequest, RouterInput, StopRequest};
 use crate::actors::job::{JobActor, JobStart, SpawnRequest};
-use crate::actors::mailbox::Mailbox;
+use crate::actors::mailbox::new_mailbox;
 use crate::actors::routes::Route;
 use crate::actors::steps_done::StepsDone;
-use actix::{Actor, Context};
+use actix::Context;
 use engine::{Effect, Input};
 use journal::RecoveredJob;
 
@@ -18,25 +18,24 @@ impl Router {
     /// share an arbiter, so that their first dispatches reach the journal and the queue in the
     /// order of the list.
     pub(super) fn spawn(&self, spawn: SpawnRequest) {
-        let handles = &self.handles;
-        let arbiters = &handles.mailboxes().arbiters;
+        let env = &self.env;
+        let arbiters = &env.arbiters;
         let SpawnRequest { id, number, parent, .. } = spawn;
         let (child_of, definition) = (spawn.start.parent_item(), spawn.start.definition().clone());
         // Where there are several arbiters, this is seldom the parent's own, which gathers the
         // results.
         let spread_by = parent.map_or(number, |parent| parent.wrapping_add(1));
         let arbiter = &arbiters[usize::try_from(spread_by).unwrap_or_default() % arbiters.len()];
-        let (owned, steps_done) = (handles.clone(), StepsDone::default());
+        let (job_env, steps_done) = (env.job.clone(), StepsDone::default());
         let shared_steps_done = steps_done.clone();
-        let share = handles.common.memory.share(spawn.start.bytes());
+        let share = env.memory.share(spawn.start.bytes());
         self.route_table.insert(id, || {
-            let address = JobActor::start_in_arbiter(arbiter, move |_| {
-                JobActor::new(owned, spawn, shared_steps_done, share)
-            });
             // The number of a job's inputs is bounded by their cause (see `mailbox`): it is never
             // sent one by `try_send`.
-            let mailbox =
-                Mailbox::new(address, usize::MAX, handles.common.job_actor_metrics.clone());
+            let (mailbox, inbox) =
+                new_mailbox::<JobActor>(usize::MAX, env.job_mailbox_metrics.clone());
+            inbox
+                .start_in(arbiter, move || JobActor::new(job_env, spawn, shared_steps_done, share));
             Route { number, parent, parent_item: child_of, definition, mailbox, steps_done }
         });
     }
@@ -50,7 +49,7 @@ impl Router {
         let (id, parent_item) = (job.id(), job.origin().parent);
         let start = JobStart::Recovered { job: Box::new(job), effects };
         self.spawn(SpawnRequest { id, number, root, parent, start });
-        let router = &self.handles.mailboxes().router;
+        let router = &self.env.router;
         for effect in to_parent {
             if let Effect::NotifyParent(parent, ended) = effect {
                 // Parents were started before their children.

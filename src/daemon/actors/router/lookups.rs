@@ -16,11 +16,11 @@ impl Router {
     /// wait for it.
     pub(super) fn handle_request(&mut self, id: JobId, incoming: PendingRequest) {
         let is_lookup_pending = self.lookups.waiting.contains_key(&id);
-        if !is_lookup_pending && self.handles.routes.is_passivated(id) {
+        if !is_lookup_pending && self.env.routes.is_passivated(id) {
             // The disk may be full: then nothing can be activated, and deleting makes room.
             return match (incoming, self.find_ended_passivated(id)) {
                 (PendingRequest::Erase(answer), Some(number)) => {
-                    self.handles.mailboxes().journal.send(JournalInput::Delete(number, answer))
+                    self.env.journal.send(JournalInput::Delete(number, answer))
                 }
                 (unhandled, _) => drop(self.stash_if_passivated(id, unhandled.into_input(id))),
             };
@@ -28,7 +28,7 @@ impl Router {
         let request =
             if is_lookup_pending { Some(incoming) } else { self.send_to_running(id, incoming) };
         let Some(request) = request else { return };
-        let limit = self.handles.common.settings.limits.creations_waiting_max;
+        let limit = self.env.limits.creations_waiting_max;
         if request.is_from_client() && self.lookups.request_count >= limit {
             let reason = format!(
                 "{limit} requests wait for the journal already (setting \
@@ -48,12 +48,12 @@ impl Router {
 
     fn update_lookup_gauge(&self) {
         let waiting = i64::try_from(self.lookups.request_count).unwrap_or(i64::MAX);
-        self.handles.common.metrics.lookups_waiting.set(waiting);
+        self.env.metrics.lookups_waiting.set(waiting);
     }
 
     fn look_up(&mut self, id: JobId, lookup: Lookup, requests: VecDeque<PendingRequest>) {
         self.lookups.waiting.insert(id, requests);
-        self.handles.mailboxes().archive.send(ArchiveInput::LookUp(id, lookup));
+        self.env.archive.send(ArchiveInput::LookUp(id, lookup));
     }
 
     /// Goes on with all requests that wait for the id, in order, now that the archive has answered.
@@ -65,7 +65,7 @@ impl Router {
     ) {
         let Some(mut requests) = self.lookups.waiting.remove(&id) else { return };
         requests.iter().for_each(|pending| self.lookups.adjust_counts(pending, -1));
-        if self.handles.routes.is_passivated(id) {
+        if self.env.routes.is_passivated(id) {
             // A job under that id has begun, and is passivated already.
             for pending in requests {
                 drop(self.stash_if_passivated(id, pending.into_input(id)));
@@ -140,7 +140,7 @@ impl Router {
         id: JobId,
         request: PendingRequest,
     ) -> Option<PendingRequest> {
-        let route = self.handles.routes.find(id).filter(|job| request.is_for(job));
+        let route = self.env.routes.find(id).filter(|job| request.is_for(job));
         let Some(job) = route else {
             return Some(request).filter(PendingRequest::concerns_ended_job);
         };

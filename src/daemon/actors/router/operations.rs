@@ -49,8 +49,8 @@ impl Router {
     }
 
     fn start_job(&mut self, id: JobId, job: CreateJob) {
-        let limit = self.handles.common.settings.limits.jobs_running_max;
-        if self.handles.routes.root_count() >= limit {
+        let limit = self.env.limits.jobs_running_max;
+        if self.env.routes.root_count() >= limit {
             return ClientResponse::Create(
                 job.response,
                 Err(RequestError::jobs_running_max(limit)),
@@ -89,10 +89,10 @@ impl Router {
             return RequestOutcome::KeepResult(LookupResult::Job(None));
         };
         let refusal = if let Some(objection) =
-            found.job.check_operation(&request.operation, &self.handles.common.limits)
+            found.job.check_operation(&request.operation, &self.env.decision_limits)
         {
             Some(objection.into())
-        } else if let Some(bus) = self.handles.buses.find_missing(found.job.definition()) {
+        } else if let Some(bus) = self.env.buses.find_missing(found.job.definition()) {
             Some(RequestError::Conflict(self.missing_bus_reason(id, &bus)))
         } else {
             self.check_reopen(&found)
@@ -113,7 +113,7 @@ impl Router {
 
     /// Returns why a job cannot go on without a bus.
     fn missing_bus_reason(&self, job: JobId, BusKey { name: bus, vhost }: &BusKey) -> String {
-        if self.handles.common.settings.bus_kind(bus).is_none() {
+        if !self.env.buses.is_known(bus) {
             return format!(
                 "the settings have no bus \"{bus}\", so job {job} cannot go on: add it to buses \
                  and start again"
@@ -131,21 +131,21 @@ impl Router {
 
     /// Returns why an ended job cannot be reopened, if it cannot.
     pub(super) fn check_reopen(&self, found: &RecoveredJob) -> Option<RequestError> {
-        let (id, limit) = (found.job.id(), self.handles.common.settings.limits.jobs_running_max);
-        if found.parent.is_none() && self.handles.routes.root_count() >= limit {
+        let (id, limit) = (found.job.id(), self.env.limits.jobs_running_max);
+        if found.parent.is_none() && self.env.routes.root_count() >= limit {
             return Some(RequestError::jobs_running_max(limit));
         }
         let memory_refusal = || self.check_memory(job_bytes(&found.job));
         found.parent.is_none().then(memory_refusal).flatten().or_else(|| {
             let id_conflict =
                 || RequestError::Conflict(format!("the id {id} belongs to another job by now"));
-            self.handles.routes.is_under_way(id).then(id_conflict)
+            self.env.routes.is_under_way(id).then(id_conflict)
         })
     }
 
     /// Returns why a job of so many bytes cannot be admitted, if memory has no room for it.
     pub(super) fn check_memory(&self, bytes: usize) -> Option<RequestError> {
-        let memory = &self.handles.common.memory;
+        let memory = &self.env.memory;
         if memory.can_admit(bytes) {
             memory.note_admitted();
             return None;
@@ -195,7 +195,7 @@ impl Router {
             ClientResponse::Erase(answer, Err(RequestError::ended_child_job(id))).send();
             return RequestOutcome::KeepResult(result);
         }
-        self.handles.mailboxes().journal.send(JournalInput::Delete(number, answer));
+        self.env.journal.send(JournalInput::Delete(number, answer));
         RequestOutcome::DropResult
     }
 }

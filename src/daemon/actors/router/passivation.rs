@@ -38,7 +38,7 @@ impl Router {
         id: JobId,
         input: RouterInput,
     ) -> Option<RouterInput> {
-        let Some(number) = self.handles.routes.passivated_root(id) else { return Some(input) };
+        let Some(number) = self.env.routes.passivated_root(id) else { return Some(input) };
         let Some(entry) = self.passivated.trees.get_mut(&number) else { return Some(input) };
         entry.stash.push(input);
         self.request_activation(number);
@@ -49,13 +49,13 @@ impl Router {
         let Some(entry) = self.passivated.trees.get_mut(&number) else { return };
         if !std::mem::replace(&mut entry.is_requested, true) {
             self.passivated.requested.push_back(number);
-            self.handles.mailboxes().router.send(RouterInput::ActivateNext);
+            self.env.router.send(RouterInput::ActivateNext);
         }
     }
 
     /// Finds a passivated root job that has ended, and can be deleted without being activated.
     pub(super) fn find_ended_passivated(&self, id: JobId) -> Option<JobNumber> {
-        let number = self.handles.routes.passivated_root(id)?;
+        let number = self.env.routes.passivated_root(id)?;
         let jobs = &self.passivated.trees.get(&number)?.tree;
         let is_root = jobs.members.first().is_some_and(|first| first.id == id && !first.is_child);
         (is_root && jobs.state.is_ended()).then_some(number)
@@ -81,7 +81,7 @@ impl Router {
         tracing::warn!(
             families,
             pending,
-            jobs_bytes_max = self.handles.common.memory.max(),
+            jobs_bytes_max = self.env.memory.max(),
             "not all jobs of the journal have room in memory (setting limits.jobs_bytes_max): \
              they stay in the journal until something comes for them, or there is room"
         );
@@ -109,7 +109,7 @@ impl Router {
 
     /// Adjusts the gauges of jobs: passivated jobs are under way, and count with the others.
     fn adjust_job_gauges(&self, jobs: &PassivatedTree, by: i64) {
-        let metrics = &self.handles.common.metrics;
+        let metrics = &self.env.metrics;
         let children = jobs.members.iter().filter(|member| member.is_child).count();
         metrics.child_jobs.add(by * i64::try_from(children).unwrap_or(i64::MAX));
         if !jobs.state.is_ended() {
@@ -120,7 +120,7 @@ impl Router {
 
     fn update_passivated_count(&self) {
         let PassivatedTrees { job_count, pending, .. } = &self.passivated;
-        self.handles.common.memory.set_passivated(*job_count, pending.len());
+        self.env.memory.set_passivated(*job_count, pending.len());
     }
 
     /// Requests the next trees from the archive, unless it is at work.
@@ -129,7 +129,7 @@ impl Router {
         if self.passivated.activating_count > 0 || self.passivated.is_pausing {
             return;
         }
-        let memory = self.handles.common.memory.clone();
+        let memory = self.env.memory.clone();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut admit_tree = |entry: &TreeEntry, is_due: bool, is_first: bool| {
             let fits = memory.fits(bytes + entry.tree.bytes) || is_due && is_first;
@@ -177,7 +177,7 @@ impl Router {
             return;
         }
         self.passivated.activating_count = trees.len();
-        self.handles.mailboxes().archive.send(ArchiveInput::Activate(trees));
+        self.env.archive.send(ArchiveInput::Activate(trees));
     }
 
     fn pause(&mut self, pause: Duration, ctx: &mut Context<Self>) {
@@ -198,16 +198,13 @@ impl Router {
         self.passivated.activating_count = self.passivated.activating_count.saturating_sub(1);
         // `None`: the tree was deleted meanwhile.
         if let Some(entry) = self.remove_tree(number) {
-            self.handles.common.metrics.jobs_activated.inc();
+            self.env.metrics.jobs_activated.inc();
             found.into_iter().for_each(|found| self.start_recovered(found));
             self.route_table.activate(&entry.tree);
             self.restore_waiting_since(&entry.tree);
             let bytes = u64::try_from(entry.tree.bytes).unwrap_or(u64::MAX);
             let pause = Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND);
-            if !pause.is_zero()
-                && !self.passivated.is_pausing
-                && self.handles.common.memory.is_exceeded()
-            {
+            if !pause.is_zero() && !self.passivated.is_pausing && self.env.memory.is_exceeded() {
                 self.pause(pause, ctx);
             }
             entry.stash.into_iter().for_each(|input| self.handle_input(input, ctx));
@@ -222,7 +219,7 @@ impl Router {
         for member in &jobs.members {
             let seen = member.waits.iter().filter_map(|wait| Some((wait.dispatch, wait.seen?)));
             let seen: Vec<(u64, Instant)> = seen.collect();
-            if let (false, Some(job)) = (seen.is_empty(), self.handles.routes.find(member.id)) {
+            if let (false, Some(job)) = (seen.is_empty(), self.env.routes.find(member.id)) {
                 job.send(JobInput::SeenWaiting(seen));
             }
         }
@@ -244,7 +241,7 @@ impl Router {
     /// Removes a deleted job. If it was passivated, no route to it remains, and its stashed inputs
     /// are handled as those of an unknown job.
     pub(super) fn remove_deleted(&mut self, request: StopRequest, ctx: &mut Context<Self>) {
-        let number = self.handles.routes.passivated_root(request.id);
+        let number = self.env.routes.passivated_root(request.id);
         if number != Some(request.number) {
             return;
         }
@@ -257,8 +254,8 @@ impl Router {
     /// Asks all jobs that only wait to be passivated, if memory has become short. The others check
     /// it themselves once they only wait.
     pub(super) fn check_memory_shortage(&self) {
-        if self.handles.common.memory.take_became_short() {
-            let routes = &self.handles.routes;
+        if self.env.memory.take_became_short() {
+            let routes = &self.env.routes;
             let request_passivation = |id: JobId| {
                 routes.find(id).iter().for_each(|job| job.send(JobInput::PassivateIfWaiting))
             };

@@ -1,0 +1,124 @@
+//! What a manager consists of besides its actors. Only the manager holds it: it gives each actor
+//! what that one may use (the `…Env` beside the actor).
+
+use super::buses::Buses;
+use super::child_budget::ChildBudget;
+use super::fatal::FatalReporter;
+use super::health::Health;
+use super::inputs::Definitions;
+use super::loaded_definitions::LoadedDefinitions;
+use super::log_limiter::KeyedRateLimiter;
+use super::losses::QueueLosses;
+use super::memory::{JobMemory, MemoryGauges};
+use super::routes::Routes;
+use super::rules::Rules;
+use crate::events::{EventHub, Webhook};
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
+use crate::telemetry::rates::JobRates;
+use crate::traces::Traces;
+use base::clock;
+use bus::LeaseQueues;
+use engine::{Limits, Timestamp};
+use journal::Records;
+use std::sync::Arc;
+
+/// What a manager consists of besides its actors.
+pub struct ManagerCore {
+    /// The settings in force; they never change.
+    pub settings: Arc<Settings>,
+    /// The limits for decisions; from the settings.
+    pub limits: Limits,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The outcomes of jobs, minute by minute.
+    pub rates: Arc<JobRates>,
+    /// The rules that decide for the jobs.
+    pub rules: Arc<dyn Rules>,
+    /// The definitions for new jobs.
+    pub definitions: Arc<LoadedDefinitions>,
+    /// Reads the journal.
+    pub reader: Arc<dyn Records>,
+    /// What readiness and liveness are answered from.
+    pub health: Arc<Health>,
+    /// The queues that have lost messages.
+    pub queue_losses: Arc<QueueLosses>,
+    /// When the process started, by the wall clock and by a monotonic one.
+    pub started_at: (Timestamp, tokio::time::Instant),
+    /// Keeps what comes from outside from flooding the log.
+    pub log_limiter: Arc<KeyedRateLimiter>,
+    /// The streams of events.
+    pub feeds: Arc<EventHub>,
+    /// The webhook, if there is one.
+    pub webhook: Option<Arc<Webhook>>,
+    /// The traces of jobs, if they are sent.
+    pub traces: Option<Arc<Traces>>,
+    /// The memory that jobs under way hold.
+    pub memory: Arc<JobMemory>,
+    /// What all fan-outs share.
+    pub child_budget: Arc<ChildBudget>,
+    /// Ends the process.
+    pub fatal: FatalReporter,
+    /// The jobs that take input; the router writes them.
+    pub routes: Routes,
+    /// The buses.
+    pub buses: Arc<Buses>,
+    /// The lease queues of embedded buses.
+    pub lease_queues: Arc<LeaseQueues>,
+}
+
+impl ManagerCore {
+    /// Creates what a manager with these settings consists of.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the webhook cannot be made.
+    pub(super) fn new(
+        settings: Settings,
+        definitions: Definitions,
+        (rules, lease_queues): (Arc<dyn Rules>, Arc<LeaseQueues>),
+        (reader, routes): (Arc<dyn Records>, Routes),
+        fatal: FatalReporter,
+    ) -> Result<ManagerCore, String> {
+        let limits = Limits {
+            step_message_bytes_max: settings.limits.step_message_bytes_max,
+            reply_bytes_max: settings.limits.reply_bytes_max,
+            depth_max: settings.limits.depth_max,
+            window: settings.fanout.window,
+            window_bytes: settings.fanout.window_bytes,
+        };
+        let metrics = Metrics::new();
+        let steps_max = settings.metrics.steps_max;
+        let definitions = LoadedDefinitions::new(definitions, metrics.clone(), steps_max);
+        let gauges = MemoryGauges {
+            used: metrics.jobs_bytes.clone(),
+            max: metrics.jobs_bytes_max.clone(),
+            passivated: metrics.jobs_passivated.clone(),
+            pending: metrics.job_trees_waiting.clone(),
+        };
+        let memory = JobMemory::new(settings.limits.jobs_bytes_max, gauges);
+        let health = Health::new(settings.default_bus()).with_memory(memory.clone());
+        Ok(ManagerCore {
+            limits,
+            rates: Arc::default(),
+            rules,
+            definitions: Arc::new(definitions),
+            reader,
+            health: Arc::new(health),
+            queue_losses: Arc::default(),
+            started_at: (clock::now(), clock::timer_now()),
+            log_limiter: Arc::default(),
+            feeds: Arc::default(),
+            webhook: Webhook::new(&settings, &metrics)?.map(Arc::new),
+            traces: Traces::new(&settings, &metrics).map(Arc::new),
+            memory,
+            child_budget: Arc::new(ChildBudget::new(settings.fanout.children_max)),
+            fatal,
+            routes,
+            buses: Arc::new(Buses::new(&settings)),
+            lease_queues,
+            metrics,
+            settings: Arc::new(settings),
+        })
+    }
+}

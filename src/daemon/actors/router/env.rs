@@ -1,0 +1,75 @@
+//! What the router uses.
+
+use crate::actors::buses::Buses;
+use crate::actors::call_check::CallEnv;
+use crate::actors::health::Health;
+use crate::actors::inputs::{ArchiveInput, JournalInput, RouterInput};
+use crate::actors::job::{JobActor, JobEnv};
+use crate::actors::loaded_definitions::LoadedDefinitions;
+use crate::actors::log_limiter::KeyedRateLimiter;
+use crate::actors::mailbox::{ActorMetrics, Mailbox, MailboxActor};
+use crate::actors::mailboxes::Mailboxes;
+use crate::actors::manager_core::ManagerCore;
+use crate::actors::memory::JobMemory;
+use crate::actors::outbox::Outbox;
+use crate::actors::routes::Routes;
+use crate::settings::LimitSettings;
+use crate::telemetry::Metrics;
+use actix::ArbiterHandle;
+use engine::Limits;
+use std::sync::Arc;
+
+/// What the router uses.
+pub(in crate::actors) struct RouterEnv {
+    /// Its own mailbox: what it sends there is handled behind what waits already.
+    pub(super) router: Mailbox<RouterInput>,
+    pub(super) journal: Mailbox<JournalInput>,
+    pub(super) archive: Mailbox<ArchiveInput>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) calls: Arc<CallEnv>,
+    pub(super) routes: Routes,
+    pub(super) buses: Arc<Buses>,
+    pub(super) definitions: Arc<LoadedDefinitions>,
+    pub(super) health: Arc<Health>,
+    pub(super) memory: Arc<JobMemory>,
+    pub(super) limits: LimitSettings,
+    /// The limits for decisions.
+    pub(super) decision_limits: Limits,
+    pub(super) metrics: Metrics,
+    pub(super) log_limiter: Arc<KeyedRateLimiter>,
+    /// What the jobs use that it starts.
+    pub(super) job: Arc<JobEnv>,
+    pub(super) job_mailbox_metrics: Arc<ActorMetrics>,
+    /// The threads over which jobs are spread.
+    pub(super) arbiters: Vec<ArbiterHandle>,
+}
+
+impl RouterEnv {
+    pub(in crate::actors) fn new(
+        core: &ManagerCore,
+        mailboxes: &Mailboxes,
+        outbox: &Arc<Outbox>,
+        arbiters: Vec<ArbiterHandle>,
+    ) -> RouterEnv {
+        let calls = Arc::new(CallEnv::new(core, outbox));
+        RouterEnv {
+            router: mailboxes.router.clone(),
+            journal: mailboxes.journal.clone(),
+            archive: mailboxes.archive.clone(),
+            outbox: outbox.clone(),
+            job: Arc::new(JobEnv::new(core, mailboxes, outbox, &calls)),
+            calls,
+            routes: core.routes.clone(),
+            buses: core.buses.clone(),
+            definitions: core.definitions.clone(),
+            health: core.health.clone(),
+            memory: core.memory.clone(),
+            limits: core.settings.limits.clone(),
+            decision_limits: core.limits,
+            metrics: core.metrics.clone(),
+            log_limiter: core.log_limiter.clone(),
+            job_mailbox_metrics: ActorMetrics::new(&core.metrics, JobActor::KIND),
+            arbiters,
+        }
+    }
+}
