@@ -16,7 +16,7 @@ pub struct Record {
     pub job: JobNumber,
     /// The new job; only in the first record of a job.
     pub created: Option<NewJob>,
-    /// The decision; it has no entries if nothing was decided.
+    /// The decision.
     pub recorded: Recorded,
     /// The new state, if it changed.
     pub state: Option<JobState>,
@@ -41,11 +41,6 @@ impl Record {
         let cancelled: BTreeSet<JobNumber> =
             records.iter().filter(ends).map(|record| record.job).collect();
         !cancelled.is_empty() && records.iter().all(|record| cancelled.contains(&record.job))
-    }
-
-    /// Makes a record of a job without a decision.
-    pub fn empty(job: JobNumber) -> Record {
-        Record::from_decision(job, None, Decision::default())
     }
 }
 

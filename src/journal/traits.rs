@@ -45,10 +45,19 @@ pub trait Journal: Send {
     fn next_job_number(&mut self) -> Result<JobNumber, JournalError>;
 
     /// Commits records in order, all or nothing, and returns the numbers of the jobs that no longer
-    /// exist. Records of deleted jobs are ignored: when its root job is deleted, a child job may
-    /// still be about to start, or to learn that it has ended. A record that the journal already
-    /// has, by its job and its first entry, changes nothing.
-    fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError>;
+    /// exist, of the records and of `others`. Records of deleted jobs are ignored: when its root job
+    /// is deleted, a child job may still be about to start, or to learn that it has ended. A record
+    /// that the journal already has, by its job and its first entry, changes nothing.
+    fn append_and_check(
+        &mut self,
+        records: &[&Record],
+        others: &[JobNumber],
+    ) -> Result<BTreeSet<JobNumber>, JournalError>;
+
+    /// Commits records, as [`append_and_check`](Self::append_and_check) does.
+    fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.append_and_check(records, &[])
+    }
 
     /// Returns whether lists, searches and statuses lag behind what is committed.
     fn has_unprojected(&self) -> bool;

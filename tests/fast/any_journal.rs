@@ -342,9 +342,10 @@ fn records_of_a_deleted_job_are_void(place: &dyn Place) {
     let (_, mut child) = Live::create(2, 2, &chain());
     child.created = child.created.map(|created| NewJob { parent: Some(1), root: 1, ..created });
     let (mut late, _) = Live::create(1, 1, &chain());
-    let late = [late.confirm(0), Record::empty(3)];
-    let gone =
-        journal.append(&[&child, &end[0], &late[0], &late[1], &other.confirm(0)]).expect("commits");
+    let late = late.confirm(0);
+    let gone = journal
+        .append_and_check(&[&child, &end[0], &late, &other.confirm(0)], &[3, 4])
+        .expect("commits");
     assert_eq!(gone.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     drop(journal);
     let mut journal = opened(place);

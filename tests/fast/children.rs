@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use workflow_manager::engine::{
-    Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, ParentItem, Recorded,
-    Step, StepEntry, StepIndex, Timestamp,
+    Decision, Definition, Entry, FanOutKeys, Graph, JobEntry, JobId, JobState, Origin, ParentItem,
+    Recorded, Step, StepEntry, StepIndex, Timestamp,
 };
 use workflow_manager::journal::{ChildCursor, ChildFilter, ChildRecords, ChildRow, Journal};
 use workflow_manager::journal::{JournalOptions, NewJob, Reader, Record, SqliteJournal};
@@ -45,7 +45,8 @@ fn record(
     state: Option<JobState>,
 ) -> Record {
     let recorded = Recorded { first, at: Timestamp(number + 1), entries: vec![entry] };
-    Record { created, recorded, state, ..Record::empty(number) }
+    let decision = Decision { recorded, state, ..Decision::default() };
+    Record::from_decision(number, created, decision)
 }
 
 /// The first entry of a job.

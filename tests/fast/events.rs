@@ -239,14 +239,12 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     };
     let notice =
         |number: i64| Notice { at: Timestamp(number), body: format!("{{\"n\":{number}}}").into() };
-    let record = |number: i64| Record {
-        created: Some(NewJob {
-            origin: Arc::new(origin(number.unsigned_abs().into(), 1_000)),
-            root: number,
-            parent: None,
-        }),
-        notice: Some(notice(number)),
-        ..Record::empty(number)
+    let record = |number: i64| {
+        let origin = origin(number.unsigned_abs().into(), 1_000);
+        let (_, decision) = Job::create(origin.clone(), Message::default(), &context(number));
+        let created = NewJob { origin: Arc::new(origin), root: number, parent: None };
+        let record = Record::from_decision(number, Some(created), decision);
+        Record { notice: Some(notice(number)), ..record }
     };
     let mut store = SqliteJournal::open(&options).unwrap();
     let records: Vec<Record> = (1..=3).map(record).collect();

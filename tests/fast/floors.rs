@@ -452,7 +452,7 @@ fn each_point_at_which_tests_break_the_daemon_is_in_the_table() {
 }
 
 /// The files that own or hold a lock, and what it guards. All others tell each other by mail.
-const LOCKS: [(&str, &str); 28] = [
+const LOCKS: [(&str, &str); 29] = [
     ("daemon/access/certificate.rs", "the certificate, which is replaced when its files change"),
     ("daemon/access/login_limiter.rs", "the addresses that have sent wrong tokens"),
     ("daemon/access/mod.rs", "the tokens, which a reload replaces"),

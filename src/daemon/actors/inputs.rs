@@ -229,7 +229,7 @@ impl Inspection {
 
 /// An input of the journal actor.
 pub enum JournalInput {
-    /// Commits a record, then sends its effects.
+    /// Commits a record, if there is one, then sends what follows.
     Append(Append),
     /// Starts deleting jobs whose retention is over. All recovered jobs must be reachable before
     /// this, because some of them may have to end.
@@ -252,12 +252,15 @@ pub enum JournalInput {
     LivenessProbe(oneshot::Sender<()>),
 }
 
-/// A record and what follows its commit.
+/// What follows a commit, and the record that is committed for it.
 pub struct Append {
     /// The job's id.
     pub id: JobId,
-    /// The record to commit.
-    pub record: Record,
+    /// The job's number.
+    pub job: JobNumber,
+    /// The record to commit. `None`: nothing is to be written, and what follows waits for the commit
+    /// of all that was sent before.
+    pub record: Option<Record>,
     /// Whether somebody waits for the commit. The commit of a confirm may lag.
     pub is_urgent: bool,
     /// What is sent after the commit, in this order.

@@ -42,6 +42,7 @@ pub use spawn::{JobStart, SpawnRequest};
 
 use super::child_budget::ChildPermits;
 use super::client_response::{ClientResponse, OperationResponse, RequestError, ResponseSender};
+use super::due_timer::DueTimer;
 use super::inputs::{
     Append, ChildOrder, Inspection, JobInput, JournalInput, NewChild, Outgoing, PassivateRequest,
     RouterInput, SupervisorInput,
@@ -51,7 +52,7 @@ use super::memory::{MemoryShare, job_bytes};
 use super::messages::{job_end_message, step_message};
 use super::reply_log::LoggedReply;
 use super::steps_done::StepsDone;
-use actix::{Actor, ActorContext, Handler, SpawnHandle};
+use actix::{Actor, ActorContext, Handler};
 use base::clock::SteadyClock;
 use base::faults;
 use engine::{
@@ -86,8 +87,7 @@ pub struct JobActor {
     pub(super) child_permits: ChildPermits,
     /// How many inputs it had handled when it last asked to be passivated.
     passivation_requested_at: Option<u64>,
-    /// The time that is due next, and the timer for it.
-    timer: Option<(Timestamp, SpawnHandle)>,
+    timer: DueTimer,
     /// How many of its steps are done, for readers of the route table.
     steps_done: StepsDone,
     /// The number that was reported last.
@@ -125,7 +125,7 @@ impl JobActor {
             memory_share,
             passivation_requested_at: None,
             child_permits: env.child_budget.no_permits(),
-            timer: None,
+            timer: DueTimer::default(),
             steps_done,
             steps_reported: None,
             waiting_since: WaitingSince::default(),
@@ -171,7 +171,7 @@ impl JobActor {
     fn stop_or_resume(&mut self) {
         if self.lifecycle.must_request_stop(self.inputs_handled) {
             let stop_after = self.begin_stop();
-            self.append_empty(Vec::new(), stop_after, None);
+            self.send_behind_commits(Vec::new(), stop_after, None);
         } else {
             self.lifecycle.resume();
         }
@@ -328,19 +328,20 @@ impl JobActor {
     }
 
     fn send_after_commit(&self, outgoing: Vec<Outgoing>) {
-        self.append_empty(outgoing, None, None);
+        self.send_behind_commits(outgoing, None, None);
     }
 
-    fn append_empty(
+    /// Sends what follows the commit of everything that was decided so far.
+    fn send_behind_commits(
         &self,
         outgoing: Vec<Outgoing>,
         stop_after: Option<u64>,
         passivate: Option<Box<PassivateRequest>>,
     ) {
-        let record = Record::empty(self.number);
         self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
-            record,
+            job: self.number,
+            record: None,
             is_urgent: true,
             outgoing,
             stop_after,
@@ -374,10 +375,12 @@ impl JobActor {
         // First, because a client reads the route table as soon as it has its response.
         outgoing.splice(0..0, self.steps_done_update());
         outgoing.extend(self.child_counts_update(&decision.recorded));
+        let is_change = !decision.recorded.entries.is_empty();
         let record = Record { notice, ..Record::from_decision(self.number, new_job, decision) };
         self.env.journal.send(JournalInput::Append(Append {
             id: self.id,
-            record,
+            job: self.number,
+            record: is_change.then_some(record),
             is_urgent,
             outgoing,
             stop_after,

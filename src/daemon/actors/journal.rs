@@ -2,6 +2,7 @@
 //! disk is free goes into one transaction; the effects leave only after its commit.
 
 mod batch_size;
+mod commit_schedule;
 mod delete;
 mod deletions;
 mod doubt;
@@ -24,6 +25,7 @@ use crate::telemetry::{Metrics, log};
 use actix::{Actor, AsyncContext, Context, Handler};
 use base::clock;
 use base::faults;
+use commit_schedule::{CommitSchedule, CommitTimer};
 use deletions::Deletions;
 use journal::{FileLoss, JobNumber, Journal, JournalError, Records, Remedy};
 use partial_commit::{CommitOutcome, WaitingRecord};
@@ -69,8 +71,6 @@ pub struct JournalActor {
     env: JournalEnv,
     waiting_records: Vec<WaitingRecord>,
     commit_schedule: CommitSchedule,
-    /// Whether another attempt to commit is scheduled.
-    is_retry_scheduled: bool,
     /// Whether the projection of committed entries is scheduled.
     is_projection_scheduled: bool,
     /// Whether records for confirms are scheduled.
@@ -79,22 +79,6 @@ pub struct JournalActor {
     pending_offsets: PendingOffsets,
     deletions: Deletions,
     wal_reporter: WalSizeReporter,
-    /// How many records the last commit had.
-    last_batch_records: usize,
-}
-
-/// When the next commit is due.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CommitSchedule {
-    NotDue,
-    /// After the lag, unless an urgent record comes.
-    Lagging,
-    /// As soon as the mailbox is empty; under load, after `journal.linger`.
-    Due,
-    /// When there may be room on the disk again, or another program may have released the file.
-    Waiting,
-    /// Never again: the journal's file is lost.
-    Lost,
 }
 
 /// How often the journal's files are checked while nothing is committed.
@@ -105,10 +89,6 @@ const CONFIRM_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often offsets of buses are stored. After a crash, a bus reads again what it took in since.
 const OFFSET_STORE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// If the last commit had at least this many records, the next one waits for more: a commit costs
-/// almost the same for a hundred as for ten.
-const BATCH_UNDER_LOAD: usize = 8;
 
 /// The exit code after an I/O error, for the supervisor of the process (EX_IOERR of sysexits).
 const EXIT_IO_ERROR: i32 = 74;
@@ -122,21 +102,19 @@ impl JournalActor {
             store,
             env,
             waiting_records: Vec::new(),
-            commit_schedule: CommitSchedule::NotDue,
-            is_retry_scheduled: false,
+            commit_schedule: CommitSchedule::new(),
             is_projection_scheduled: false,
             is_confirm_write_scheduled: false,
             pending_offsets: PendingOffsets::default(),
             deletions: Deletions::new(newest),
             wal_reporter: WalSizeReporter::default(),
-            last_batch_records: 0,
         }
     }
 
     fn handle_input(&mut self, input: JournalInput, ctx: &mut Context<Self>) {
         match input {
             JournalInput::Append(mut append) => {
-                if self.commit_schedule == CommitSchedule::Lost {
+                if self.commit_schedule.is_lost() {
                     refuse_clients(&mut append, &self.env);
                 }
                 let is_urgent = append.is_urgent;
@@ -150,7 +128,7 @@ impl JournalActor {
                 self.start_retention(ctx);
             }
             JournalInput::Delete(number, answer) => self.handle_erase(number, answer, ctx),
-            JournalInput::DeleteNotices(_) if self.commit_schedule == CommitSchedule::Lost => {}
+            JournalInput::DeleteNotices(_) if self.commit_schedule.is_lost() => {}
             JournalInput::DeleteNotices(notices) => match self.store.delete_notices(&notices) {
                 Ok(()) => {}
                 Err(error) if error.remedy().is_retryable() => {
@@ -202,32 +180,17 @@ impl JournalActor {
     }
 
     fn schedule(&mut self, is_urgent: bool, ctx: &mut Context<Self>) {
-        match (self.commit_schedule, is_urgent) {
-            (CommitSchedule::NotDue | CommitSchedule::Lagging, true) => {
-                self.commit_schedule = CommitSchedule::Due;
-                if self.last_batch_records < BATCH_UNDER_LOAD {
-                    // Handled behind the inputs that wait already: their records are the group of
-                    // the group commit.
-                    ctx.notify(CommitIsDue);
-                } else {
-                    ctx.run_later(self.env.settings.linger.0, Self::commit_if_due);
-                }
-            }
-            (CommitSchedule::NotDue, false) => {
-                self.commit_schedule = CommitSchedule::Lagging;
-                ctx.run_later(self.env.settings.confirm_lag.0, |actor, ctx| {
-                    if actor.commit_schedule == CommitSchedule::Lagging {
-                        actor.commit(ctx);
-                    }
-                });
-            }
-            (CommitSchedule::Lagging, false)
-            | (CommitSchedule::Due | CommitSchedule::Waiting | CommitSchedule::Lost, _) => {}
-        }
+        let Some(timer) = self.commit_schedule.request(is_urgent) else { return };
+        let pause = match timer {
+            CommitTimer::Mailbox => return ctx.notify(CommitIsDue),
+            CommitTimer::Linger => self.env.settings.linger.0,
+            CommitTimer::ConfirmLag => self.env.settings.confirm_lag.0,
+        };
+        ctx.run_later(pause, move |actor, ctx| actor.commit_if_due(timer, ctx));
     }
 
-    fn commit_if_due(&mut self, ctx: &mut Context<Self>) {
-        if self.commit_schedule == CommitSchedule::Due {
+    fn commit_if_due(&mut self, timer: CommitTimer, ctx: &mut Context<Self>) {
+        if self.commit_schedule.is_due(timer) {
             self.commit(ctx);
         }
     }
@@ -238,7 +201,7 @@ impl JournalActor {
         if !self.check_files() {
             return false;
         }
-        self.commit_schedule = CommitSchedule::NotDue;
+        self.commit_schedule.begin_commit();
         if self.waiting_records.is_empty() {
             return true;
         }
@@ -263,11 +226,8 @@ impl JournalActor {
         }
         self.schedule_follow_up(ctx);
         faults::observe("journal::committed", || -> Vec<JobNumber> {
-            let decided = self.waiting_records[..count]
-                .iter()
-                .map(|waiting| &waiting.append.record)
-                .filter(|record| !record.recorded.entries.is_empty());
-            decided.map(|record| record.job).collect()
+            let records = self.waiting_records[..count].iter();
+            records.filter_map(|waiting| Some(waiting.append.record.as_ref()?.job)).collect()
         });
         faults::hit("journal::committed");
         let metrics = &self.env.metrics;
@@ -277,15 +237,15 @@ impl JournalActor {
             self.report_writable();
         }
         let mut waiting: Vec<_> = self.waiting_records.drain(..count).collect();
-        self.last_batch_records = waiting.len();
+        self.commit_schedule.end_commit(waiting.len());
         self.request_stops(&mut waiting, &deleted);
         let mut messages = PublicationBatch::default();
         for WaitingRecord { append, since } in waiting {
             metrics.journal_queue.observe(since.elapsed().as_secs_f64());
-            let Append { id, record, outgoing: after_commit, .. } = append;
-            let after_commit = if deleted.contains(&record.job) {
+            let Append { id, job: number, outgoing: after_commit, .. } = append;
+            let after_commit = if deleted.contains(&number) {
                 let route = self.env.routes.find(id);
-                let is_replaced = route.is_some_and(|job| job.number() != record.job);
+                let is_replaced = route.is_some_and(|job| job.number() != number);
                 after_commit
                     .into_iter()
                     .filter_map(|effect| effect.after_deletion(is_replaced))
@@ -320,7 +280,7 @@ impl JournalActor {
     /// what was committed. A deleted job is stopped even if it has something left to do.
     fn request_stops(&self, committed: &mut [WaitingRecord], deleted: &BTreeSet<JobNumber>) {
         let to_stop = |WaitingRecord { append, .. }: &WaitingRecord| {
-            let (id, number) = (append.id, append.record.job);
+            let (id, number) = (append.id, append.job);
             if deleted.contains(&number) {
                 return Some(StopRequest { id, number, inputs_handled: None });
             }
@@ -332,7 +292,7 @@ impl JournalActor {
         };
         let stops: Vec<StopRequest> = committed.iter().filter_map(to_stop).collect();
         for WaitingRecord { append, .. } in committed.iter_mut() {
-            let is_deleted = deleted.contains(&append.record.job);
+            let is_deleted = deleted.contains(&append.job);
             if let Some(request) = append.passivate.take().filter(|_| !is_deleted) {
                 self.env.router.send(RouterInput::Passivate(request));
             }
@@ -400,7 +360,7 @@ impl JournalActor {
     fn handle_follow_up(&mut self, result: Result<(), JournalError>, ctx: &mut Context<Self>) {
         match result {
             Ok(()) => {
-                if self.commit_schedule != CommitSchedule::Waiting {
+                if !self.commit_schedule.is_blocked() {
                     self.report_writable();
                 }
                 self.schedule_follow_up(ctx);
@@ -419,11 +379,10 @@ impl JournalActor {
     }
 
     fn wait_and_retry(&mut self, wait: JournalWait, error: &JournalError, ctx: &mut Context<Self>) {
-        self.commit_schedule = CommitSchedule::Waiting;
         self.report_waiting(wait, error);
-        if !std::mem::replace(&mut self.is_retry_scheduled, true) {
+        if self.commit_schedule.block() {
             ctx.run_later(self.env.settings.full_retry.0, |actor, ctx| {
-                actor.is_retry_scheduled = false;
+                actor.commit_schedule.begin_retry();
                 actor.commit(ctx);
             });
         }
@@ -471,7 +430,7 @@ impl JournalActor {
     /// committed, acknowledged or sent until the next start. Decisions are held, as while the disk
     /// is full. Clients that wait for a response get an error.
     fn check_files(&mut self) -> bool {
-        if self.commit_schedule == CommitSchedule::Lost {
+        if self.commit_schedule.is_lost() {
             return false;
         }
         match self.store.check_files() {
@@ -484,7 +443,7 @@ impl JournalActor {
     }
 
     fn handle_loss(&mut self, loss: &FileLoss) {
-        self.commit_schedule = CommitSchedule::Lost;
+        self.commit_schedule.lose();
         let env = &self.env;
         env.metrics.journal_failures.with_label_values(&["lost"]).inc();
         let what = env.health.set_journal_lost(loss);
@@ -553,7 +512,7 @@ impl Handler<CommitIsDue> for JournalActor {
     type Result = ();
 
     fn handle(&mut self, _: CommitIsDue, ctx: &mut Self::Context) {
-        self.commit_if_due(ctx);
+        self.commit_if_due(CommitTimer::Mailbox, ctx);
     }
 }
 

@@ -15,7 +15,8 @@
 //! | what a manager consists of; of it each actor gets its `…Env` | [`mailboxes`], |
 //! | | [`manager_core`] |
 //! | what leaves after a commit | [`messages`], [`outbox`], `call_check` |
-//! | parts of the journal, and of job and router | `pending_offsets`, `reply_log` |
+//! | parts of the journal, and of job and router | `pending_offsets`, `reply_log`, |
+//! | | `due_timer` |
 //! | what buses use, and how their queues are watched | [`bus_env`], [`queue_watch`], |
 //! | | `loss_watch` |
 //! | the actors | [`notifier`], |
@@ -35,6 +36,7 @@ mod call_check;
 pub mod child_budget;
 pub mod client_response;
 pub mod completion_latch;
+mod due_timer;
 pub mod fatal;
 pub mod health;
 pub mod inputs;

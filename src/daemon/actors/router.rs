@@ -1,6 +1,7 @@
 //! The router: finds the job actor for each reply by its correlation id, and admits new jobs.
 
 mod broadcast;
+mod call_backlog;
 mod calls;
 mod children;
 mod env;
@@ -13,7 +14,6 @@ mod pending_requests;
 
 pub(super) use env::RouterEnv;
 
-use super::call::Call;
 use super::inputs::{JobInput, JournalInput, RouterInput};
 use super::mailbox::{Envelope, MailboxActor};
 use super::reply_log::body_excerpt;
@@ -21,12 +21,12 @@ use super::routes::RouteTable;
 use actix::{Actor, Context, Handler};
 use base::faults;
 use bus::{Address, Delivery, Rejection};
+use call_backlog::CallBacklog;
 use engine::text::shorten;
 use engine::{CorrelationId, Input, JobId, Reply};
 use journal::JobNumber;
 use passivated_trees::PassivatedTrees;
 use pending_requests::{PendingLookups, PendingRequest};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -34,10 +34,7 @@ use tokio::sync::oneshot;
 pub struct Router {
     env: Arc<RouterEnv>,
     route_table: RouteTable,
-    /// Calls that wait until the manager takes jobs again, in order.
-    pub(super) waiting_calls: VecDeque<Call>,
-    /// Whether another try of these calls is scheduled.
-    pub(super) is_retry_scheduled: bool,
+    call_backlog: CallBacklog,
     /// The number of the next job.
     next_number: JobNumber,
     lookups: PendingLookups,
@@ -50,8 +47,7 @@ impl Router {
         Router {
             env: Arc::new(env),
             route_table: table,
-            waiting_calls: VecDeque::new(),
-            is_retry_scheduled: false,
+            call_backlog: CallBacklog::default(),
             next_number,
             lookups: PendingLookups::default(),
             passivated: PassivatedTrees::default(),

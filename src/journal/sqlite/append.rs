@@ -46,16 +46,17 @@ const UNPROJECTED_ROWS_MAX: usize = 4_096;
 
 impl JournalWriter {
     /// Commits records in order, in one transaction, and returns the numbers of the jobs that no
-    /// longer exist. Records of deleted jobs are ignored: when its root job is deleted, a child job
-    /// may still be about to start, or to learn that it has ended. A record that the journal
-    /// already has, by its job and its first entry, changes nothing.
+    /// longer exist, of the records and of `others`. Records of deleted jobs are ignored: when its
+    /// root job is deleted, a child job may still be about to start, or to learn that it has ended.
+    /// A record that the journal already has, by its job and its first entry, changes nothing.
     pub(super) fn append(
         &mut self,
         records: &[&Record],
+        others: &[JobNumber],
     ) -> Result<BTreeSet<JobNumber>, JournalError> {
         self.check_not_broken()?;
         let write = |core: &mut JournalWriter| {
-            core.append_in_transaction(records).map_err(|failed| {
+            core.append_in_transaction(records, others).map_err(|failed| {
                 // The transaction was rolled back, and with it the definitions it may have added.
                 core.clear_definitions();
                 match failed {
@@ -100,7 +101,11 @@ impl JournalWriter {
         Ok(gone)
     }
 
-    fn append_in_transaction(&mut self, records: &[&Record]) -> Result<AppendOutcome, WriteError> {
+    fn append_in_transaction(
+        &mut self,
+        records: &[&Record],
+        others: &[JobNumber],
+    ) -> Result<AppendOutcome, WriteError> {
         let mut written = AppendOutcome { last_seq: self.last_seq, ..AppendOutcome::default() };
         let transaction = self.connection.transaction()?;
         {
@@ -144,10 +149,6 @@ impl JournalWriter {
                     insert_notice(&transaction, notice)?;
                 }
                 let recorded = &record.recorded;
-                if recorded.entries.is_empty() {
-                    written.rows.push(None);
-                    continue;
-                }
                 let known = written.last_entries.get(&record.job).copied().or(self
                     .confirms
                     .last_entry_of(record.job)
@@ -175,6 +176,11 @@ impl JournalWriter {
                 written.last_seq += 1;
                 insert_entry(&mut insert, written.last_seq, (job, first, at), texts)?;
                 written.rows.push(Some(written.last_seq));
+            }
+            for other in others {
+                if !exists(*other, &written)? {
+                    written.deleted.insert(*other);
+                }
             }
         }
         written.insert_confirmed(&transaction)?;

@@ -84,8 +84,12 @@ impl Journal for SqliteJournal {
         self.writer().next_job_number()
     }
 
-    fn append(&mut self, records: &[&Record]) -> Result<BTreeSet<JobNumber>, JournalError> {
-        self.writer().append(records)
+    fn append_and_check(
+        &mut self,
+        records: &[&Record],
+        others: &[JobNumber],
+    ) -> Result<BTreeSet<JobNumber>, JournalError> {
+        self.writer().append(records, others)
     }
 
     fn has_unprojected(&self) -> bool {

@@ -16,7 +16,7 @@ use workflow_manager::actors::outbox::Outbox;
 use workflow_manager::actors::routes::Routes;
 use workflow_manager::bus::{Addressee, Delivery};
 use workflow_manager::engine::CorrelationId;
-use workflow_manager::journal::{JobNumber, Record};
+use workflow_manager::journal::JobNumber;
 use workflow_manager::telemetry::Metrics;
 
 /// The ways to the actors, with a relay that has the bug before one of them.
@@ -104,26 +104,26 @@ fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
     let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Respond(_));
     Some(match bug {
         "ack before commit" => Box::new(move |append| {
-            let is_meant = is_decision(&append) && append.record.created.is_none();
+            let is_meant = append.record.is_some() && !creates_job(&append);
             ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
         }),
         "answer before commit" => Box::new(move |append| {
-            let is_meant = append.record.created.is_some();
+            let is_meant = creates_job(&append);
             ahead(append, &outbox, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
         }),
         "effects before commit" => Box::new(move |append| {
-            let is_meant = is_decision(&append);
+            let is_meant = append.record.is_some();
             ahead(append, &outbox, |leaving| is_meant && is_effect(leaving))
         }),
         "caller answered before commit" => {
             Box::new(move |append| ahead(append, &outbox, is_for_caller))
         }
         "rejected replies acknowledged at once" => Box::new(move |append| {
-            let is_meant = !is_decision(&append);
+            let is_meant = append.record.is_none();
             ahead(append, &outbox, |leaving| is_meant && is_ack(leaving))
         }),
         "rejected replies not acknowledged" => Box::new(move |mut append| {
-            let is_meant = !is_decision(&append);
+            let is_meant = append.record.is_none();
             append.outgoing.retain(|leaving| !(is_meant && is_ack(leaving)));
             append
         }),
@@ -132,8 +132,8 @@ fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
             Box::new(move |mut append| {
                 let is_behind = group.is_behind(|_| true);
                 group.add(&mut append);
-                if is_behind && is_decision(&append) {
-                    append.record = Record::empty(append.record.job);
+                if is_behind {
+                    append.record = None;
                 }
                 append
             })
@@ -141,10 +141,11 @@ fn wrong_append(bug: &str, outbox: Outbox) -> Option<Change> {
         "only the first statuses of a group written" => {
             let mut group = Group::default();
             Box::new(move |mut append| {
-                let job = append.record.job;
-                if group.is_behind(|other| other == job) {
-                    append.record.statuses.clear();
-                } else if !append.record.statuses.is_empty() {
+                let is_behind = group.is_behind(|other| other == append.job);
+                let Some(record) = &mut append.record else { return append };
+                if is_behind {
+                    record.statuses.clear();
+                } else if !record.statuses.is_empty() {
                     group.add(&mut append);
                 }
                 append
@@ -168,7 +169,7 @@ impl Group {
     fn add(&mut self, append: &mut Append) {
         let (told, committed) = oneshot::channel();
         append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(told)));
-        self.0.push((append.record.job, committed));
+        self.0.push((append.job, committed));
     }
 }
 
@@ -181,8 +182,8 @@ fn ahead(mut append: Append, outbox: &Outbox, is_meant: impl Fn(&Outgoing) -> bo
     append
 }
 
-fn is_decision(append: &Append) -> bool {
-    !append.record.recorded.entries.is_empty()
+fn creates_job(append: &Append) -> bool {
+    append.record.as_ref().is_some_and(|record| record.created.is_some())
 }
 
 fn is_for_caller(leaving: &Outgoing) -> bool {

@@ -30,7 +30,7 @@ impl JobActor {
                 self.waiting_since.since(dispatch)
             }),
         };
-        self.append_empty(Vec::new(), None, Some(Box::new(request)));
+        self.send_behind_commits(Vec::new(), None, Some(Box::new(request)));
     }
 
     /// Returns whether it has asked to be passivated and handled no input since. Nothing else may

@@ -27,17 +27,11 @@ impl JobActor {
             | Lifecycle::Stopping { .. }
             | Lifecycle::Stopped => None,
         };
-        if due == self.timer.as_ref().map(|(due, _)| *due) {
-            return;
-        }
-        if let Some((_, wait)) = self.timer.take() {
-            ctx.cancel_future(wait);
-        }
-        let Some(due) = due else { return };
+        let Some(due) = self.timer.adjust(due, ctx) else { return };
         let (next, pause) = self.next_wait(due);
         let is_enough = self.time_left(next) <= pause;
         let wait = ctx.run_later(pause, move |actor, ctx| {
-            actor.timer = None;
+            actor.timer.clear();
             if is_enough {
                 let unread = actor.unread_replies();
                 actor.handle_engine_input(Input::Timer { due: next, unread }, Vec::new());
@@ -46,7 +40,7 @@ impl JobActor {
             }
             actor.set_timer(ctx);
         });
-        self.timer = Some((due, wait));
+        self.timer.set(due, wait);
     }
 
     /// Returns the time to wait for, and how long to pause now: a time that is far away is waited

@@ -3,7 +3,7 @@
 //! long.
 
 use super::deletions::Sweep;
-use super::{CommitSchedule, JournalActor, journal_lost_error};
+use super::{JournalActor, journal_lost_error};
 use crate::actors::client_response::{ClientResponse, Erased, RequestError, ResponseSender};
 use crate::actors::inputs::{Outgoing, RouterInput, StopRequest};
 use actix::{AsyncContext, Context};
@@ -38,7 +38,7 @@ impl JournalActor {
         ctx: &mut Context<Self>,
     ) {
         let is_behind = !self.commit(ctx);
-        if is_behind && self.commit_schedule == CommitSchedule::Lost {
+        if is_behind && self.commit_schedule.is_lost() {
             let refused = ClientResponse::Erase(answer, Err(journal_lost_error(&self.env)));
             return Outgoing::Respond(refused).send(&self.env.outbox);
         }
@@ -112,7 +112,7 @@ impl JournalActor {
         if self.deletions.is_batch_scheduled || !self.check_files() {
             return;
         }
-        if matches!(self.commit_schedule, CommitSchedule::Due | CommitSchedule::Lagging) {
+        if self.commit_schedule.is_requested() {
             self.commit(ctx);
         }
         match self.deletions.erasures.pop_front() {

@@ -8,7 +8,7 @@ use journal::{JobNumber, Journal, JournalError, Record, Remedy};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// A record that waits for its commit.
+/// A record, or what follows from none, that waits for the commit.
 pub(super) struct WaitingRecord {
     pub(super) append: Append,
     pub(super) since: Instant,
@@ -36,9 +36,11 @@ pub(super) fn append_what_fits(
     let mut disk_full = None;
     let mut count = waiting.len();
     loop {
-        let records: Vec<&Record> =
-            waiting[..count].iter().map(|waiting| &waiting.append.record).collect();
-        match store.append(&records) {
+        let appends = || waiting[..count].iter().map(|waiting| &waiting.append);
+        let records: Vec<&Record> = appends().filter_map(|append| append.record.as_ref()).collect();
+        let others: Vec<JobNumber> =
+            appends().filter_map(|append| append.record.is_none().then_some(append.job)).collect();
+        match store.append_and_check(&records, &others) {
             Ok(deleted) => return Ok(CommitOutcome { count, deleted, disk_full }),
             Err(error) if error.remedy() == Remedy::WaitForSpace && count > 1 => {
                 let cancelled = if disk_full.is_none() { move_cancelled_first(waiting) } else { 0 };
@@ -58,13 +60,15 @@ pub(super) fn append_what_fits(
 /// records of a job keep their order, and between jobs there is none: what one job decides for
 /// another comes after its commit.
 fn move_cancelled_first(waiting: &mut Vec<WaitingRecord>) -> usize {
-    let is_end =
-        |waiting: &&WaitingRecord| waiting.append.record.state == Some(JobState::Cancelled);
+    let is_end = |waiting: &&WaitingRecord| {
+        let record = waiting.append.record.as_ref();
+        record.is_some_and(|record| record.state == Some(JobState::Cancelled))
+    };
     let cancelled: BTreeSet<JobNumber> =
-        waiting.iter().filter(is_end).map(|waiting| waiting.append.record.job).collect();
+        waiting.iter().filter(is_end).map(|waiting| waiting.append.job).collect();
     let (mut first, mut rest): (Vec<_>, Vec<_>) = std::mem::take(waiting)
         .into_iter()
-        .partition(|waiting| cancelled.contains(&waiting.append.record.job));
+        .partition(|waiting| cancelled.contains(&waiting.append.job));
     // A latch that waits for all that was decided until then must still do so.
     if let Some(last) = rest.last_mut() {
         let is_latch = |outgoing: &mut Outgoing| matches!(outgoing, Outgoing::ReleaseLatch(_));

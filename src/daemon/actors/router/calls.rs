@@ -49,7 +49,7 @@ impl Router {
         let Some(call) = self.reject_own_reply_queue(call) else { return };
         let waiting = match call.source {
             CallSource::Step => self.try_start_call(call),
-            CallSource::External | CallSource::Unverified(..) if self.waiting_calls.is_empty() => {
+            CallSource::External | CallSource::Unverified(..) if self.call_backlog.is_empty() => {
                 self.try_start_call(call)
             }
             CallSource::Unverified(..) => self.verify_source(call),
@@ -87,7 +87,7 @@ impl Router {
 
     /// Queues a call until a job can be taken.
     pub(super) fn queue_call(&mut self, call: Call, ctx: &mut Context<Self>) {
-        self.waiting_calls.push_back(call);
+        self.call_backlog.push(call);
         self.schedule_retry(ctx);
     }
 
@@ -103,23 +103,22 @@ impl Router {
     }
 
     fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
-        if self.waiting_calls.is_empty() || self.is_retry_scheduled {
+        if !self.call_backlog.must_schedule_retry() {
             return;
         }
-        self.is_retry_scheduled = true;
         ctx.run_later(RETRY_DELAY, |router, ctx| {
-            router.is_retry_scheduled = false;
+            let calls = router.call_backlog.take_for_retry();
             if router.env.health.stopping.load(Ordering::Relaxed) {
                 // They go back to their queues, for the next start.
-                return router.waiting_calls.clear();
+                return;
             }
             let mut is_full = false;
-            for call in std::mem::take(&mut router.waiting_calls) {
+            for call in calls {
                 if is_full && !call.ack.is_stale() && matches!(call.source, CallSource::External) {
-                    router.waiting_calls.push_back(call);
+                    router.call_backlog.push(call);
                 } else if let Some(returned) = router.try_start_call(call) {
                     is_full = true;
-                    router.waiting_calls.push_back(returned);
+                    router.call_backlog.push(returned);
                 }
             }
             router.schedule_retry(ctx);

@@ -1,8 +1,8 @@
 //! The passivated job trees, as the router keeps them.
 
+use crate::actors::due_timer::DueTimer;
 use crate::actors::inputs::RouterInput;
 use crate::actors::passivation::PassivatedTree;
-use actix::SpawnHandle;
 use engine::Timestamp;
 use journal::JobNumber;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +22,8 @@ pub(super) struct PassivatedTrees {
     pub(super) activating_count: usize,
     /// Whether a pause is under way before the next trees are activated.
     pub(super) is_pausing: bool,
-    pub(super) timer: Option<(Timestamp, SpawnHandle)>,
+    /// For what is due next in one of them.
+    pub(super) timer: DueTimer,
 }
 
 /// A passivated job tree and its inputs.

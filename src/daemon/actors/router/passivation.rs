@@ -274,17 +274,11 @@ impl Router {
             self.request_activation(number);
         }
         let next = self.passivated.due.first().map(|(due, _)| *due);
-        if next == self.passivated.timer.as_ref().map(|(due, _)| *due) {
-            return;
-        }
-        if let Some((_, wait)) = self.passivated.timer.take() {
-            ctx.cancel_future(wait);
-        }
-        let Some(due) = next else { return };
+        let Some(due) = self.passivated.timer.adjust(next, ctx) else { return };
         let wait = ctx.run_later(now.duration_until(due).min(WAIT_MAX), |router, ctx| {
-            router.passivated.timer = None;
+            router.passivated.timer.clear();
             router.activate_next(ctx);
         });
-        self.passivated.timer = Some((due, wait));
+        self.passivated.timer.set(due, wait);
     }
 }
