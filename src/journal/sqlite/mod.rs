@@ -13,7 +13,6 @@ mod children;
 mod confirms;
 mod definitions;
 mod disk_full;
-mod entry_migration;
 mod file_rows;
 mod file_watch;
 mod files;
