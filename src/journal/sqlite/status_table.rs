@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How many step columns of a status table have an index. A filter on a later column reads every
 /// row.
-pub const INDEXED_COLUMNS_MAX: usize = 64;
+pub(super) const INDEXED_COLUMNS_MAX: usize = 64;
 
 /// The most step columns of a status table, including those that only earlier definitions had.
 /// SQLite allows no more than 2,000 columns in a table; further steps have none.
