@@ -137,6 +137,20 @@ pub enum JournalError {
         /// The newest known schema version.
         known: i64,
     },
+    /// The file was written by a program before the first release.
+    #[error(
+        "the journal {file} has schema version {found}, this program reads {oldest} and later: it \
+         was written by a program before version 0.1.0. Nothing was changed. Start version 0.1.0 \
+         on it once, which brings it up (workflow-manager serve --db {file}), then this one"
+    )]
+    Unreleased {
+        /// The journal's file.
+        file: String,
+        /// The schema version of the file.
+        found: i64,
+        /// The oldest schema version that this program reads.
+        oldest: i64,
+    },
     /// The file was written by an earlier version, and is opened only for reading.
     #[error(
         "the journal {file} has schema version {found}, this program reads {known}: start the \
@@ -238,6 +252,7 @@ impl JournalError {
             | JournalError::Malformed { .. }
             | JournalError::UnexpectedSchema { .. }
             | JournalError::Newer { .. }
+            | JournalError::Unreleased { .. }
             | JournalError::Older { .. }
             | JournalError::Missing { .. }
             | JournalError::Exists { .. }

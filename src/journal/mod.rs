@@ -2,13 +2,13 @@
 //!
 //! A job's *number* gives the order of creation and ties its rows together. Its UUID may be used
 //! again once the job has ended. The traits [`Journal`] and [`Records`] describe any journal;
-//! [`sqlite`] stores one in a file.
+//! [`SqliteJournal`] stores one in a file.
 
 mod error;
 mod query;
 mod record;
 mod recover;
-pub mod sqlite;
+mod sqlite;
 mod traits;
 
 pub use error::{FileLoss, JournalError, Remedy};
@@ -22,8 +22,7 @@ pub use record::{
 };
 pub use recover::RecoveredJob;
 pub use sqlite::{
-    BackupSummary, INDEXED_COLUMNS_MAX, JournalOptions, Reader, SqliteJournal, back_up,
-    inspect_backup, restore,
+    BackupSummary, JournalOptions, Reader, SqliteJournal, back_up, inspect_backup, restore,
 };
 pub use traits::{
     ChildRecords, DefinitionRecords, HistoryRecords, JobRecords, Journal, NoticeRecords,

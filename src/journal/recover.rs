@@ -462,33 +462,26 @@ impl<'a> Rebuilder<'a> {
     }
 
     fn take_recovered(&mut self) -> Result<Vec<RecoveredJob>, JournalError> {
-        let mut effects = HashMap::new();
-        for number in self.requested.clone() {
-            effects.insert(number, self.open_effects(number)?);
-        }
-        let orders = |number: &JobNumber| {
-            let (row, child) = self.jobs.get(number)?;
-            let (_, parent) = self.jobs.get(&row.parent?)?;
-            Some((*number, parent.missed_orders(child)))
-        };
-        let mut orders: HashMap<JobNumber, Vec<Order>> =
-            self.requested.iter().filter_map(orders).collect();
-        let mut recovered = Vec::with_capacity(self.requested.len());
+        let mut found = Vec::with_capacity(self.requested.len());
         for number in std::mem::take(&mut self.requested) {
-            if let Some((row, job)) = self.jobs.remove(&number) {
-                let effects = effects.remove(&number).unwrap_or_default();
-                let orders = orders.remove(&number).unwrap_or_default();
-                recovered.push(RecoveredJob {
-                    number,
-                    root: row.root,
-                    parent: row.parent,
-                    job,
-                    effects,
-                    missed_orders: orders,
-                });
-            }
+            found.push((number, self.open_effects(number)?, self.missed_orders(number)));
         }
-        Ok(recovered)
+        let recovered = found.into_iter().filter_map(|(number, effects, missed_orders)| {
+            let (row, job) = self.jobs.remove(&number)?;
+            let (root, parent) = (row.root, row.parent);
+            Some(RecoveredJob { number, root, parent, job, effects, missed_orders })
+        });
+        Ok(recovered.collect())
+    }
+
+    /// Returns the orders of its parent that a job may have missed; a root job has none.
+    fn missed_orders(&self, number: JobNumber) -> Vec<Order> {
+        let orders = || {
+            let (row, child) = self.jobs.get(&number)?;
+            let (_, parent) = self.jobs.get(&row.parent?)?;
+            Some(parent.missed_orders(child))
+        };
+        orders().unwrap_or_default()
     }
 
     /// Returns a job's open effects, without the starts of child jobs that are live. A child job
@@ -545,8 +538,8 @@ impl<'a> Rebuilder<'a> {
         if !child.state().is_ended() {
             return Ok(Some(Vec::new()));
         }
-        let orders =
-            self.load(parent)?.map(|parent| parent.missed_orders(&child)).unwrap_or_default();
+        let parent = self.load(parent)?.expect("the parent was loaded with its child");
+        let orders = parent.missed_orders(&child);
         if !orders.is_empty() && !child.is_closed() {
             // It is live, and gets the orders with the other live jobs.
             return Ok(Some(Vec::new()));

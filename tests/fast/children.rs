@@ -1,7 +1,6 @@
 //! Child jobs in the journal: listed by step and item, found by state among very many, with the
 //! reason of each.
 
-use crate::former;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -175,24 +174,4 @@ fn of_an_item_that_was_done_again_the_newest_child_job_is_listed() {
     };
     assert_eq!(of(None), [(0, 4), (1, 3)]);
     assert_eq!(of(Some(JobState::Failed)), [(1, 3)], "what was done again has not failed");
-}
-
-#[test]
-fn a_journal_of_the_version_before_gets_the_index() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("j.db");
-    let definition = definition();
-    open(&file)
-        .append(&[&parent(&definition), &child(&definition, 2, 0, 0), &failed(2, "why")])
-        .expect("commits");
-    former::downgrade(&file);
-    let connection = rusqlite::Connection::open(&file).expect("opens");
-    connection
-        .execute_batch("DROP INDEX jobs_children_failed; PRAGMA user_version = 4;")
-        .expect("as it was");
-    drop(connection);
-    drop(open(&file));
-    let found =
-        all(&Reader::new(&file), ChildFilter { state: Some(JobState::Failed), step: None }, 10);
-    assert_eq!(found[0].reason.as_deref(), Some("why"));
 }

@@ -1,6 +1,5 @@
 //! What others hear of a job: each change of a state once, in order, under a stable id.
 
-use crate::former;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -276,25 +275,4 @@ fn notices_stay_in_the_journal_until_they_are_forgotten() {
     drop(file);
     let refused = SqliteJournal::open(&options).err().expect("refused").to_string();
     assert!(refused.contains("table notices, row 4"), "{refused}");
-}
-
-#[test]
-fn a_journal_from_before_there_were_notices_is_taken() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = JournalOptions {
-        file: folder.path().join("journal.db"),
-        cache_bytes: 1 << 20,
-        verify_bytes_max: 1 << 30,
-        pages_max: 0,
-    };
-    drop(SqliteJournal::open(&options).unwrap());
-    former::downgrade(&options.file);
-    let file = rusqlite::Connection::open(&options.file).unwrap();
-    file.execute_batch(
-        "DROP TABLE notices; DROP INDEX jobs_children_failed; PRAGMA user_version = 3;",
-    )
-    .unwrap();
-    drop(file);
-    drop(SqliteJournal::open(&options).unwrap());
-    assert_eq!(Reader::new(&options.file).count_notices().unwrap(), 0);
 }

@@ -307,9 +307,12 @@ fn a_file_that_cannot_be_replayed_is_refused_with_the_reason() {
     change("PRAGMA user_version = 4711");
     let newer = replay(&db, &[ID]).expect_err("refused");
     assert!(newer.contains("written by a newer version"), "{newer}");
-    change("PRAGMA user_version = 1");
+    change("PRAGMA user_version = 9");
     let older = replay(&db, &[ID]).expect_err("refused");
     assert!(older.contains("start the manager on it once"), "{older}");
+    change("PRAGMA user_version = 8");
+    let unreleased = replay(&db, &[ID]).expect_err("refused");
+    assert!(unreleased.contains("Start version 0.1.0 on it once"), "{unreleased}");
     change("PRAGMA application_id = 7");
     let foreign = replay(&db, &[ID]).expect_err("refused");
     assert!(foreign.contains("another program"), "{foreign}");

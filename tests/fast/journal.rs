@@ -490,34 +490,56 @@ fn what_others_put_into_an_open_journal_is_not_run() {
 }
 
 #[test]
-fn journals_of_all_earlier_versions_are_what_those_made() {
-    let journals = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals");
-    let mut opened = 0;
-    for entry in std::fs::read_dir(journals).expect("readable") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_none_or(|extension| extension != "sql") {
-            continue;
+fn a_journal_of_version_0_1_0_is_what_that_made() {
+    let kept = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals/schema-9.sql");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    let make = |sql: &str| {
+        rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(sql)).expect("made");
+    };
+    make(&std::fs::read_to_string(kept).expect("readable"));
+    make("CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END");
+    let error = refused(SqliteJournal::open(&options(&file)));
+    assert!(matches!(error, JournalError::UnexpectedSchema { .. }), "{error}");
+    make("DROP TRIGGER gone");
+    let mut store = SqliteJournal::open(&options(&file)).expect("opens");
+    store.next_job_number().expect("it is brought up");
+    drop(store);
+    assert!(SqliteJournal::open(&options(&file)).is_ok(), "opens once more, as it is now");
+}
+
+#[test]
+fn a_journal_from_before_version_0_1_0_is_refused_by_name_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("j.db");
+    SqliteJournal::open(&options(&file))
+        .and_then(|mut store| store.append(&[&new_job(1).1]))
+        .expect("commits");
+    for version in 1..=8 {
+        rusqlite::Connection::open(&file)
+            .and_then(|file| file.pragma_update(None, "user_version", version))
+            .expect("updates");
+        let before = std::fs::read(&file).expect("readable");
+        let to = folder.path().join("restored.db");
+        let refusals = [
+            refused(SqliteJournal::open(&options(&file))),
+            Reader::open(&file).map(drop).expect_err("read"),
+            restore(&file, &to).expect_err("restored"),
+            inspect_backup(&file, folder.path()).expect_err("checked"),
+            back_up(&file, &to, None, false).expect_err("backed up"),
+        ];
+        for error in refusals {
+            assert!(matches!(error, JournalError::Unreleased { .. }), "{version}: {error}");
+            let text = error.to_string();
+            for part in [
+                &*file.to_string_lossy(),
+                &format!("schema version {version},"),
+                "Start version 0.1.0 on it once",
+            ] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
         }
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("j.db");
-        let sql = std::fs::read_to_string(&path).expect("readable");
-        let make = |sql: &str| {
-            rusqlite::Connection::open(&file).and_then(|c| c.execute_batch(sql)).expect("made");
-        };
-        make(&sql);
-        let evil = "CREATE TRIGGER gone AFTER INSERT ON entries BEGIN DELETE FROM entries; END";
-        make(evil);
-        let error = refused(SqliteJournal::open(&options(&file)));
-        assert!(
-            matches!(error, JournalError::UnexpectedSchema { .. }),
-            "{}: {error}",
-            path.display()
-        );
-        make("DROP TRIGGER gone");
-        let mut store = SqliteJournal::open(&options(&file))
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        store.next_job_number().expect("it is brought up");
-        opened += 1;
+        assert!(std::fs::read(&file).expect("readable") == before, "{version}: not a byte");
+        assert!(!to.exists(), "{version}");
     }
-    assert!(opened >= 6, "{opened} journals");
 }

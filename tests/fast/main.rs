@@ -19,7 +19,6 @@ mod derived;
 mod embedded;
 mod events;
 mod floors;
-mod former;
 #[cfg(feature = "failpoints")]
 mod full_disk;
 mod fuzzed;

@@ -6,8 +6,8 @@ use super::confirms::PendingConfirms;
 use super::file_rows::FileRows;
 use super::reserve::WritePurpose;
 use super::row_format::{
-    InnerDecision, checksum, damaged_entry, format_origin, full_entry_checksum, insert_notice,
-    to_json, to_sql_number,
+    EntryTexts, InnerDecision, checksum, damaged_entry, entry_checksum, format_origin,
+    insert_notice, to_json, to_sql_number,
 };
 use super::status_table::WriteError;
 use super::writer::{JournalWriter, fail_point};
@@ -172,7 +172,7 @@ impl JournalWriter {
                 let confirms = written.take_confirms(record.job, &self.confirms)?;
                 let body = to_json(&recorded.entries)?;
                 let (job, first, at) = (record.job, recorded.first, recorded.at);
-                let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
+                let texts = (&*body, confirms.as_deref(), origin.as_deref());
                 written.last_seq += 1;
                 insert_entry(&mut insert, written.last_seq, (job, first, at), texts)?;
                 written.rows.push(Some(written.last_seq));
@@ -232,16 +232,15 @@ pub(super) const INSERT_ENTRY: &str =
     "INSERT INTO entries(seq, job, first, at, body, checksum, confirms, origin)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// Inserts a row of `entries` with its checksum. Its texts are its body, the confirms before it,
-/// and the origin of its job.
+/// Inserts a row of `entries` with its checksum.
 pub(super) fn insert_entry(
     insert: &mut Statement<'_>,
     seq: i64,
     (job, first, at): (JobNumber, u64, Timestamp),
-    texts: [Option<&str>; 3],
+    texts: EntryTexts<'_>,
 ) -> rusqlite::Result<()> {
-    let sum = full_entry_checksum(job, first, at, texts);
-    let [body, confirms, origin] = texts;
+    let sum = entry_checksum(job, first, at, texts);
+    let (body, confirms, origin) = texts;
     insert
         .execute(params![seq, job, to_sql_number(first), at.0, body, sum, confirms, origin])
         .map(|_| ())

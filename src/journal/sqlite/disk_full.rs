@@ -188,7 +188,8 @@ impl JournalWriter {
         }
     }
 
-    fn wal_bytes(&self) -> u64 {
+    /// Returns the size of the `-wal` in bytes; 0 if there is none.
+    pub(super) fn wal_bytes(&self) -> u64 {
         fs::metadata(files::sibling(self.path(), "-wal")).map_or(0, |wal| wal.len())
     }
 
@@ -196,9 +197,9 @@ impl JournalWriter {
         self.read_pragma("page_size")
     }
 
-    fn read_pragma(&self, pragma: &str) -> rusqlite::Result<u64> {
+    /// Returns the number that a pragma of SQLite has.
+    pub(super) fn read_pragma(&self, pragma: &str) -> rusqlite::Result<u64> {
         let sql = format!("PRAGMA {pragma}");
-        let number: i64 = self.connection.query_row(&sql, [], |row| row.get(0))?;
-        Ok(u64::try_from(number).unwrap_or_default())
+        self.connection.query_row(&sql, [], |row| row.get::<_, u32>(0)).map(u64::from)
     }
 }

@@ -13,7 +13,6 @@ mod children;
 mod confirms;
 mod definitions;
 mod disk_full;
-mod entry_migration;
 mod file_rows;
 mod file_watch;
 mod files;
@@ -41,7 +40,6 @@ mod writer;
 pub use backup::{BackupSummary, back_up, inspect_backup, restore};
 pub use reader::Reader;
 pub use schema::JournalOptions;
-pub use status_table::INDEXED_COLUMNS_MAX;
 pub use store::SqliteJournal;
 
 /// Creates a journal without jobs, for tests of SQLite's query plans; returns its folder too.

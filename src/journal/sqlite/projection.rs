@@ -305,7 +305,7 @@ fn insert_confirms(
     let confirms = (!before.is_empty()).then(|| to_json(before)).transpose()?;
     let body = to_json(entries)?;
     let mut insert = connection.prepare_cached(INSERT_ENTRY)?;
-    insert_entry(&mut insert, seq, (job, *first, *at), [Some(&*body), confirms.as_deref(), None])?;
+    insert_entry(&mut insert, seq, (job, *first, *at), (&body, confirms.as_deref(), None))?;
     Ok(*first)
 }
 

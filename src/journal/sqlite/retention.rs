@@ -52,7 +52,7 @@ impl JournalWriter {
             let before = now.before(own.unwrap_or(default_retention));
             let of_it: i64 =
                 statement.query_row(params![definition, before.0], |row| row.get(0))?;
-            count += u64::try_from(of_it).unwrap_or_default();
+            count += u64::try_from(of_it).expect("a count is not negative");
         }
         Ok(count)
     }

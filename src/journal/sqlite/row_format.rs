@@ -19,25 +19,22 @@ pub(super) fn to_sql_number(first: u64) -> i64 {
     i64::try_from(first).unwrap_or(i64::MAX)
 }
 
-/// Returns the checksum of a row of `entries`, which binds the body to its job, its first entry and
-/// its time.
-pub(super) fn entry_checksum(job: JobNumber, first: u64, at: Timestamp, body: &str) -> u32 {
-    full_entry_checksum(job, first, at, [Some(body), None, None])
-}
+/// The texts of a row of `entries`: its body, the confirms before it, and the origin of its job.
+pub(super) type EntryTexts<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 
-/// Returns the checksum of a row of `entries` that also has confirms before its body, or the job's
-/// origin.
-pub(super) fn full_entry_checksum(
+/// Returns the checksum of a row of `entries`, which binds the texts to its job, its first entry
+/// and its time.
+pub(super) fn entry_checksum(
     job: JobNumber,
     first: u64,
     at: Timestamp,
-    [body, confirms, origin]: [Option<&str>; 3],
+    (body, confirms, origin): EntryTexts<'_>,
 ) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&job.to_le_bytes());
     hash.update(&first.to_le_bytes());
     hash.update(&at.0.to_le_bytes());
-    hash.update(body.unwrap_or_default().as_bytes());
+    hash.update(body.as_bytes());
     for (mark, text) in [(0xfe, confirms), (0xff, origin)] {
         // No text contains these bytes.
         if let Some(text) = text {
@@ -109,8 +106,7 @@ pub(super) fn parse_job_row(row: &Row<'_>, file: &str) -> Result<JobRow, Journal
     }
 }
 
-/// The columns of `entries` that [`parse_entry_row`] reads. Before schema 7 there were no confirms
-/// and no origin.
+/// The columns of `entries` that [`parse_entry_row`] reads.
 pub(super) const ENTRY_COLUMNS: &str = "job, first, at, body, checksum, seq, confirms, origin";
 
 /// A row of `entries`.
@@ -189,8 +185,8 @@ pub(super) fn parse_entry_row(row: &Row<'_>, file: &str) -> Result<EntryRow, Jou
     let (confirms, origin) = read_optional().map_err(|error| damaged(error.to_string()))?;
     let first = u64::try_from(first).map_err(|_| damaged(format!("its place is {first}")))?;
     let at = Timestamp(at);
-    let texts = [Some(&*body), confirms.as_deref(), origin.as_deref()];
-    if full_entry_checksum(job, first, at, texts) != stored {
+    let texts = (&*body, confirms.as_deref(), origin.as_deref());
+    if entry_checksum(job, first, at, texts) != stored {
         return Err(damaged("the checksum does not match".to_owned()));
     }
     let origin = origin

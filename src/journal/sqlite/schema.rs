@@ -6,7 +6,7 @@ use super::row_format::{
     parse_confirm_row, parse_definition_row, parse_entry_row, parse_job_row, parse_notice_row,
     parse_offset_row, row_number, to_journal_error,
 };
-use super::{entry_migration, files, schema_objects, status_table};
+use super::{files, schema_objects, status_table};
 use crate::error::JournalError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
@@ -29,7 +29,11 @@ pub struct JournalOptions {
 /// Marks a SQLite file as a journal of this program ("WfMg").
 const APPLICATION_ID: i64 = 0x5766_4d67;
 
-/// One script for each schema version, starting with an empty file. Scripts are only ever added.
+/// The first schema version that a released program wrote.
+const OLDEST_VERSION: i64 = 9;
+
+/// One script for each schema version from [`OLDEST_VERSION`], starting with an empty file. Scripts
+/// are only ever added.
 const MIGRATIONS: &[&str] = &[
     "
 CREATE TABLE definitions(
@@ -60,80 +64,52 @@ CREATE INDEX jobs_by_place ON jobs(root, parent, step, item);
 CREATE INDEX jobs_open ON jobs(number) WHERE open = 1;
 CREATE INDEX jobs_running ON jobs(workflow, number) WHERE parent IS NULL AND ended IS NULL;
 CREATE INDEX jobs_ended ON jobs(workflow, ended) WHERE parent IS NULL AND ended IS NOT NULL;
-CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;
-
-CREATE TABLE entries(
-  seq INTEGER PRIMARY KEY,
-  job INTEGER NOT NULL,
-  body TEXT NOT NULL,
-  checksum INTEGER NOT NULL
-) STRICT;
-CREATE INDEX entries_by_job ON entries(job);
-",
-    "
+-- Retention is the definition's affair.
+CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
 CREATE INDEX jobs_top ON jobs(number) WHERE parent IS NULL;
 CREATE INDEX jobs_by_state ON jobs(workflow, state, number) WHERE parent IS NULL;
-",
-    "
--- Retention is the definition's affair.
-DROP INDEX jobs_retained;
-CREATE INDEX jobs_retained ON jobs(definition, ended) WHERE parent IS NULL AND ended IS NOT NULL;
-",
-    "
-CREATE TABLE notices(
-  number INTEGER PRIMARY KEY AUTOINCREMENT,
-  at INTEGER NOT NULL,
-  body TEXT NOT NULL,
-  checksum INTEGER NOT NULL
-) STRICT;
-",
-    "
+-- Jobs of all workflows by state: what has failed is looked for most.
+CREATE INDEX jobs_top_by_state ON jobs(state, number) WHERE parent IS NULL;
 -- Child jobs that have no result are found by themselves, however many siblings have one. It costs
 -- nothing where none fails.
 CREATE INDEX jobs_children_failed ON jobs(parent, state, step, item) WHERE parent IS NOT NULL \
   AND state IN ('failed', 'cancelled');
-",
-    // Between the two scripts the rows of the old table are rewritten (`entry_migration`).
-    "
-ALTER TABLE entries RENAME TO former_entries;
+
+-- Commits write at the end of entries alone. The index by job is derived behind them, like the rows
+-- of jobs, which come from the origin in a job's first row: up to the row in derived.
 CREATE TABLE entries(
   seq INTEGER PRIMARY KEY,
   job INTEGER NOT NULL,
   first INTEGER NOT NULL,
   at INTEGER NOT NULL,
   body TEXT NOT NULL,
-  checksum INTEGER NOT NULL
+  checksum INTEGER NOT NULL,
+  confirms TEXT,
+  origin TEXT
 ) STRICT;
-CREATE UNIQUE INDEX entries_by_place ON entries(job, first);
-",
-    "
--- Commits write at the end of entries alone. The index by job is derived behind them, like the rows
--- of jobs, which come from the origin in a job's first row: up to the row in derived.
 CREATE TABLE places(
   job INTEGER NOT NULL,
   first INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY(job, first)
 ) WITHOUT ROWID, STRICT;
-INSERT INTO places SELECT job, first, seq FROM entries ORDER BY job, first;
-DROP INDEX entries_by_place;
-ALTER TABLE entries ADD COLUMN confirms TEXT;
-ALTER TABLE entries ADD COLUMN origin TEXT;
 CREATE TABLE derived(upto INTEGER NOT NULL) STRICT;
-INSERT INTO derived SELECT coalesce(max(seq), 0) FROM entries;
+INSERT INTO derived VALUES (0);
+
 -- Confirms that no record of their jobs has yet, those of one commit together.
 CREATE TABLE confirmed(
   seq INTEGER PRIMARY KEY,
   body TEXT NOT NULL,
   checksum INTEGER NOT NULL
 ) STRICT;
-",
-    "
--- Jobs of all workflows by state: what has failed is looked for most.
-CREATE INDEX jobs_top_by_state ON jobs(state, number) WHERE parent IS NULL;
-",
-    "
--- Entries tell how long workers have the messages of steps, which needs no table.
+
+CREATE TABLE notices(
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT;
+
 -- How far topics are read, and how far they were written: the next offset of each partition, for
 -- buses whose brokers keep no record of what was taken.
 CREATE TABLE bus_positions(
@@ -150,15 +126,6 @@ CREATE TABLE bus_positions(
 -- read: they refuse the journal as a newer one.
 ",
 ];
-
-/// The schema version whose script is followed by rewriting all rows of `entries`.
-const ENTRIES_REWRITTEN_IN: i64 = 6;
-
-/// The first schema version in which tables are projected from the entries later.
-const PROJECTED_SINCE: i64 = 7;
-
-/// The first schema version in which buses have offsets.
-const OFFSETS_SINCE: i64 = 9;
 
 /// How long opening the file, and a read, waits while another program keeps the file locked, in
 /// milliseconds. Readers never block in WAL mode.
@@ -213,7 +180,7 @@ pub(super) fn open(
     let version = read_version(&connection, file)?;
     check_objects(&connection, version, file)?;
     if version > 0 {
-        verify(&connection, options, (bytes, version), (path, file))?;
+        verify(&connection, options, bytes, (path, file))?;
     } else {
         if bytes > 0 {
             tracing::warn!(
@@ -307,6 +274,10 @@ pub(super) fn read_version(connection: &Connection, file: &str) -> Result<i64, J
     if found > latest {
         return Err(JournalError::Newer { file: file.to_owned(), found, known: latest });
     }
+    if (1..OLDEST_VERSION).contains(&found) {
+        let oldest = OLDEST_VERSION;
+        return Err(JournalError::Unreleased { file: file.to_owned(), found, oldest });
+    }
     Ok(found)
 }
 
@@ -332,31 +303,26 @@ pub(super) fn check_objects(
 /// Creates an empty journal of this schema version, in memory.
 fn reference_schema(version: i64) -> rusqlite::Result<Connection> {
     let model = Connection::open_in_memory()?;
-    for (number, script) in (1..=version).zip(MIGRATIONS) {
+    for (_, script) in (OLDEST_VERSION..=version).zip(MIGRATIONS) {
         model.execute_batch(script)?;
-        if number == ENTRIES_REWRITTEN_IN {
-            entry_migration::drop_table(&model)?;
-        }
     }
     Ok(model)
 }
 
 fn latest_version() -> i64 {
-    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+    OLDEST_VERSION - 1 + MIGRATIONS.len() as i64
 }
 
 /// Migrates the file to the newest schema, each version in its own transaction. If one fails, it is
 /// rolled back when the connection is closed.
 fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), JournalError> {
     let failed = |error: rusqlite::Error| to_journal_error(file, error);
-    for (version, script) in (1..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
-        connection.execute_batch(&format!("BEGIN IMMEDIATE; {script}")).map_err(failed)?;
-        if version == ENTRIES_REWRITTEN_IN {
-            entry_migration::migrate(connection, file)?;
-        }
+    let scripts = (OLDEST_VERSION..).zip(MIGRATIONS);
+    for (version, script) in scripts.filter(|(version, _)| *version > found) {
         connection
             .execute_batch(&format!(
-                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
+                "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; \
+                 PRAGMA user_version = {version}; COMMIT;"
             ))
             .map_err(failed)?;
     }
@@ -368,7 +334,7 @@ fn migrate(connection: &Connection, found: i64, file: &str) -> Result<(), Journa
 fn verify(
     connection: &Connection,
     options: &JournalOptions,
-    (bytes, version): (u64, i64),
+    bytes: u64,
     (path, file): (&Path, &str),
 ) -> Result<(), JournalError> {
     if bytes > options.verify_bytes_max {
@@ -379,7 +345,7 @@ fn verify(
     let structure = std::thread::scope(|scope| {
         let inspect = || open_read_only(path).and_then(|own| find_damage(&own));
         let structure = scope.spawn(inspect);
-        verify_rows(connection, version, file)?;
+        verify_rows(connection, file)?;
         Ok(structure.join().ok())
     })?;
     if let Some(Ok(None)) = structure {
@@ -391,65 +357,29 @@ fn verify(
 }
 
 /// Checks the checksum of every row, and the references between rows.
-fn verify_rows(connection: &Connection, version: i64, file: &str) -> Result<(), JournalError> {
-    let failed = |error: rusqlite::Error| to_journal_error(file, error);
+fn verify_rows(connection: &Connection, file: &str) -> Result<(), JournalError> {
     for_each_row((connection, file), "SELECT number, hash, body FROM definitions", [], |row| {
         parse_definition_row(row, file).map(|_| ())
     })?;
     for_each_row((connection, file), SELECT_JOBS, [], |row| parse_job_row(row, file).map(|_| ()))?;
-    let is_derived = version >= PROJECTED_SINCE;
-    if version < ENTRIES_REWRITTEN_IN {
-        for_each_row((connection, file), entry_migration::SELECT_PREVIOUS_ENTRIES, [], |row| {
-            entry_migration::parse_row(row, file).map(|_| ())
-        })?;
-    } else {
-        let columns = if is_derived {
-            ENTRY_COLUMNS.to_owned()
-        } else {
-            ENTRY_COLUMNS.replace("confirms, origin", "NULL, NULL")
-        };
-        let entries = format!("SELECT {columns} FROM entries");
-        for_each_row((connection, file), &entries, [], |row| {
-            parse_entry_row(row, file).map(|_| ())
-        })?;
-    }
-    if is_derived {
-        for_each_row((connection, file), SELECT_CONFIRMS, [], |row| {
-            parse_confirm_row(row, file).map(|_| ())
-        })?;
-        for_each_row((connection, file), SELECT_MISPLACED, [], |row| {
-            Err(JournalError::Damaged {
-                file: file.to_owned(),
-                table: "places",
-                row: row_number(row, 0),
-                what: "it does not agree with the table entries".to_owned(),
-            })
-        })?;
-    }
-    // A file of an earlier version has no such table yet.
-    let has_notices: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'notices'", [], |row| {
-            row.get(0)
-        })
-        .map_err(failed)?;
-    if has_notices > 0 {
-        for_each_row((connection, file), SELECT_NOTICES, [], |row| {
-            parse_notice_row(row, file).map(|_| ())
-        })?;
-    }
-    if version >= OFFSETS_SINCE {
-        for_each_row((connection, file), SELECT_OFFSETS, [], |row| {
-            parse_offset_row(row, file).map(|_| ())
-        })?;
-    }
+    let entries = format!("SELECT {ENTRY_COLUMNS} FROM entries");
+    for_each_row((connection, file), &entries, [], |row| parse_entry_row(row, file).map(|_| ()))?;
+    for_each_row((connection, file), SELECT_CONFIRMS, [], |row| {
+        parse_confirm_row(row, file).map(|_| ())
+    })?;
+    for_each_row((connection, file), SELECT_MISPLACED, [], |row| {
+        let what = "it does not agree with the table entries".to_owned();
+        Err(JournalError::damaged_row(file, "places", row_number(row, 0), what))
+    })?;
+    for_each_row((connection, file), SELECT_NOTICES, [], |row| {
+        parse_notice_row(row, file).map(|_| ())
+    })?;
+    for_each_row((connection, file), SELECT_OFFSETS, [], |row| {
+        parse_offset_row(row, file).map(|_| ())
+    })?;
     for_each_row((connection, file), SELECT_CONTRADICTIONS, [], |row| {
         let what = "its columns state, ended and open contradict each other".to_owned();
-        Err(JournalError::Damaged {
-            file: file.to_owned(),
-            table: "jobs",
-            row: row_number(row, 0),
-            what,
-        })
+        Err(JournalError::damaged_row(file, "jobs", row_number(row, 0), what))
     })
 }
 

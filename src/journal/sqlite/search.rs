@@ -11,10 +11,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 
 impl JobFilter {
-    /// Returns the table that the conditions on statuses are about. Without a workflow there is no
-    /// such table.
-    fn status_table(&self) -> StatusTable {
-        StatusTable::for_workflow(self.workflow.as_deref().unwrap_or_default())
+    /// Returns the table that the conditions on statuses are about; `None` without a workflow.
+    fn status_table(&self) -> Option<StatusTable> {
+        self.workflow.as_deref().map(StatusTable::for_workflow)
     }
 
     /// Returns the states to query one after another: the jobs of one state are in order, those of
@@ -61,8 +60,9 @@ impl JobFilter {
         for (condition, time) in times {
             time.iter().for_each(|time| add(condition.to_owned(), time.0.into()));
         }
-        let quoted_table = self.status_table().quoted_name();
         for (step, status) in &self.statuses {
+            let table = self.status_table().expect("callers check that there is one");
+            let quoted_table = table.quoted_name();
             add(
                 format!(
                     "number IN (SELECT _rowid_ FROM {quoted_table} WHERE {} = ?)",
@@ -230,10 +230,8 @@ impl Reader {
         if filter.statuses.is_empty() {
             return Ok(true);
         }
-        let columns = filter
-            .status_table()
-            .columns(connection)
-            .map_err(|error| self.to_journal_error(error))?;
+        let Some(table) = filter.status_table() else { return Ok(false) };
+        let columns = table.columns(connection).map_err(|error| self.to_journal_error(error))?;
         Ok(columns.is_some())
     }
 }

@@ -8,13 +8,13 @@ use crate::recover::{JobSnapshot, Rebuilder};
 use base::times::format_rfc3339;
 use engine::{Definition, JobState, StepIndex};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, ffi};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How many step columns of a status table have an index. A filter on a later column reads every
 /// row.
-pub const INDEXED_COLUMNS_MAX: usize = 64;
+pub(super) const INDEXED_COLUMNS_MAX: usize = 64;
 
 /// The most step columns of a status table, including those that only earlier definitions had.
 /// SQLite allows no more than 2,000 columns in a table; further steps have none.
@@ -315,6 +315,15 @@ impl StatusTable {
         Ok(Some(columns.into_iter().skip(JOB_COLUMNS.len()).map(|(name, ..)| name).collect()))
     }
 
+    /// Returns the step columns of a table that this transaction has created or found right.
+    fn ensured_columns(&self, connection: &Connection) -> rusqlite::Result<Vec<String>> {
+        let altered = || {
+            let what = "its columns are not those that were made".to_owned();
+            rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_SCHEMA), Some(what))
+        };
+        self.columns(connection)?.ok_or_else(altered)
+    }
+
     /// Returns the kind of object with this name: `table`, or whatever somebody else has created.
     pub(super) fn object_kind(&self, connection: &Connection) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT type FROM sqlite_schema WHERE name = ?1 COLLATE NOCASE \
@@ -323,7 +332,7 @@ impl StatusTable {
     }
 
     fn create_indexes(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let steps = self.columns(connection)?.unwrap_or_default();
+        let steps = self.ensured_columns(connection)?;
         let columns = ["job", "state"]
             .into_iter()
             .chain(steps.iter().take(INDEXED_COLUMNS_MAX).map(String::as_str));
@@ -345,10 +354,7 @@ impl StatusTable {
         connection: &Connection,
         definition: &Definition,
     ) -> Result<TableLayout, WriteError> {
-        let known = self
-            .columns(connection)
-            .map_err(|error| self.to_write_error(error))?
-            .unwrap_or_default();
+        let known = self.ensured_columns(connection).map_err(|error| self.to_write_error(error))?;
         let known: HashMap<String, String> =
             known.iter().map(|name| (name.to_ascii_lowercase(), quote_identifier(name))).collect();
         let columns = definition

@@ -139,15 +139,9 @@ impl JournalWriter {
 
     /// Returns how much of the disk the files use now.
     pub(super) fn disk_usage(&self) -> Option<DiskUsage> {
-        let bytes = |path: &Path| Some(std::fs::metadata(path).ok()?.len());
-        let pragma = |name: &str| {
-            let sql = format!("PRAGMA {name}");
-            let mut statement = self.connection.prepare_cached(&sql).ok()?;
-            statement.query_row([], |row| row.get::<_, u32>(0)).ok()
-        };
-        let free = u64::from(pragma("freelist_count")?) * u64::from(pragma("page_size")?);
-        let wal = bytes(&files::sibling(&self.path, "-wal")).unwrap_or_default();
-        Some(DiskUsage { main: bytes(&self.path)?, wal, free })
+        let main = std::fs::metadata(&self.path).ok()?.len();
+        let free = self.read_pragma("freelist_count").ok()? * self.read_pragma("page_size").ok()?;
+        Some(DiskUsage { main, wal: self.wal_bytes(), free })
     }
 
     /// Returns the number after the highest in use.
@@ -301,7 +295,7 @@ impl JournalWriter {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let JobPartitions { mut jobs, definitions } =
             JobPartitions::from_rows(&self.rows(), cores)?;
-        let own = jobs.pop().unwrap_or_default();
+        let own = jobs.pop().expect("there is at least one part");
         let (path, file, is_derived) = (&self.path, &*self.file, self.is_all_projected());
         std::thread::scope(|scope| {
             let part = |jobs: Vec<JobRow>| {

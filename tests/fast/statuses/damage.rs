@@ -2,7 +2,6 @@
 //! are made anew.
 
 use super::*;
-use crate::former;
 
 #[test]
 fn what_a_crash_leaves_agrees_with_the_entries() {
@@ -161,29 +160,4 @@ fn a_damaged_table_is_made_anew_and_damage_elsewhere_is_refused() {
         std::fs::read(place.file()).expect("readable") == before,
         "a refused journal keeps its bytes"
     );
-}
-
-#[test]
-fn a_journal_of_an_earlier_version_gets_its_tables() {
-    let place = Place::new();
-    let definition = chain("w", &["a"]);
-    let mut store = place.open(&[&definition]);
-    let mut ended = Live::create(1, &definition);
-    ended.reply("a", "{}").commit(&mut store);
-    Live::create(2, &definition).commit(&mut store);
-    drop(store);
-    former::downgrade(&place.file());
-    place.change(
-        "DROP TABLE status_w; DROP TABLE notices; DROP INDEX jobs_top; DROP INDEX jobs_by_state; \
-           DROP INDEX jobs_retained; DROP INDEX jobs_children_failed;
-         PRAGMA user_version = 1;
-         CREATE INDEX jobs_retained ON jobs(ended) WHERE parent IS NULL AND ended IS NOT NULL;",
-    );
-    let mut store = place.open(&[&definition]);
-    assert_eq!(
-        place.rows("SELECT state, a FROM status_w"),
-        [["completed", "COMPLETED"], ["running", "PENDING"]]
-    );
-    assert_eq!(store.delete_expired(Timestamp(i64::MAX), Millis(0), 10).expect("deletes").roots, 1);
-    assert_eq!(place.rows("SELECT state, a FROM status_w"), [["running", "PENDING"]]);
 }
