@@ -65,7 +65,7 @@ fn main() -> ExitCode {
             Err(error) => output_error(&error),
         },
         Command::Test { files, verbose, json } => {
-            match cli::test::test(&files, verbose, json, &mut out) {
+            match cli::test(&files, verbose, json, &mut out) {
                 Ok(true) => ExitCode::SUCCESS,
                 Ok(false) => ExitCode::FAILURE,
                 Err(error) => output_error(&error),
@@ -82,8 +82,8 @@ fn main() -> ExitCode {
         }
         Command::Doctor(arguments) => to_exit_code(cli::doctor(&arguments, &mut out)),
         Command::WorkerTest(arguments) => to_exit_code(cli::worker_test(&arguments, &mut out)),
-        Command::Context(command) => to_exit_code(cli::context(&command, &mut out)),
-        Command::Token(command) => to_exit_code(cli::token(&command, &mut out)),
+        Command::Context(command) => to_exit_code(cli::run_context_command(&command, &mut out)),
+        Command::Token(command) => to_exit_code(cli::run_token_command(&command, &mut out)),
         Command::Completions { shell } => match cli::shells::completions(shell, &mut out) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => output_error(&error),
@@ -144,7 +144,7 @@ fn check(
         log::print(&format!("workflow-manager: warning: settings: {warning}"));
     }
     let Some(journal) = against else {
-        return match cli::check::check(files, settings, json, out) {
+        return match cli::check(files, settings, json, out) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => output_error(&error),

@@ -15,25 +15,27 @@ use daemon::settings::{DurationSetting, Overrides};
 use engine::JobId;
 use std::path::PathBuf;
 
-pub use contexts::{AddArguments, ContextCommand};
-pub use job_ref::JobRef;
-pub use operate::{
+pub(super) use contexts::{AddArguments, ContextCommand};
+pub(super) use job_ref::JobRef;
+pub(super) use operate::{
     CompleteArguments, FilterArguments, OperateArguments, RedispatchArguments, SearchArguments,
     StepStatusFilter,
 };
-pub use parts::{AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments};
+pub(super) use parts::{
+    AwaitedState, ChildrenArguments, ItemsArguments, StepArguments, WaitArguments,
+};
 pub(super) use reach::address;
 use reach::span;
-pub use reach::{
+pub(super) use reach::{
     ClientArguments, Format, FormatArguments, ListArguments, ReachArguments, TimeArguments,
     TimeStyle,
 };
 pub(super) use tokens::NewTokenArguments;
 #[cfg(test)]
 pub(super) use tokens::ScopeArgument;
-pub use tokens::TokenCommand;
-pub use work::WorkArguments;
-pub use worker_test::{TestedBus, WorkerTestArguments};
+pub(super) use tokens::TokenCommand;
+pub(super) use work::WorkArguments;
+pub(super) use worker_test::{TestedBus, WorkerTestArguments};
 
 /// Coordinates jobs over independent workers through a message bus.
 #[derive(Parser, Debug)]

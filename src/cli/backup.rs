@@ -9,8 +9,8 @@ use std::num::NonZero;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`.
-pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+/// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`: copies a journal's file.
+pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
     let copied = journal::back_up(db, target, rate, *vacuum).map_err(to_client_error)?;
@@ -18,11 +18,9 @@ pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Resul
     print_summary(&subject, copied, arguments.json, out)
 }
 
-/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`.
-pub(super) fn restore(
-    arguments: &RestoreArguments,
-    out: &mut dyn Write,
-) -> Result<(), ClientError> {
+/// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`: restores a journal from a copy, or
+/// checks whether that is possible.
+pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let backup = &arguments.backup;
     let (copied, subject) = match &arguments.db {
         Some(db) => {

@@ -101,9 +101,9 @@ struct AffectedJob {
     differences: Vec<Change>,
 }
 
-/// Runs the command. The exit code is 1 if a file is not valid, or a running job would go another
-/// way.
-pub(super) fn check(
+/// Validates workflow files and compares them with the jobs in a journal. The exit code is 1 if a
+/// file is not valid, or a running job would go another way.
+pub fn check_against(
     files: &[PathBuf],
     settings: Option<&Settings>,
     journal: &Path,

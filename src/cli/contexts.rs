@@ -217,8 +217,11 @@ impl Contexts {
     }
 }
 
-/// Runs a command of `context`.
-pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+/// Runs a command of `context`, which gives names to managers.
+pub fn run_context_command(
+    command: &ContextCommand,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     let mut contexts = Contexts::read()?;
     match command {
         ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,

@@ -24,10 +24,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs `doctor`. The exit code is 1 if any check finds an error.
-pub(super) fn doctor(
-    arguments: &DoctorArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub fn doctor(arguments: &DoctorArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
     let mut findings = Vec::new();
     let installation = if installation::has_settings(&arguments.settings) {
         installation::inspect(&arguments.settings, &mut findings)

@@ -65,8 +65,9 @@ pub(super) fn history(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs `replay --db FILE ID [--at N]`.
-pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+/// Runs `replay --db FILE ID [--at N]`: rebuilds a job from a journal's file, and prints it or its
+/// entries.
+pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let (id, is_json) = (arguments.record.id.full_id()?, arguments.json);
     let screen = Screen::for_stdout(arguments.times);
     let reader = Reader::open(&arguments.db).map_err(to_client_error)?;

@@ -2,7 +2,7 @@
 
 mod arguments;
 mod backup;
-pub mod check;
+mod check;
 mod check_json;
 mod client;
 mod compare;
@@ -32,7 +32,7 @@ mod step;
 mod stream;
 mod table;
 mod target;
-pub mod test;
+mod test;
 mod text;
 mod tokens;
 mod wait;
@@ -42,24 +42,23 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
+use arguments::ClientCommand;
 use daemon::load::json_schema;
-use daemon::settings::Settings;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub use groups::command;
-
-pub use arguments::{
-    AddArguments, Arguments, AwaitedState, BackupArguments, ChildrenArguments, ClientArguments,
-    ClientCommand, Command, CompleteArguments, ContextCommand, DoctorArguments, FilterArguments,
-    Format, FormatArguments, HistoryArguments, ItemsArguments, JobRef, ListArguments,
-    OperateArguments, ReachArguments, RecordArguments, RedispatchArguments, ReplayArguments,
-    RestoreArguments, RunArguments, SearchArguments, ServeArguments, SettingsArguments,
-    StatusArguments, StepArguments, StepStatusFilter, TestedBus, TimeArguments, TimeStyle,
-    TokenCommand, WaitArguments, WatchArguments, WorkArguments, WorkerTestArguments,
-};
+pub use arguments::{Arguments, Command, ServeArguments};
+pub use backup::{back_up, restore};
+pub use check::check;
+pub use compare::check_against;
+pub use contexts::run_context_command;
+pub use doctor::doctor;
 pub use error::{ClientError, is_closed_pipe};
+pub use groups::command;
+pub use history::replay;
+pub use test::test;
+pub use tokens::run_token_command;
+pub use worker_test::worker_test;
 
 /// Prints the JSON Schema of workflow files.
 ///
@@ -70,89 +69,6 @@ pub fn schema(out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, &json_schema())?;
     writeln!(out)?;
     out.flush()
-}
-
-/// Rebuilds a job from a journal's file, and prints it or its entries.
-///
-/// # Errors
-///
-/// Returns an error if the file cannot be read, or has no such job or entry.
-pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    history::replay(arguments, out)
-}
-
-/// Copies a journal's file.
-///
-/// # Errors
-///
-/// Returns an error if the file cannot be read, or the copy cannot be written.
-pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    backup::back_up(arguments, out)
-}
-
-/// Restores a journal from a copy, or checks whether that is possible.
-///
-/// # Errors
-///
-/// Returns an error if the copy cannot be read, or the journal cannot be written.
-pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
-    backup::restore(arguments, out)
-}
-
-/// Validates workflow files and compares them with the jobs in a journal.
-///
-/// # Errors
-///
-/// Returns an error if the journal cannot be read, or `out` cannot be written.
-pub fn check_against(
-    files: &[PathBuf],
-    settings: Option<&Settings>,
-    journal: &Path,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
-    compare::check(files, settings, journal, json, out)
-}
-
-/// Runs a command of `context`, which gives names to managers.
-///
-/// # Errors
-///
-/// Returns an error if the file of contexts cannot be read or written, or has no such context.
-pub fn context(command: &ContextCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    contexts::run(command, out)
-}
-
-/// Runs a command of `token`, which makes or hashes tokens.
-///
-/// # Errors
-///
-/// Returns an error if the arguments are not valid, the file of tokens cannot be read or written,
-/// or `out` cannot be written.
-pub fn token(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    tokens::run(command, out)
-}
-
-/// Checks an installation, and prints what is wrong with it.
-///
-/// # Errors
-///
-/// Returns an error if `out` cannot be written.
-pub fn doctor(arguments: &DoctorArguments, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
-    doctor::doctor(arguments, out)
-}
-
-/// Tests a worker, and prints what is wrong with it.
-///
-/// # Errors
-///
-/// Returns an error if the arguments are not valid, the broker cannot be used, or `out` cannot be
-/// written.
-pub fn worker_test(
-    arguments: &WorkerTestArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
-    worker_test::worker_test(arguments, out)
 }
 
 /// Runs a client command.

@@ -47,7 +47,7 @@ impl Signals {
     /// # Errors
     ///
     /// Returns an error if the system does not allow it.
-    pub fn for_stop_at_terminal() -> io::Result<Signals> {
+    pub(crate) fn for_stop_at_terminal() -> io::Result<Signals> {
         let hang_up = Some(HANG_UP).filter(|(_, number)| !is_ignored(*number));
         Signals::listen(
             STOP_SIGNALS.into_iter().chain(hang_up).map(|(name, number)| (name.to_owned(), number)),

@@ -19,7 +19,11 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 /// The mode of a new file of tokens: only its owner may read it.
 const OWNER_ONLY: u32 = 0o600;
 
-pub(super) fn run(command: &TokenCommand, out: &mut dyn Write) -> Result<ExitCode, ClientError> {
+/// Runs a command of `token`, which makes or hashes tokens.
+pub fn run_token_command(
+    command: &TokenCommand,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
     match command {
         TokenCommand::New(arguments) => create_token(arguments, out)?,
         TokenCommand::Hash => print_hash(out)?,
