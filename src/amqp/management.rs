@@ -58,9 +58,9 @@ impl ManagementApi {
             return Err(refused("the host is missing"));
         }
         // The credentials are written as in the address of the broker.
-        let uri: AMQPUri = format!("amqp://{}", rest.split('/').next().unwrap_or_default())
-            .parse()
-            .map_err(|why: String| refused(&why))?;
+        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+        let uri: AMQPUri =
+            format!("amqp://{authority}").parse().map_err(|why: String| refused(&why))?;
         let user = uri.authority.userinfo;
         let credentials = base64::engine::general_purpose::STANDARD
             .encode(format!("{}:{}", user.username, user.password));

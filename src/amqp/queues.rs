@@ -185,15 +185,14 @@ fn check_from_error(error: &lapin::Error, passive: bool) -> QueueCheck {
     }
 }
 
-/// Converts to a short string of the protocol. Longer names are rejected where definitions and
-/// settings are loaded; one that comes this far is an error of the program.
+/// Converts to a short string of the protocol.
+#[allow(
+    clippy::expect_used,
+    reason = "definitions and settings with longer names are not loaded, and an empty name would \
+              send a message elsewhere"
+)]
 pub(super) fn short_string(text: impl Into<String>) -> ShortString {
-    let text = text.into();
-    let bytes = text.len();
-    ShortString::try_new(text).unwrap_or_else(|_| {
-        tracing::error!(bytes, "a text is too long for the protocol, and is sent empty");
-        ShortString::default()
-    })
+    ShortString::try_new(text.into()).expect("a text of at most 255 bytes")
 }
 
 /// A queue by name, with the result of its check.

@@ -13,6 +13,7 @@ use journal::{
 };
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -241,7 +242,7 @@ fn print_comparison(comparison: &Comparison, out: &mut dyn Write) -> Result<(), 
             out,
             "workflow {} is not in these files: {} of it running\n",
             escape(workflow),
-            format_job_count(usize::try_from(*running).unwrap_or_default())
+            format_job_count(running)
         )?;
     }
     let affected: usize =
@@ -331,6 +332,7 @@ fn render_change(change: &Change) -> String {
     escape(&text.into_iter().flatten().collect::<String>()).into_owned()
 }
 
-fn format_job_count(count: usize) -> String {
-    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+fn format_job_count(count: impl Display) -> String {
+    let count = count.to_string();
+    if count == "1" { "1 job".to_owned() } else { format!("{count} jobs") }
 }

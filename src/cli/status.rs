@@ -89,9 +89,7 @@ pub(super) fn status(
                     .rows
                     .iter()
                     .map(|row| width_of(&form.screen.format_time(&fixed_cells(row)[at])))
-                    .chain([width_of(fixed_titles[at])])
-                    .max()
-                    .unwrap_or_default()
+                    .fold(width_of(fixed_titles[at]), usize::max)
                     + GAP
             })
             .sum();
@@ -173,8 +171,7 @@ fn print_omissions(
 /// as fit of those in which any row has a status.
 fn choose_columns(steps: &[&str], rows: &[Vec<&str>], width: usize) -> Vec<usize> {
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at).copied());
-    let width_at =
-        |at: usize| cells(at).chain([steps[at]]).map(width_of).max().unwrap_or_default() + GAP;
+    let width_at = |at: usize| cells(at).map(width_of).fold(width_of(steps[at]), usize::max) + GAP;
     if (0..steps.len()).map(width_at).sum::<usize>() <= width {
         return (0..steps.len()).collect();
     }
@@ -211,7 +208,7 @@ impl<'de> Deserialize<'de> for StepStatuses {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StepStatuses, A::Error> {
-                let mut steps = Vec::with_capacity(map.size_hint().unwrap_or_default());
+                let mut steps = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     steps.push(entry);
                 }

@@ -55,8 +55,8 @@ pub(super) fn wait(
     let outcome = follower.follow_until(|follower, event| {
         match event {
             FollowEvent::Event(sent) => {
-                let state = sent.name.strip_prefix("job.").unwrap_or_default();
-                if awaited.includes(state) {
+                let state = sent.name.strip_prefix("job.");
+                if let Some(state) = state.filter(|state| awaited.includes(state)) {
                     return Ok(ControlFlow::Break(WaitStop::Reached(state.to_owned())));
                 }
             }

@@ -65,9 +65,9 @@ impl Program {
                 (false, false) => Some("there is no such file"),
             }
         } else {
-            let paths = std::env::var_os("PATH").unwrap_or_default();
-            let is_found =
-                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)));
+            let is_found = std::env::var_os("PATH").is_some_and(|paths| {
+                std::env::split_paths(&paths).any(|folder| is_executable(&folder.join(name)))
+            });
             (!is_found).then_some("it is in no folder of PATH")
         };
         match why {

@@ -13,6 +13,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
+/// The longest name of the queue, in bytes: `message_id` is `<UUID>:<queue>:<attempt>`, and AMQP
+/// allows 255 bytes.
+const QUEUE_BYTES_MAX: usize = 255 - 36 - 3;
+
 /// Maps correlation ids to the numbers of their messages.
 type MessageNumbers = Rc<RefCell<HashMap<String, usize>>>;
 
@@ -28,6 +32,10 @@ impl AmqpStub {
         queue: &str,
         log: EventLog,
     ) -> Result<AmqpStub, ClientError> {
+        if queue.len() > QUEUE_BYTES_MAX {
+            let why = format!("the queue's name has more than {QUEUE_BYTES_MAX} bytes");
+            return Err(ClientError::Usage(why));
+        }
         let (event_sender, mut events) = mpsc::unbounded_channel();
         let run =
             StubManager::open(server, queue, event_sender).await.map_err(ClientError::Refused)?;
@@ -116,7 +124,7 @@ fn log_event(event: WorkerEvent, numbers: &HashMap<String, usize>, log: &EventLo
         }
         WorkerEvent::ConnectionCut(of) => (of, ObservedEvent::ConnectionCut),
         WorkerEvent::ReplyReceived(of, reply) => {
-            let kind = ReplyKind::from_name(reply.kind.as_deref().unwrap_or_default());
+            let kind = reply.kind.as_deref().map_or(ReplyKind::Result, ReplyKind::from_name);
             let properties = Properties {
                 attempt: reply.attempt.map(i64::from),
                 is_persistent: reply.is_persistent,
