@@ -37,7 +37,7 @@ pub(super) async fn inspect(state: Rc<AmqpState>, queues: Vec<Arc<str>>) -> Vec<
 }
 
 /// Converts the check of a queue to its status.
-pub(super) fn queue_status(
+pub fn queue_status(
     address: &BrokerAddress,
     found: QueueCheck,
     unacknowledged: Option<u64>,

@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// The management API of a broker.
 #[derive(Clone)]
-pub(super) struct ManagementApi {
+pub struct ManagementApi {
     /// The base address, without credentials and without a slash at the end.
     base_url: String,
     authorization: String,
@@ -29,9 +29,7 @@ pub(super) struct ManagementApi {
 
 impl ManagementApi {
     /// Creates the client of the API that the settings name, if they name one.
-    pub(super) fn from_settings(
-        settings: &AmqpSettings,
-    ) -> Result<Option<ManagementApi>, AmqpError> {
+    pub fn from_settings(settings: &AmqpSettings) -> Result<Option<ManagementApi>, AmqpError> {
         let url = settings.management.as_str();
         if url.is_empty() {
             Ok(None)

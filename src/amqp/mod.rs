@@ -4,8 +4,7 @@
 //! cannot stop the acks. The `publisher` sends step messages and waits for confirms. The `consumer`
 //! takes deliveries and settles them. The `quarantine` moves away messages that cannot be read;
 //! [`wire`] makes sure that such a message costs no connection. Each task reconnects by itself,
-//! without end. They run on the arbiter on which [`Connector::connect`] was called. `stub_manager`
-//! is separate: it plays the manager for a single worker that is tested.
+//! without end. They run on the arbiter on which [`Connector::connect`] was called.
 
 mod acks;
 mod backlog;
@@ -18,7 +17,6 @@ mod inspect;
 mod management;
 mod policy;
 mod policy_lock;
-mod probe;
 mod publisher;
 mod publisher_connection;
 mod quarantine;
@@ -30,7 +28,6 @@ mod received;
 mod section;
 mod settings;
 mod state;
-mod stub_manager;
 mod topic_exchange;
 pub mod wire;
 mod workflow_queues;
@@ -40,9 +37,7 @@ use bus::event::run_reporting_panic;
 use bus::{
     Addressee, AttemptEnd, Bus, EventSink, Publication, QueueDepth, QueueStatus, ServedQueues,
 };
-use connection::BrokerAddress;
 use futures_util::future::LocalBoxFuture;
-use management::ManagementApi;
 use policy_lock::PolicyLock;
 use quarantine_budget::QuarantineBudget;
 use queue_properties::KnownProperties;
@@ -53,12 +48,15 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use wire::delivery_budget::DeliveryBudget;
 
-pub use policy::PolicyStatus;
-pub use probe::{BrokerProbe, probe_broker};
-pub use received::parse_dead_letter;
+pub use connection::{BrokerAddress, channel_error, close as close_connection};
+pub use inspect::queue_status;
+pub use management::ManagementApi;
+pub use policy::{PolicyStatus, inspect_policy};
+pub use queue_properties::QueueProperties;
+pub use queues::{QueueCheck, QueueDeclarer, short_string};
+pub use received::{parse_dead_letter, parse_number_header};
 pub use section::{AmqpSection, ReplyQueueType, UnreadableMessages, quarantine_queue};
 pub use settings::{AmqpError, AmqpSettings};
-pub use stub_manager::{CutPoint, ReceivedReply, StubManager, StubMessage, WorkerEvent};
 pub use topic_exchange::TopicConnector;
 
 /// Validated settings, ready to connect.

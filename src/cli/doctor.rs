@@ -1,6 +1,7 @@
 //! `doctor`: finds what is wrong with an installation, and suggests what to do.
 
 mod broker;
+mod broker_probe;
 mod certificate;
 mod finding;
 #[cfg(feature = "grpc")]

@@ -1,8 +1,9 @@
 //! Checks of the broker: whether it can be reached, what it allows, and the state of its queues.
 
+use super::broker_probe::{BrokerProbe, probe_broker};
 use super::finding::Finding;
 use super::installation::Installation;
-use amqp::{AmqpSettings, BrokerProbe, PolicyStatus, probe_broker};
+use amqp::{AmqpSettings, PolicyStatus};
 use bus::{QueueStatus, ServedQueues};
 use daemon::settings::{AmqpSection, BusKind, Settings};
 use engine::text::quote;
