@@ -10,7 +10,7 @@ use std::num::NonZero;
 const MIB: u64 = 1 << 20;
 
 /// Runs `backup --db FILE TARGET [--rate MIB] [--vacuum]`: copies a journal's file.
-pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+pub(super) fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let rate = NonZero::new(u64::from(arguments.rate) * MIB);
     let BackupArguments { db, target, vacuum, .. } = arguments;
     let copied = journal::back_up(db, target, rate, *vacuum).map_err(to_client_error)?;
@@ -20,7 +20,10 @@ pub fn back_up(arguments: &BackupArguments, out: &mut dyn Write) -> Result<(), C
 
 /// Runs `restore BACKUP --db FILE` or `restore BACKUP --check`: restores a journal from a copy, or
 /// checks whether that is possible.
-pub fn restore(arguments: &RestoreArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+pub(super) fn restore(
+    arguments: &RestoreArguments,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
     let backup = &arguments.backup;
     let (copied, subject) = match &arguments.db {
         Some(db) => {

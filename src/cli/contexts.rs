@@ -15,7 +15,7 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 /// The permission bits of everyone but the owner.
 const NOT_OWNER_MASK: u32 = 0o077;
@@ -218,10 +218,7 @@ impl Contexts {
 }
 
 /// Runs a command of `context`, which gives names to managers.
-pub fn run_context_command(
-    command: &ContextCommand,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn run(command: &ContextCommand, out: &mut dyn Write) -> Result<(), ClientError> {
     let mut contexts = Contexts::read()?;
     match command {
         ContextCommand::Add(arguments) => add(&mut contexts, arguments, out)?,
@@ -246,7 +243,7 @@ pub fn run_context_command(
             writeln!(out, "the context {name} is removed{hint}")?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn add(

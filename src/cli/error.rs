@@ -27,8 +27,3 @@ pub enum ClientError {
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
 }
-
-/// Returns whether the reader of the output has closed it, as `head` does.
-pub fn is_closed_pipe(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::BrokenPipe
-}

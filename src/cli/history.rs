@@ -67,7 +67,7 @@ pub(super) fn history(
 
 /// Runs `replay --db FILE ID [--at N]`: rebuilds a job from a journal's file, and prints it or its
 /// entries.
-pub fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
+pub(super) fn replay(arguments: &ReplayArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let (id, is_json) = (arguments.record.id.full_id()?, arguments.json);
     let screen = Screen::for_stdout(arguments.times);
     let reader = Reader::open(&arguments.db).map_err(to_client_error)?;

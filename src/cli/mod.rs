@@ -25,7 +25,7 @@ mod progress;
 mod responses;
 mod run;
 mod screen;
-pub mod shells;
+mod shells;
 pub mod signals;
 mod status;
 mod step;
@@ -42,37 +42,83 @@ mod work;
 mod worker_test;
 pub mod workflow_test;
 
-use arguments::ClientCommand;
+use arguments::{ClientCommand, Command};
 use daemon::load::json_schema;
+use daemon::settings::{Overrides, Settings};
+use daemon::telemetry::log;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-pub use arguments::{Arguments, Command, ServeArguments};
-pub use backup::{back_up, restore};
+pub use arguments::{Arguments, ServeArguments};
 pub use check::check;
 pub use compare::check_against;
-pub use contexts::run_context_command;
-pub use doctor::doctor;
-pub use error::{ClientError, is_closed_pipe};
+pub use error::ClientError;
 pub use groups::command;
-pub use history::replay;
-pub use test::test;
-pub use tokens::run_token_command;
-pub use worker_test::worker_test;
+
+/// Runs the command of these arguments. `serve` runs the manager.
+///
+/// # Errors
+///
+/// Returns an error if the command fails in another way than by its exit code.
+pub fn run(
+    arguments: Arguments,
+    serve: impl FnOnce(&ServeArguments, &mut dyn Write) -> Result<ExitCode, ClientError>,
+    out: &mut dyn Write,
+) -> Result<ExitCode, ClientError> {
+    match arguments.command {
+        Command::Serve(arguments) => return serve(&arguments, out),
+        Command::Check { files, against, config, json } => {
+            let settings = config.map(|file| load_settings(&file)).transpose()?;
+            return match against {
+                Some(journal) => check_against(&files, settings.as_ref(), &journal, json, out),
+                None => Ok(to_exit_code(check(&files, settings.as_ref(), json, out)?)),
+            };
+        }
+        Command::Schema => print_schema(out)?,
+        Command::Test { files, verbose, json } => {
+            return Ok(to_exit_code(test::test(&files, verbose, json, out)?));
+        }
+        Command::Replay(arguments) => history::replay(&arguments, out)?,
+        Command::Backup(arguments) => backup::back_up(&arguments, out)?,
+        Command::Restore(arguments) => backup::restore(&arguments, out)?,
+        Command::Doctor(arguments) => return doctor::doctor(&arguments, out),
+        Command::WorkerTest(arguments) => return worker_test::worker_test(&arguments, out),
+        Command::Context(command) => contexts::run(&command, out)?,
+        Command::Token(command) => tokens::run(&command, out)?,
+        Command::Completions { shell } => shells::completions(shell, out)?,
+        Command::Man { directory } => shells::man(&directory, out)?,
+        Command::Client(command) => return run_client_command(command, out),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_exit_code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Loads the settings for `check`, and prints their warnings.
+fn load_settings(file: &Path) -> Result<Settings, ClientError> {
+    let settings = Settings::load(Some(file), &Overrides::default())
+        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    for warning in settings.warnings() {
+        log::print(&format!("workflow-manager: warning: settings: {warning}"));
+    }
+    Ok(settings)
+}
 
 /// Prints the JSON Schema of workflow files.
 ///
 /// # Errors
 ///
 /// Returns an error if `out` cannot be written.
-pub fn schema(out: &mut dyn Write) -> io::Result<()> {
+pub fn print_schema(out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, &json_schema())?;
     writeln!(out)?;
     out.flush()
 }
 
-/// Runs a client command.
-pub fn run_client_command(
+fn run_client_command(
     command: ClientCommand,
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
