@@ -115,8 +115,7 @@ pub fn check_against(
         check::check(files, settings, is_json, out)?;
         return Ok(ExitCode::FAILURE);
     };
-    let comparison = compare(&loaded.definitions, journal)
-        .map_err(|error| ClientError::Refused(error.to_string()))?;
+    let comparison = compare(&loaded.definitions, journal)?;
     if is_json {
         let text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| ClientError::Refused(error.to_string()))?;

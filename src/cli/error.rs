@@ -1,5 +1,7 @@
 //! The errors of client commands.
 
+use journal::JournalError;
+
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -26,4 +28,10 @@ pub enum ClientError {
     /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] std::io::Error),
+}
+
+impl From<JournalError> for ClientError {
+    fn from(error: JournalError) -> ClientError {
+        ClientError::Refused(error.to_string())
+    }
 }

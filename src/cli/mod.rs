@@ -123,38 +123,40 @@ fn run_client_command(
     out: &mut dyn Write,
 ) -> Result<ExitCode, ClientError> {
     match command {
-        ClientCommand::Run(arguments) => run::run(&arguments, out),
+        ClientCommand::Run(arguments) => run::run(&arguments, out)?,
         ClientCommand::Jobs { workflow, interval, list } => {
-            list_commands::jobs(workflow.as_deref(), interval, &list, out)
+            list_commands::jobs(workflow.as_deref(), interval, &list, out)?;
         }
         ClientCommand::Job { id, children, list } if children.children => {
-            job::children(&id, &children, &list, out)
+            job::children(&id, &children, &list, out)?;
         }
-        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out),
-        ClientCommand::Step(arguments) => step::step(&arguments, out),
-        ClientCommand::Items(arguments) => items::items(&arguments, out),
-        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out),
-        ClientCommand::Queues { unattended, list } => list_commands::queues(unattended, &list, out),
-        ClientCommand::Wait(arguments) => wait::wait(&arguments, out),
-        ClientCommand::Work(arguments) => work::work(&arguments),
-        ClientCommand::Health { live, reach } => {
-            health::health(live, &reach, out)?;
-            Ok(ExitCode::SUCCESS)
+        ClientCommand::Job { id, list, .. } => job::job(&id, &list, out)?,
+        ClientCommand::Step(arguments) => step::step(&arguments, out)?,
+        ClientCommand::Items(arguments) => items::items(&arguments, out)?,
+        ClientCommand::Workflows { stats, list } => list_commands::workflows(stats, &list, out)?,
+        ClientCommand::Queues { unattended, list } => {
+            list_commands::queues(unattended, &list, out)?;
         }
-        ClientCommand::Whoami { client } => whoami::whoami(&client, out),
-        ClientCommand::Why { id, client } => operate::why(&id, &client, out),
-        ClientCommand::Reload { client } => operate::reload(&client, out),
-        ClientCommand::Search(arguments) => operate::search(&arguments, out),
-        ClientCommand::Cancel(jobs) => operate::operate("cancel", None, &jobs, out),
-        ClientCommand::Pause(jobs) => operate::operate("pause", None, &jobs, out),
-        ClientCommand::Resume(jobs) => operate::operate("resume", None, &jobs, out),
-        ClientCommand::Retry(jobs) => operate::operate("retry", None, &jobs, out),
-        ClientCommand::Rerun { step, jobs } => operate::operate("rerun", Some(&step), &jobs, out),
-        ClientCommand::Delete(jobs) => operate::operate("delete", None, &jobs, out),
-        ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out),
-        ClientCommand::Complete(arguments) => operate::complete(&arguments, out),
-        ClientCommand::History(arguments) => history::history(&arguments, out),
-        ClientCommand::Watch(arguments) => watch::watch(&arguments, out),
-        ClientCommand::Status(arguments) => status::status(&arguments, out),
+        ClientCommand::Wait(arguments) => wait::wait(&arguments, out)?,
+        ClientCommand::Work(arguments) => return work::work(&arguments),
+        ClientCommand::Health { live, reach } => health::health(live, &reach, out)?,
+        ClientCommand::Whoami { client } => return whoami::whoami(&client, out),
+        ClientCommand::Why { id, client } => operate::why(&id, &client, out)?,
+        ClientCommand::Reload { client } => operate::reload(&client, out)?,
+        ClientCommand::Search(arguments) => operate::search(&arguments, out)?,
+        ClientCommand::Cancel(jobs) => return operate::operate("cancel", None, &jobs, out),
+        ClientCommand::Pause(jobs) => return operate::operate("pause", None, &jobs, out),
+        ClientCommand::Resume(jobs) => return operate::operate("resume", None, &jobs, out),
+        ClientCommand::Retry(jobs) => return operate::operate("retry", None, &jobs, out),
+        ClientCommand::Rerun { step, jobs } => {
+            return operate::operate("rerun", Some(&step), &jobs, out);
+        }
+        ClientCommand::Delete(jobs) => return operate::operate("delete", None, &jobs, out),
+        ClientCommand::Redispatch(arguments) => operate::redispatch(&arguments, out)?,
+        ClientCommand::Complete(arguments) => operate::complete(&arguments, out)?,
+        ClientCommand::History(arguments) => history::history(&arguments, out)?,
+        ClientCommand::Watch(arguments) => return watch::watch(&arguments, out),
+        ClientCommand::Status(arguments) => status::status(&arguments, out)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,6 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::io::Write;
 use std::iter::repeat;
-use std::process::ExitCode;
 
 /// The width of a table without a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: usize = 250;
@@ -44,30 +43,27 @@ struct StatusRowResponse {
 struct StepStatuses(Vec<(Text, Text)>);
 
 /// Runs `status WORKFLOW`.
-pub(super) fn status(
-    arguments: &StatusArguments,
-    out: &mut dyn Write,
-) -> Result<ExitCode, ClientError> {
+pub(super) fn status(arguments: &StatusArguments, out: &mut dyn Write) -> Result<(), ClientError> {
     let client = Client::new(&arguments.list.reach)?;
     let (vhost, name) = arguments.workflow.rsplit_once('/').unwrap_or(("", &arguments.workflow));
     let path = format!("/api/status/{name}");
     let query = build_query(arguments, vhost, &client)?;
     if arguments.csv {
         client.copy(&path, &query, "text/csv", out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let body = client.query(&path, &query)?;
     let form = ListStyle::from_arguments(arguments.list.form, arguments.list.times);
     if form.format == Format::Json {
         print_json(&body, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let response: StatusResponse = parse_response(&body)?;
     let Some(first) = response.rows.first() else {
         if form.is_for_people() {
             writeln!(out, "no jobs of {} to show", arguments.workflow)?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     };
     let steps: Vec<&str> = first.steps.0.iter().map(|(step, _)| &**step).collect();
     let fixed_titles = ["JOB", "STATE", "UPDATED"];
@@ -112,10 +108,10 @@ pub(super) fn status(
     let entries = parse_list(&body, "rows")?;
     Listing { body: &body, entries, table, empty_text: "no jobs" }.print(form, out)?;
     if !form.is_for_people() {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     print_omissions(arguments, &response, (step_columns.len(), steps.len()), out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns the parameters that the arguments ask for.

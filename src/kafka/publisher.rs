@@ -442,7 +442,7 @@ impl KafkaPublisher {
             let (last, EventContext(event_sender)) = (self.last_number, self.context.clone());
             // Fails only once the loop has ended.
             let on_closed = move || drop(event_sender.send(ClientEvent::ProducerClosed { last }));
-            std::mem::replace(&mut self.producer, next).close_then(on_closed);
+            std::mem::replace(&mut self.producer, next).close_on_thread(on_closed);
         }
         Ok(())
     }

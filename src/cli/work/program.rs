@@ -266,7 +266,7 @@ fn forward_stderr(mut source: impl Read) -> Tail {
 }
 
 /// Reads the next bytes. Returns `None` at the end.
-fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+pub(crate) fn read_chunk<'b>(source: &mut impl Read, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
         match source.read(buffer) {
             Ok(0) => return None,
