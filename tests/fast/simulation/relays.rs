@@ -18,31 +18,31 @@ use workflow_manager::journal::{JobNumber, Record};
 pub(crate) fn wrong_wiring(
     bug: Option<&'static str>,
     mailboxes: Mailboxes,
-    ways: &Arc<ActorHandles>,
+    handles: &Arc<ActorHandles>,
 ) -> Mailboxes {
-    let owned = ways.clone();
+    let owned = handles.clone();
     match bug {
         Some("known ids not looked up") => {
             let archive =
-                relay(mailboxes.archive, ways, move |input| known_by_nobody(&owned, input));
+                relay(mailboxes.archive, handles, move |input| answer_not_found(&owned, input));
             Mailboxes { archive, ..mailboxes }
         }
         Some("panicked actors not rebuilt") => {
-            let archive = relay(mailboxes.archive, ways, |input| match input {
+            let archive = relay(mailboxes.archive, handles, |input| match input {
                 ArchiveInput::Rebuild(_) => None,
                 ArchiveInput::LookUp(..) | ArchiveInput::Activate(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("jobs at rest not brought back") => {
-            let archive = relay(mailboxes.archive, ways, |input| match input {
+            let archive = relay(mailboxes.archive, handles, |input| match input {
                 ArchiveInput::Activate(_) => None,
                 ArchiveInput::LookUp(..) | ArchiveInput::Rebuild(_) => Some(input),
             });
             Mailboxes { archive, ..mailboxes }
         }
         Some("what is due in jobs at rest forgotten") => {
-            let router = relay(mailboxes.router, ways, |mut input| {
+            let router = relay(mailboxes.router, handles, |mut input| {
                 if let RouterInput::Passivate(rest) = &mut input {
                     rest.tree.due = None;
                 }
@@ -51,7 +51,7 @@ pub(crate) fn wrong_wiring(
             Mailboxes { router, ..mailboxes }
         }
         Some("unknown replies sent back") => {
-            let router = relay(mailboxes.router, ways, move |input| {
+            let router = relay(mailboxes.router, handles, move |input| {
                 let is_unknown = matches!(
                     &input,
                     RouterInput::ReplyDelivered(delivery) if !is_for_live_job(&owned, delivery)
@@ -61,13 +61,13 @@ pub(crate) fn wrong_wiring(
             Mailboxes { router, ..mailboxes }
         }
         Some("positions not written") => {
-            let journal = relay(mailboxes.journal, ways, |input| {
+            let journal = relay(mailboxes.journal, handles, |input| {
                 (!matches!(input, JournalInput::StoreOffset(_))).then_some(input)
             });
             Mailboxes { journal, ..mailboxes }
         }
         Some("missing queues declared before the commit") => {
-            let journal = relay(mailboxes.journal, ways, |input| {
+            let journal = relay(mailboxes.journal, handles, |input| {
                 let JournalInput::CommitBarrier(answer) = input else { return Some(input) };
                 // Whoever asked may have gone.
                 let _ = answer.send(());
@@ -75,9 +75,9 @@ pub(crate) fn wrong_wiring(
             });
             Mailboxes { journal, ..mailboxes }
         }
-        Some(bug) => match wrong_append(bug, ways) {
+        Some(bug) => match wrong_append(bug, handles) {
             Some(mut change) => {
-                let journal = relay(mailboxes.journal, ways, move |input| {
+                let journal = relay(mailboxes.journal, handles, move |input| {
                     let JournalInput::Append(append) = input else { return Some(input) };
                     Some(JournalInput::Append(change(append)))
                 });
@@ -92,40 +92,42 @@ pub(crate) fn wrong_wiring(
 type Change = Box<dyn FnMut(Append) -> Append>;
 
 /// What a bug does to what is on its way to the journal; none: it is a bug of something else.
-fn wrong_append(bug: &str, ways: &Arc<ActorHandles>) -> Option<Change> {
-    let ways = ways.clone();
-    let is_ack = |leaving: &Outgoing| matches!(leaving, Outgoing::Ack(_));
-    let is_answer = |leaving: &Outgoing| matches!(leaving, Outgoing::Respond(_));
+fn wrong_append(bug: &str, handles: &Arc<ActorHandles>) -> Option<Change> {
+    let handles = handles.clone();
+    let is_ack = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Ack(_));
+    let is_answer = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Respond(_));
     Some(match bug {
         "ack before commit" => Box::new(move |append| {
             let is_meant = is_decision(&append) && append.record.created.is_none();
-            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+            send_ahead(append, &handles, |outgoing| is_meant && is_ack(outgoing))
         }),
         "answer before commit" => Box::new(move |append| {
             let is_meant = append.record.created.is_some();
-            ahead(append, &ways, |leaving| is_meant && (is_answer(leaving) || is_ack(leaving)))
+            send_ahead(append, &handles, |outgoing| {
+                is_meant && (is_answer(outgoing) || is_ack(outgoing))
+            })
         }),
         "effects before commit" => Box::new(move |append| {
             let is_meant = is_decision(&append);
-            ahead(append, &ways, |leaving| is_meant && is_effect(leaving))
+            send_ahead(append, &handles, |outgoing| is_meant && is_effect(outgoing))
         }),
         "caller answered before commit" => {
-            Box::new(move |append| ahead(append, &ways, is_for_caller))
+            Box::new(move |append| send_ahead(append, &handles, is_for_caller))
         }
         "rejected replies acknowledged at once" => Box::new(move |append| {
             let is_meant = !is_decision(&append);
-            ahead(append, &ways, |leaving| is_meant && is_ack(leaving))
+            send_ahead(append, &handles, |outgoing| is_meant && is_ack(outgoing))
         }),
         "rejected replies not acknowledged" => Box::new(move |mut append| {
             let is_meant = !is_decision(&append);
-            append.outgoing.retain(|leaving| !(is_meant && is_ack(leaving)));
+            append.outgoing.retain(|outgoing| !(is_meant && is_ack(outgoing)));
             append
         }),
         "last record of a group left out" => {
-            let mut group = Group::default();
+            let mut pending = PendingAppends::default();
             Box::new(move |mut append| {
-                let is_behind = group.is_behind(|_| true);
-                group.add(&mut append);
+                let is_behind = pending.is_behind(|_| true);
+                pending.add(&mut append);
                 if is_behind && is_decision(&append) {
                     append.record = Record::empty(append.record.job);
                 }
@@ -133,13 +135,13 @@ fn wrong_append(bug: &str, ways: &Arc<ActorHandles>) -> Option<Change> {
             })
         }
         "only the first statuses of a group written" => {
-            let mut group = Group::default();
+            let mut pending = PendingAppends::default();
             Box::new(move |mut append| {
                 let job = append.record.job;
-                if group.is_behind(|other| other == job) {
+                if pending.is_behind(|other| other == job) {
                     append.record.statuses.clear();
                 } else if !append.record.statuses.is_empty() {
-                    group.add(&mut append);
+                    pending.add(&mut append);
                 }
                 append
             })
@@ -150,9 +152,9 @@ fn wrong_append(bug: &str, ways: &Arc<ActorHandles>) -> Option<Change> {
 
 /// What is on its way to the journal and not committed yet.
 #[derive(Default)]
-struct Group(Vec<(JobNumber, oneshot::Receiver<()>)>);
+struct PendingAppends(Vec<(JobNumber, oneshot::Receiver<()>)>);
 
-impl Group {
+impl PendingAppends {
     /// Whether anything of such a job is in it.
     fn is_behind(&mut self, is_meant: impl Fn(JobNumber) -> bool) -> bool {
         self.0.retain_mut(|(_, committed)| committed.try_recv() == Err(TryRecvError::Empty));
@@ -160,18 +162,22 @@ impl Group {
     }
 
     fn add(&mut self, append: &mut Append) {
-        let (told, committed) = oneshot::channel();
-        append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(told)));
+        let (notifier, committed) = oneshot::channel();
+        append.outgoing.push(Outgoing::ReleaseLatch(CompletionLatch::new(notifier)));
         self.0.push((append.record.job, committed));
     }
 }
 
 /// Lets what is meant leave now, and the rest after the commit.
-fn ahead(mut append: Append, ways: &ActorHandles, is_meant: impl Fn(&Outgoing) -> bool) -> Append {
+fn send_ahead(
+    mut append: Append,
+    handles: &ActorHandles,
+    is_meant: impl Fn(&Outgoing) -> bool,
+) -> Append {
     let (early, late): (Vec<Outgoing>, Vec<Outgoing>) =
         append.outgoing.into_iter().partition(is_meant);
     append.outgoing = late;
-    early.into_iter().for_each(|leaving| leaving.send(ways));
+    early.into_iter().for_each(|outgoing| outgoing.send(handles));
     append
 }
 
@@ -179,13 +185,13 @@ fn is_decision(append: &Append) -> bool {
     !append.record.recorded.entries.is_empty()
 }
 
-fn is_for_caller(leaving: &Outgoing) -> bool {
-    matches!(leaving, Outgoing::Publish(message) if message.addressee == Addressee::Caller)
+fn is_for_caller(outgoing: &Outgoing) -> bool {
+    matches!(outgoing, Outgoing::Publish(message) if message.addressee == Addressee::Caller)
 }
 
-fn is_effect(leaving: &Outgoing) -> bool {
-    match leaving {
-        Outgoing::Publish(_) => !is_for_caller(leaving),
+fn is_effect(outgoing: &Outgoing) -> bool {
+    match outgoing {
+        Outgoing::Publish(_) => !is_for_caller(outgoing),
         Outgoing::StartChild(_) | Outgoing::OrderChild(_) | Outgoing::NotifyParent(..) => true,
         Outgoing::Ack(_)
         | Outgoing::Respond(_)
@@ -200,16 +206,16 @@ fn is_effect(leaving: &Outgoing) -> bool {
 }
 
 /// An archive that knows no job that was created.
-fn known_by_nobody(ways: &ActorHandles, input: ArchiveInput) -> Option<ArchiveInput> {
+fn answer_not_found(handles: &ActorHandles, input: ArchiveInput) -> Option<ArchiveInput> {
     let ArchiveInput::LookUp(id, Lookup::Creation) = input else { return Some(input) };
     let found = RouterInput::LookupFinished(id, Ok(LookupResult::Creation(None)));
-    ways.mailboxes().router.send(found);
+    handles.mailboxes().router.send(found);
     None
 }
 
-fn is_for_live_job(ways: &ActorHandles, delivery: &Delivery) -> bool {
+fn is_for_live_job(handles: &ActorHandles, delivery: &Delivery) -> bool {
     let place = delivery.correlation_id.as_deref().and_then(|text| text.parse().ok());
-    place.is_some_and(|CorrelationId { job, .. }| ways.routes.is_under_way(job))
+    place.is_some_and(|CorrelationId { job, .. }| handles.routes.is_under_way(job))
 }
 
 /// Stands before an actor, and hands on what `change` makes of its mail.
@@ -221,10 +227,10 @@ struct Relay<I: Send + 'static> {
 /// A mailbox before `to` that hands on what `change` gives.
 pub(crate) fn relay<I: Send + 'static>(
     to: Mailbox<I>,
-    ways: &ActorHandles,
+    handles: &ActorHandles,
     change: impl FnMut(I) -> Option<I> + 'static,
 ) -> Mailbox<I> {
-    let kind = ActorMetrics::new(&ways.common.metrics, Relay::<I>::KIND);
+    let kind = ActorMetrics::new(&handles.common.metrics, Relay::<I>::KIND);
     Mailbox::new(Relay { to, change: Box::new(change) }.start(), usize::MAX, kind)
 }
 
@@ -240,8 +246,8 @@ impl<I: Send + 'static> MailboxActor for Relay<I> {
 impl<I: Send + 'static> Handler<Envelope<I>> for Relay<I> {
     type Result = ();
 
-    fn handle(&mut self, mail: Envelope<I>, _: &mut Self::Context) {
-        mail.handle(|input| {
+    fn handle(&mut self, envelope: Envelope<I>, _: &mut Self::Context) {
+        envelope.handle(|input| {
             if let Some(input) = (self.change)(input) {
                 self.to.send(input);
             }
