@@ -51,9 +51,9 @@ pub(super) async fn probe_broker(
             )),
         };
     let declarer = QueueDeclarer::new(connection.clone());
-    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await, None);
+    let reply_queue = queue_status(&address, declarer.check(&settings.reply_queue).await);
     let found = join_all(queues.iter().map(|queue| declarer.check(queue))).await;
-    let found = found.into_iter().map(|found| queue_status(&address, found, None)).collect();
+    let found = found.into_iter().map(|found| queue_status(&address, found)).collect();
     drop(declarer);
     close_connection(&connection).await;
     let policy = match ManagementApi::from_settings(settings).map_err(|error| error.to_string())? {

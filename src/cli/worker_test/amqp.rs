@@ -95,7 +95,7 @@ impl AmqpStub {
         let opened = address.open("worker-test").await;
         let connection = Rc::new(opened.map_err(ClientError::Refused)?);
         let queues = QueueDeclarer::new(connection.clone());
-        let is_queue_ours = match queue_status(&address, queues.check(queue).await, None) {
+        let is_queue_ours = match queue_status(&address, queues.check(queue).await) {
             QueueStatus::Missing => true,
             QueueStatus::Exists { messages: 0, consumers: 0, .. } => false,
             QueueStatus::Exists { messages, consumers, .. } => {
@@ -196,7 +196,7 @@ impl AmqpStub {
     }
 
     async fn inspect(&self) -> QueueStatus {
-        queue_status(&self.address, self.queues.check(&self.queue).await, None)
+        queue_status(&self.address, self.queues.check(&self.queue).await)
     }
 
     /// Declares the queue, if it is missing.
@@ -205,7 +205,7 @@ impl AmqpStub {
             return Ok(());
         }
         let found = self.queues.declare(&self.queue, QueueProperties::default()).await;
-        match queue_status(&self.address, found, None) {
+        match queue_status(&self.address, found) {
             QueueStatus::Unknown(why) => Err(ClientError::Refused(why)),
             QueueStatus::Exists { .. } | QueueStatus::Missing | QueueStatus::Endpoint { .. } => {
                 Ok(())
